@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks import figures
 from benchmarks.figures import rotated
-from benchmarks.sql_contenders import PAYLOAD, Server
+from benchmarks.sql import PAYLOAD, Server
 from freshq import AsyncQueue, Handlers, Queue, Worker
 
 if TYPE_CHECKING:

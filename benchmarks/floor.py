@@ -21,7 +21,7 @@ from local.servers import Postgres
 
 from benchmarks import figures
 from benchmarks.render import markdown
-from benchmarks.sql_contenders import PAYLOAD, sql_store
+from benchmarks.sql import PAYLOAD, sql_store
 from benchmarks.worker_page import VERBS, floor_page
 from freshq import Queue, Settlement
 

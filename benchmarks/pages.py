@@ -11,7 +11,6 @@ from benchmarks.costs_page import costs_page
 from benchmarks.growth_page import growth_page
 from benchmarks.pipeline_page import pipeline_page
 from benchmarks.render import filled
-from benchmarks.sql_page import sql_sections
 from benchmarks.summary_page import summary_page
 from benchmarks.worker_page import floor_page, throughput_page
 
@@ -27,7 +26,7 @@ def measurements_page() -> Sections:
     """Return the sections of docs/contributing/measurements.md."""
     return {
         **library_pages.policy_sections(),
-        **sql_sections(),
+        **library_pages.sql_sections(),
         **library_pages.asyncio_sections(),
         **library_pages.telemetry_sections(),
         **library_pages.cli_sections(),

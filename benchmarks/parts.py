@@ -52,7 +52,8 @@ PARTS: Final = {
         "overload.md",
     ),
     "passed-over": Part(
-        "passed_over", "how far claims depart from the order, several claimers at once", ("passed_over",), 1,
+        "growth:passed_over_main", "how far claims depart from the order, several claimers at once",
+        ("passed_over",), 1,
         "benchmarks.md", is_default=True,
     ),
     "worker": Part(

@@ -109,7 +109,7 @@ def _spread(runs: Sequence[dict[str, Any]], name: str, form: str) -> str:
 
 
 def passed_over_runs() -> dict[int, list[dict[str, Any]]]:
-    """Return the runs of `benchmarks.passed_over` by the number of claimers."""
+    """Return the runs of `benchmarks.growth` by the number of claimers."""
     found: dict[int, list[dict[str, Any]]] = {}
     for run in figures_of("passed_over")["runs"]:
         found.setdefault(run["claimers"], []).append(run)

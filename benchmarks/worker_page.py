@@ -8,8 +8,8 @@ from operator import truediv
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import figures_of, is_measured, read
+from benchmarks.library_pages import measured_with
 from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
-from benchmarks.sql_page import measured_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

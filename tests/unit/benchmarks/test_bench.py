@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as bench
-from benchmarks import aims, figures, sql, sql_page, summary_page
+from benchmarks import aims, figures, library_pages, sql, summary_page
 from benchmarks.aims import AT_LEAST, AT_MOST, Finding, missed, of_rounds, tables
 from benchmarks.costs_page import LIFE
 from benchmarks.overload_setting import ends_in_time
@@ -32,7 +32,7 @@ from benchmarks.render import (
     filled,
     markdown,
 )
-from benchmarks.sql_contenders import divided
+from benchmarks.sql import divided
 
 from freshq.simulate import ServiceDistribution, Source
 
@@ -81,10 +81,10 @@ def test_the_page_of_sql_names_what_was_not_measured(monkeypatch: pytest.MonkeyP
     assert absent == [*sql.missing({"procrastinate": "1", "huey": "1"}), "pgbench"]
     assert sql.missing(dict.fromkeys(sql.PEERS, "1")) == []
     results = {name: figures.read(name) for name in ("sql", "sql_lasting", "sql_dead_index", "history")}
-    monkeypatch.setattr(sql_page, "read", results.get)
+    monkeypatch.setattr(library_pages, "read", results.get)
     for missing, said in ((absent, True), ([], False)):
         results["sql"]["figures"]["missing"] = missing
-        page = " ".join(markdown(sql_page.sql_sections()["sql", "postgresql"]).split())
+        page = " ".join(markdown(library_pages.sql_sections()["sql", "postgresql"]).split())
         assert ("Not installed, so not measured: oban, litequeue, pgbench." in page) == said
 
 

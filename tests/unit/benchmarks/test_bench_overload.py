@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import library_pages, overload, overload_setting
-from benchmarks.overload_application import figures_of, simulated_ends
+from benchmarks.overload import figures_of, simulated_ends
 from benchmarks.overload_plot import ORDERS as DRAWN
 from benchmarks.overload_setting import (
     BURST_SECONDS,

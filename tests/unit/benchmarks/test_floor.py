@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import floor, worker_page
 from benchmarks.render import markdown
-from benchmarks.sql_contenders import sql_store
+from benchmarks.sql import sql_store
 from benchmarks.worker_page import VERBS
 
 from freshq import Queue

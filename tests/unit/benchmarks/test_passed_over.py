@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.passed_over import Departures, TimedClaim, departures
+from benchmarks.growth import Departures, TimedClaim, departures
 
 
 def test_a_better_task_that_waits_during_the_whole_claim_is_passed_over() -> None:
