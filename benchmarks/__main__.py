@@ -13,13 +13,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from benchmarks.figures import PARTS
 from benchmarks.pages import write
-from benchmarks.parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.parts import Part
+    from benchmarks.figures import Part
 
 
 def listing() -> str:

@@ -11,12 +11,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
-from benchmarks.figures import figures_of, is_measured, read
+from benchmarks.figures import PARTS, figures_of, is_measured, read
 from benchmarks.growth_page import AIM, AIM_OF_GROUPS, GROUPS, SITUATIONS
 from benchmarks.growth_page import STORES as GROWTH_STORES
 from benchmarks.library_pages import TRACED, WITH_CLIENTS, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
-from benchmarks.parts import PARTS
 from benchmarks.pipeline_page import tables_ratio, time_ratio
 from benchmarks.render import Block, Prose, Sections, Table, columns
 from benchmarks.worker_page import AIMED, AIMS, FILES, HAND, STORES, TITLES, WORKER, ratio_rounds

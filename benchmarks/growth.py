@@ -38,8 +38,8 @@ from rich.console import Console
 from typing_extensions import override
 
 from benchmarks import figures
+from benchmarks.capacity import metered
 from benchmarks.growth_page import STORES, growth_sections
-from benchmarks.metering import metered
 from benchmarks.render import markdown
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 from local.faults import client_at, failing, meanwhile, refused, replies_lost
 
 from freshq import (

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 from local.faults import client_at
 
 from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 from local.faults import client_at
 
 from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, TaskStatus

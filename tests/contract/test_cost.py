@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import capacity, figures
-from benchmarks.capacity import Bench
-from benchmarks.metering import metered
+from benchmarks.capacity import Bench, metered
 
 if TYPE_CHECKING:
     from pathlib import Path

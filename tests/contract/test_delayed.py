@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 
 from freshq import LeaseLost, Order, PutOutcome, Queue, TaskStatus
 from freshq.policy.rules import CodelRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 
 from freshq import Order, WaitsFor
 from freshq.stores.sql import SqlStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.metering import metered
+from benchmarks.capacity import metered
 
 from freshq import LeaseLost, Queue, TaskStatus
 from freshq.model.task import MAX_STEP_CHARS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.capacity import PAYLOAD, Bench
-from benchmarks.metering import metered
+from benchmarks.capacity import PAYLOAD, Bench, metered
 
 from freshq import Queue, Relay
 from freshq.model.task import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined

@@ -15,9 +15,9 @@ from benchmarks import __main__ as bench
 from benchmarks import aims, figures, library_pages, sql, summary_page
 from benchmarks.aims import AT_LEAST, AT_MOST, Finding, missed, of_rounds, tables
 from benchmarks.costs_page import LIFE
+from benchmarks.figures import PARTS
 from benchmarks.overload_setting import ends_in_time
 from benchmarks.pages import DOCS, PAGES, made
-from benchmarks.parts import PARTS
 from benchmarks.render import (
     END,
     MARK,
@@ -133,7 +133,7 @@ def test_parts_run_by_name_and_peers_go_to_those_that_have_some(monkeypatch: pyt
         bench.main()
     default = [name for name, part in PARTS.items() if part.is_default]
     programs = [command[1].removeprefix("from benchmarks.").partition(" as ")[0] for command in ran]
-    assert programs[:2] == ["worker import main", "cli import main"]
+    assert programs[:2] == ["worker import main", "coldstart import cli_main"]
     assert "overload import simulator_main" in programs[2:]
     assert len(programs) == 2 + len(default)
     assert ran[0][2:] == ["--peers", "python3.12"]
