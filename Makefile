@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample architecture check scan docs format lock release soak bench pipeline-package clean
+.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture check scan docs format lock release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,11 @@ demo: setup ## Deploy to an embedded AWS emulator, overload it, show what became
 
 # Three processes on two processors: the first mostly waits for an emulator; tests/conftest.py gives it priority.
 PROCESSES ?= 3
-test: setup ## Run every test (with more processors, more at a time: PROCESSES=6)
+test: setup ## Run every behaviour once, in about five minutes (with more processors: PROCESSES=6)
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
+
+test-all: setup ## Run every test on every store
+	@$(BIN)/python -m pytest --all --numprocesses $(PROCESSES)
 
 # The fast tests of each room, under half a minute each; CONTRIBUTING.md lists them.
 FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory

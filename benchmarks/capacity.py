@@ -39,9 +39,9 @@ from freshq.stores import clocks
 from freshq.stores.dynamodb import lines, shared_records
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.claim import WorkerPasses
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.lines import RULES
+from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:

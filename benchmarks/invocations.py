@@ -34,8 +34,8 @@ from rich.table import Table
 from benchmarks import figures
 from freshq import Queue
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.dynamodb.claim import WorkerPasses
 from freshq.stores.dynamodb.items import is_task
+from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -31,7 +31,7 @@ from freshq.stores.sql import SqlStore
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from botocore.awsrequest import AWSPreparedRequest
     from types_boto3_dynamodb import DynamoDBClient
@@ -88,6 +88,24 @@ LONGEST_FIRST: Final = (
 )
 
 
+# `make test` runs every behaviour once; `make test-all` (--all) runs the whole matrix. Only the latter runs
+# folders and files whose work another test does on a smaller scale,
+ONLY_WITH_ALL: Final = (
+    *("tests/soak", "tests/packaging", "tests/runtime"),
+    *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
+    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "soak")),
+    "tests/dashboard/test_beside_the_demo.py",
+    "tests/unit/aws/test_permissions.py",
+    "tests/contract/test_matching_concurrency.py",
+)
+# tests of the pipeline, but for its essentials,
+PIPELINE: Final = "tests/pipeline"
+ESSENTIALS: Final = ("by_second", "inversions", "publication", "one_run", "command", "sums", "links")
+# and tests on servers, but for the protocol of a store, and for what only a server does.
+SERVERS: Final = frozenset({"postgres", "mariadb", "dynamodb_local", "moto"})
+PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
+
+
 def file_of(nodeid: str) -> str:
     """Return the file of a test."""
     return nodeid.split("::", maxsplit=1)[0]
@@ -140,8 +158,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and end with files of few tests, so that all processes end together."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test-all` ask for the whole matrix."""
+    parser.addoption("--all", action="store_true", help="run every test on every store")
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Return whether `make test` runs a test."""
+    file = file_of(item.nodeid)
+    if file.startswith(ONLY_WITH_ALL):
+        return False
+    if file.startswith(PIPELINE):
+        return file.removeprefix(f"{PIPELINE}/test_").removesuffix(".py") in ESSENTIALS
+    needs = {*getattr(item, "fixturenames", ())} | {*map(str, _parameters(item))}
+    return file in PROTOCOL or SERVERS.isdisjoint(needs)
+
+
+def _parameters(item: pytest.Item) -> Collection[object]:
+    callspec = getattr(item, "callspec", None)
+    return () if callspec is None else callspec.params.values()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, and end with files of few tests, so that all processes end together.
+
+    A run of the whole suite without --all leaves out what is not quick; tests that are named are run.
+    """
+    if not config.getoption("all") and not config.option.file_or_dir:
+        left_out = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_quick(item)]
     tests = Counter(file_of(item.nodeid) for item in items)
 
     def rank(item: pytest.Item) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import pytest
 from freshq import Queue, TaskStatus
 from freshq.errors import StoreError
 from freshq.stores.dynamodb import shared_records
-from freshq.stores.dynamodb.claim import WorkerPasses
+from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.readings import ids
 
 if TYPE_CHECKING:

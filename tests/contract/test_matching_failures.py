@@ -29,8 +29,8 @@ from freshq import (
     Unreachable,
     WrongResourceState,
 )
-from freshq.matching.stores import base
-from freshq.matching.stores.base import Cancellation, classify
+from freshq.matching.stores import transactions
+from freshq.matching.stores.transactions import Cancellation, classify
 from tests.support.matching import ARTICLE, join, names, one
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def queue(table_desk: Desk, client: DynamoDBClient) -> MatchQueue:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the pauses of the store in seconds, without pausing."""
     waits: list[float] = []
-    monkeypatch.setattr("freshq.matching.stores.base.sleep", waits.append)
+    monkeypatch.setattr("freshq.matching.stores.transactions.sleep", waits.append)
     return waits
 
 
@@ -171,7 +171,7 @@ def test_what_does_not_pass_is_an_error_not_an_empty_line(
         pytest.raises(Throttled, match="action 2: TransactionConflict"),
     ):
         queue.match(WOMAN)
-    assert len(no_waiting) == base.RETRY.max_tries - 1
+    assert len(no_waiting) == transactions.RETRY.max_tries - 1
 
 
 def test_a_wrong_transaction_is_an_error_at_once(

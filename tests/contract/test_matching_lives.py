@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import MatchQueue, TableMissing, WrongResourceState
-from freshq.aws.landing import match_events
+from freshq.aws.match_landing import match_events
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, ChangedError

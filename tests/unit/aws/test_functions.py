@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from freshq import Busy, PutIncomplete, Queue, StoreError, TableMissing, Throttled
 from freshq.aws import observability
 from freshq.aws.archive import Archive
-from freshq.stores.dynamodb.claim import WorkerPasses
+from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS

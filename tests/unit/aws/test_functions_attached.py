@@ -11,8 +11,8 @@ import pytest
 
 from freshq import TaskStatus
 from freshq.aws.landing import landed_event
-from freshq.stores.dynamodb.claim import WorkerPasses
 from freshq.stores.dynamodb.key import KeyPart, TableKey
+from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.attached import Shipments
 from tests.support.functions import Context
 from tests.support.readings import counts

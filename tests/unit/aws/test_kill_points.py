@@ -14,7 +14,7 @@ import pytest
 from local.faults import AFTER, BEFORE
 
 from freshq import TaskStatus
-from freshq.stores.dynamodb.claim import SLOT_LEASE_SECONDS
+from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
 from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.functions import PROJECT, Context, load_event
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from freshq import Queue
 from freshq.cli.commands.metrics_server import MetricsServer, prometheus_name
 from freshq.cli.main import app
-from freshq.queue.admin import GAUGES, gauges
+from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from freshq.policy.pressure import Pressure
-from freshq.queue.admin import GAUGES, gauges, snake_case
+from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.stores.base import Stats
 
 PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0)

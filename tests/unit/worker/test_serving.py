@@ -23,8 +23,7 @@ from freshq import (
     Worker,
 )
 from freshq.testing import FaultyStore
-from freshq.worker import lease_loop
-from freshq.worker import worker as serving
+from freshq.worker import lease_loop, serving
 from freshq.worker.report import WorkerState
 from tests.conftest import START
 from tests.support.patience import PATIENCE_SECONDS

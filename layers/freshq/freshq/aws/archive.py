@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from freshq.aws.events import part_of, table_of, text_of
 from freshq.aws.landing import landed_event
 from freshq.aws.settings import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
-from freshq.aws.wakeup import part_of, table_of, text_of
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
 
@@ -139,7 +139,7 @@ class Archive:
         table = table_of(record)
         keys = part_of(part_of(record, "dynamodb"), "Keys")
         if table != self._table and keys.keys() == MATCH_KEYS:
-            from freshq.aws.landing import match_events  # noqa: PLC0415 - few stacks have such a table
+            from freshq.aws.match_landing import match_events  # noqa: PLC0415 - few stacks have such a table
 
             return match_events(record, table)
         event = landed_event(record, self._key)

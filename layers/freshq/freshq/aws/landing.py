@@ -6,13 +6,11 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from freshq.aws.wakeup import part_of, text_of
+from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
-from freshq.matching.history import caller_events, numbered, queues_of, resource_events
-from freshq.matching.stores.dynamodb import CHANGED_AT, decode_caller, decode_resource, is_caller, is_resource
 from freshq.model.codec import SCHEMA_VERSION, holder
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX, seconds
+from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.key import KeyValue
 
     Image = Mapping[str, Any]
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 T = TypeVar("T")
 # Types of attributes that can be keys, and how many a table has at most: a hash key and a range key.
@@ -176,41 +174,3 @@ def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
     principal = identity.get("principalId") or identity.get("PrincipalId")
     identity_type = identity.get("type") or identity.get("Type")
     return bool(identity_type == "Service" and principal == TTL_PRINCIPAL)
-
-
-def match_events(record: Mapping[str, Any], table: str) -> list[dict[str, Any]]:
-    """Return the events of a stream record; none if it is not about a resource or a caller.
-
-    Args:
-        record: The record as Lambda or GetRecords returns it.
-        table: Name of the table of resources.
-
-    Raises:
-        ValueError: If keys, ids or times are missing, or a part of the record is malformed.
-    """
-    change = part_of(record, "dynamodb")
-    partition = text_of(part_of(part_of(change, "Keys"), "pk"), "S") or ""
-    if not (is_resource(partition) or is_caller(partition)):
-        return []
-    event_id = required(text_of(record, "eventID"), "eventID")
-    sequence = required(text_of(change, "SequenceNumber"), "SequenceNumber")
-    try:
-        queue, events = _events(change, table, of_resource=is_resource(partition))
-        return [event | {"queue": queue} for event in numbered(events, event_id, sequence)]
-    except (KeyError, TypeError, AttributeError) as error:
-        msg = f"record: the image of a resource or a caller is malformed ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
-
-
-def _events(change: Image, table: str, *, of_resource: bool) -> tuple[str, Iterator[dict[str, Any]]]:
-    """Return the name of the queue, and the events that a change is for it."""
-    before, after = (dict(part_of(change, name)) or None for name in ("OldImage", "NewImage"))
-    at = stream_ms(change.get("ApproximateCreationDateTime")) / 1000
-    if after is not None and CHANGED_AT in after:
-        at = seconds(after[CHANGED_AT])
-    resources, callers = queues_of(table)
-    if of_resource:
-        was, now = (None if one is None else decode_resource(one) for one in (before, after))
-        return resources, resource_events(was, now, at)
-    waited, waits = (None if one is None else decode_caller(one) for one in (before, after))
-    return callers, caller_events(waited, waits, at)

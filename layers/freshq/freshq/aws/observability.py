@@ -14,7 +14,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
-from freshq.queue.admin import gauges
+from freshq.queue.gauges import gauges
 from freshq.worker.report import METRIC_OF_OUTCOME
 
 if TYPE_CHECKING:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from freshq.aws.events import part_of, records_of, text_of
 from freshq.aws.settings import sns_client, ssm_client
 from freshq.model.validation import problem_of
-from freshq.stores.dynamodb.claim import WorkerPasses
+from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,59 +28,6 @@ STOP: Final = "stop"
 # Reasons for not ringing, and for not making a pass.
 SWITCHED_OFF: Final = "the kill switch says stop"
 PASSES_UNDER_WAY: Final = "enough worker passes are under way"
-
-
-def records_of(event: object) -> list[Mapping[str, Any]]:
-    """Return the records of a batch.
-
-    Args:
-        event: What Lambda passes for a stream or a topic.
-
-    Raises:
-        ValueError: If it is no object with a list of objects under Records.
-    """
-    records = event.get("Records") if isinstance(event, Mapping) else None
-    if not isinstance(records, list) or not all(isinstance(record, Mapping) for record in records):
-        raise ValueError("event: needs Records, a list of records, as a stream or a topic sends it")
-    return records
-
-
-def table_of(record: Mapping[str, Any]) -> str:
-    """Return the name of the table whose stream has a record; empty if the record does not say it.
-
-    Raises:
-        ValueError: If the field that names it is not a string.
-    """
-    arn = text_of(record, "eventSourceARN") or ""
-    return arn.partition(":table/")[2].partition("/")[0]
-
-
-def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object inside a record; empty if it is missing or null.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    part = whole.get(name)
-    if part is None:
-        return {}
-    if not isinstance(part, Mapping):
-        msg = f"record: {name} must be an object, got {type(part).__name__}"
-        raise ValueError(msg)
-    return part
-
-
-def text_of(whole: Mapping[str, Any], name: str) -> str | None:
-    """Return a string inside a record; None if it is missing or null.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    text = whole.get(name)
-    if text is not None and not isinstance(text, str):
-        msg = f"record: {name} must be a string, got {type(text).__name__}"
-        raise ValueError(msg)
-    return text
 
 
 class Ring(BaseModel):

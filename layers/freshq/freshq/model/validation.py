@@ -37,7 +37,7 @@ def json_text(value: Any) -> str:
             nested too deeply.
     """
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_json)
+        text = _ENCODER.encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         where = _place_of_problem(value)
@@ -87,6 +87,12 @@ def _as_json(value: Any) -> Any:
         return str(value)
     msg = f"Object of type {type(value).__name__} is not JSON serializable"
     raise TypeError(msg)
+
+
+# Made once: `json.dumps` makes one for each call with options.
+_ENCODER: Final = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_json
+)
 
 
 def _nested_within(value: Any, levels: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable
 
     from freshq.worker.run import TaskRun
@@ -50,6 +50,8 @@ class OwnLoop:
 
 
 def _started_loop() -> asyncio.AbstractEventLoop:
+    import asyncio  # noqa: PLC0415 - slow to load; functions have no need of it
+
     loop = asyncio.new_event_loop()
     try:
         threading.Thread(target=loop.run_forever, name="freshq-handlers", daemon=True).start()
@@ -64,6 +66,8 @@ def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutin
 
     If it cannot be started, the future has the error.
     """
+    import asyncio  # noqa: PLC0415 - as above
+
     coroutine = make()
     try:
         return asyncio.run_coroutine_threadsafe(coroutine, get_loop())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.model.checks import checked_seconds
 from freshq.queue.base import BaseQueue
@@ -17,12 +14,12 @@ from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
-from freshq.worker.run import checked_runner, codec_of, in_thread, instrumented
+from freshq.worker.run import checked_runner, codec_of, instrumented
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from concurrent.futures import Future
+    import asyncio
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from typing import Self, Unpack
 
@@ -34,85 +31,6 @@ if TYPE_CHECKING:
     Until: TypeAlias = Callable[[], bool] | float | None
 
 logger = logging.getLogger(__name__)
-# How long the block waits for the worker's first answer from its store. In an outage it begins without one.
-START_SECONDS: Final = 2.0
-START_CHECK_SECONDS: Final = 0.01
-
-
-class Stoppable(Protocol):
-    """A worker, as its block sees it."""
-
-    def status(self) -> WorkerStatus:
-        """Return what it does now."""
-
-    def stop(self) -> None:
-        """Begin to drain."""
-
-    def stop_at_once(self) -> None:
-        """Give back what still runs, and end."""
-
-
-S = TypeVar("S", bound=Stoppable)
-
-
-@asynccontextmanager
-async def served(
-    worker: S, run_on: Callable[[asyncio.AbstractEventLoop], None], drain_seconds: float | None
-) -> AsyncIterator[S]:
-    """Run a worker in a thread, its coroutines on this loop, as long as the block lasts.
-
-    Args:
-        worker: The worker.
-        run_on: Runs it until it is stopped, with its coroutines on a loop.
-        drain_seconds: How long to wait for running tasks at the end; None: until they are done.
-
-    Raises:
-        StoreError: If one ended the worker: before the block, if it did so at once, else at the end of a
-            block without an error of its own.
-    """
-    run = in_thread("freshq-worker", partial(run_on, asyncio.get_running_loop()))
-    run.add_done_callback(_log_error)
-    try:
-        await _begun(worker, run)
-        yield worker
-    finally:
-        worker.stop()
-        await _drained(worker, run, drain_seconds)
-    run.result()
-
-
-async def _begun(worker: Stoppable, run: Future[None]) -> None:
-    """Wait a little until the store has answered the worker.
-
-    Raises:
-        StoreError: If one ended the worker meanwhile: a table is missing.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(START_SECONDS):
-            while not (run.done() or worker.status().store_answers):
-                await asyncio.sleep(START_CHECK_SECONDS)
-    if run.done():
-        run.result()
-
-
-def _log_error(run: Future[None]) -> None:
-    if error := run.exception():
-        logger.error("the worker ended: %s", error, exc_info=error)
-
-
-async def _drained(worker: Stoppable, run: Future[None], drain_seconds: float | None) -> None:
-    """Wait for the end of a run that drains; after some time, have it give back what still runs."""
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    run.add_done_callback(lambda _run: loop.call_soon_threadsafe(ended.set))
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_seconds):
-                await ended.wait()
-    finally:
-        if not run.done():
-            worker.stop_at_once()
-            await ended.wait()
 
 
 class Worker:
@@ -245,6 +163,8 @@ class Worker:
         """
         if drain_seconds is not None:
             checked_seconds("drain_seconds", drain_seconds)
+        from freshq.worker.serving import served  # noqa: PLC0415 - asyncio is slow to load
+
         return served(self, self._run_on, drain_seconds)
 
     def _run_on(self, loop: asyncio.AbstractEventLoop) -> None:

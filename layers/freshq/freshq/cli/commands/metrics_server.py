@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from freshq.cli.http_server import HttpResponse, HttpServer
 from freshq.errors import FreshqError
-from freshq.queue.admin import GAUGES, gauges, snake_case
+from freshq.queue.gauges import GAUGES, gauges, snake_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

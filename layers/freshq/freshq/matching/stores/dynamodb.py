@@ -15,7 +15,8 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import ChangedError, MatchStore, Transactions
+from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.transactions import Transactions
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.clock import compared, server_time

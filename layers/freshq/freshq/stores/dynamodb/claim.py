@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import heapq
 import logging
-import threading
 import zlib
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import FreshqError, StoreError
-from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
-from freshq.stores.dynamodb.clock import compared, table_time
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls
 from freshq.stores.dynamodb.items import claim_arguments, decode_if_task
-from freshq.stores.dynamodb.keyspace import milliseconds, seconds_or
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES
 from freshq.stores.dynamodb.lines import QUIET_SECONDS
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from collections.abc import Set as AbstractSet
-
-    from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.claim_request import ClaimRequest
@@ -37,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.batches import Batches
     from freshq.stores.dynamodb.counts import WaitingTasks
     from freshq.stores.dynamodb.dead_letters import Quarantine
-    from freshq.stores.dynamodb.keyspace import Entry, Item, Keyspace, LiveTasks, Names
+    from freshq.stores.dynamodb.keyspace import Entry, Item, Keyspace, LiveTasks
     from freshq.stores.dynamodb.leases import Holding, LeaseRecords
     from freshq.stores.dynamodb.lines import LineRecords
     from freshq.stores.lines import Line
@@ -48,12 +40,6 @@ MORE_EMPTY_LINES: Final = 2
 # Candidates that a look reads in vain: taken by others since the index showed them, or stale.
 MAX_VAIN_READS: Final = 50
 logger = logging.getLogger(__name__)
-PASS_PREFIX: Final = f"{RESERVED_ID_PREFIX}pass#"
-# The slot of a pass that died is free again after this time. A live pass renews it RENEWALS times within it.
-SLOT_LEASE_SECONDS: Final = 15.0
-RENEWALS: Final = 3
-# A slot that is held for longer was damaged.
-LONGEST_SECONDS: Final = 3600.0
 # After a lost race a round names this many more tasks than it can claim: as many as are read in advance.
 EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 # The minimum number of tasks that a lease record names. With fewer it would be written more often; with
@@ -204,111 +190,6 @@ def peek(calls: TableCalls, candidates: Candidates) -> list[Task]:
 def _may_go(task: Task, moment: ClaimMoment) -> bool:
     is_in_time = task.created > moment.created_after and task.deadline > moment.deadline_after
     return task.status is TaskStatus.PENDING and not task.delayed and is_in_time
-
-
-class WorkerPasses:
-    """The pass slots of one queue."""
-
-    def __init__(
-        self,
-        table: str,
-        queue: str,
-        slots: int,
-        client: DynamoDBClient | None = None,
-        clock: Callable[[], float] | None = None,
-        names: Names | None = None,
-    ) -> None:
-        """Allow `slots` passes at a time.
-
-        Args:
-            table: Name of the table.
-            queue: Name of the queue.
-            slots: Maximum number of passes at a time.
-            client: A low-level boto3 client; None for one from the environment.
-            clock: Returns the time in seconds since the epoch; None for the table's.
-            names: The names in an attached table; None for a table of freshq's own.
-        """
-        self._calls = TableCalls(client or default_client(), table, names)
-        self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
-        self._clock = compared(table_time(self._calls)) if clock is None else clock
-
-    @contextmanager
-    def slot(self, holder: str) -> Iterator[bool]:
-        """Hold a slot for a `with` block; yields whether one was free.
-
-        Args:
-            holder: Who takes it. The same holder gets the slot it already has: a retried invocation
-                need not wait for the lease of the attempt that died.
-        """
-        slot_id = next((slot_id for slot_id in self._ids if self._take(slot_id, holder)), None)
-        if slot_id is None:
-            yield False
-            return
-        ended = threading.Event()
-        renewal = threading.Thread(target=self._renew, args=(slot_id, holder, ended), daemon=True)
-        renewal.start()
-        try:
-            yield True
-        finally:
-            ended.set()
-            renewal.join()
-            self._leave(slot_id, holder)
-
-    def all_taken(self) -> bool:
-        """Return whether every slot is taken; then a running pass will look at the queue again."""
-        now = self._clock()
-        slots = self._calls.get_many(self._ids)
-        taken = sum(now < seconds_or(slot.get("leaseUntil"), 0.0) <= now + LONGEST_SECONDS for slot in slots)
-        return taken >= len(self._ids)
-
-    def _take(self, slot_id: str, holder: str) -> bool:
-        now = self._clock()
-        item: Item = {
-            "taskId": {"S": slot_id},
-            "holder": {"S": holder},
-            "leaseUntil": milliseconds(now + SLOT_LEASE_SECONDS),
-            "requestToken": {"S": holder},
-            "ttl": {"N": str(ceil(now + SLOT_LEASE_SECONDS))},
-        }
-        condition = {
-            "ConditionExpression": (
-                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder "
-                # Damaged, or written by a clock that is wrong.
-                "OR NOT attribute_type(#leaseUntil, :number) OR #leaseUntil > :longest"
-            ),
-            "ExpressionAttributeValues": {
-                ":now": milliseconds(now),
-                ":holder": {"S": holder},
-                ":number": {"S": "N"},
-                ":longest": milliseconds(now + LONGEST_SECONDS),
-            },
-        }
-        try:
-            self._calls.put(item, condition)
-        except ConditionFailed:
-            return False
-        return True
-
-    def _renew(self, slot_id: str, holder: str, ended: threading.Event) -> None:
-        while not ended.wait(SLOT_LEASE_SECONDS / RENEWALS):
-            try:
-                kept = self._take(slot_id, holder)
-            except StoreError:
-                logger.warning("pass slot %s: %s could not renew it", slot_id, holder, exc_info=True)
-                continue
-            if not kept:
-                logger.warning("pass slot %s: %s lost it to another pass", slot_id, holder)
-                return
-
-    def _leave(self, slot_id: str, holder: str) -> None:
-        condition = {
-            "ConditionExpression": "#holder = :holder",
-            "ExpressionAttributeValues": {":holder": {"S": holder}},
-        }
-        try:
-            self._calls.delete(slot_id, condition)
-        except ConditionFailed:
-            logger.warning("pass slot %s: no longer held by %s", slot_id, holder)
 
 
 @dataclass

@@ -564,12 +564,8 @@ class SqlTasks(SqlPart):
 
     def _end_many(self, ended: Sequence[tuple[Task, str]]) -> set[str]:
         """End tasks by one statement; return the ids of those that were held."""
-        rows = [_given_end(task, lease_token) for task, lease_token in ended]
-        if self.database.dialect == "postgresql":
-            cells: dict[str, Any] = {f"many_{name}": [row[name] for row in rows] for name in GIVEN_END}
-        else:
-            cells = {"many_ends": json.dumps([[row[name] for name in GIVEN_END] for row in rows])}
-        return {row[0] for row in self.database.execute(self.settle_sql.finish_many, cells).rows}
+        given = given_ends(ended, self.database.dialect)
+        return {row[0] for row in self.database.execute(self.settle_sql.finish_many, given).rows}
 
     def _replace_many(self, settled: Sequence[tuple[Task, str]]) -> set[str]:
         """Store new versions of tasks together; return the ids of those that were held, and not locked."""
@@ -605,9 +601,25 @@ def _given(task: Task, guard: Guard) -> dict[str, Any]:
     return new_version(task) | {"task_id": task.task_id, "queue": task.queue} | named
 
 
-def _given_end(task: Task, lease_token: str) -> dict[str, Any]:
-    """Return the end of a task as `SettleStatements.finish_many` takes it."""
-    return end(task) | {"task_id": task.task_id, "queue": task.queue, "of_lease_token": lease_token}
+def given_ends(ended: Sequence[tuple[Task, str]], dialect: str) -> dict[str, Any]:
+    """Return the parameters of `SettleStatements.finish_many`.
+
+    Args:
+        ended: The next versions of tasks, with their lease tokens.
+        dialect: Name of the database's dialect, PostgreSQL or SQLite.
+    """
+    rows = []
+    for task, lease_token in ended:
+        row = end(task)
+        row["task_id"] = task.task_id
+        row["queue"] = task.queue
+        row["of_lease_token"] = lease_token
+        rows.append([row[name] for name in GIVEN_END])
+    if dialect == "postgresql":
+        return {
+            f"many_{name}": [*column] for name, column in zip(GIVEN_END, zip(*rows, strict=True), strict=True)
+        }
+    return {"many_ends": json.dumps(rows)}
 
 
 def _given_type(tasks: sa.Table, name: str) -> sa.types.TypeEngine[Any]:

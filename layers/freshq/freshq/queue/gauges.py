@@ -1,0 +1,53 @@
+"""The state of a queue as metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from freshq.policy.pressure import Pressure
+    from freshq.stores.base import Stats
+
+GAUGES: Final = {
+    "TasksPending": "Tasks that can be claimed now.",
+    "TasksDelayed": "Tasks that are not due yet.",
+    "TasksTaken": "Tasks that are held under a lease.",
+    "TasksStaleInIndex": "Tasks past their deadline, or shed early, as far as they are counted.",
+    "OldestPendingSeconds": "Age of the oldest task that can be claimed; missing if there is none.",
+    "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
+    "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
+    "ServedPerSecond": "Tasks done, over the same time.",
+    "ShedRatio": "Share of new tasks that will not be served in time.",
+    "QueuePaused": "1 while claims are suspended.",
+}
+
+
+def snake_case(name: str) -> str:
+    """Return the name of a metric in lower case: TasksPending is tasks_pending."""
+    return re.sub(r"(?<!^)[A-Z]", lambda letter: f"_{letter[0]}", name).lower()
+
+
+def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:
+    """Return the state of a queue as metrics; no ages while nothing is pending.
+
+    Args:
+        stats: Its counts.
+        pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
+        paused: Whether claims are suspended.
+    """
+    ages_seconds = {
+        "OldestPendingSeconds": stats.oldest_pending_seconds,
+        "NewestPendingSeconds": stats.newest_pending_seconds,
+    }
+    return {
+        "TasksPending": stats.pending,
+        "TasksDelayed": stats.delayed,
+        "TasksTaken": stats.taken,
+        "TasksStaleInIndex": stats.shed,
+        **{name: age for name, age in ages_seconds.items() if age is not None},
+        "OfferedPerSecond": pressure.offered_per_second,
+        "ServedPerSecond": pressure.served_per_second,
+        "ShedRatio": 1 - pressure.probability_in_time,
+        "QueuePaused": float(paused),
+    }

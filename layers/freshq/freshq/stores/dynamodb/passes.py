@@ -1,0 +1,135 @@
+"""Bound the worker passes that run at the same time: each holds a slot, an item of the table."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import StoreError
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
+from freshq.stores.dynamodb.clock import compared, table_time
+from freshq.stores.dynamodb.keyspace import milliseconds, seconds_or
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.keyspace import Item, Names
+
+PASS_PREFIX: Final = f"{RESERVED_ID_PREFIX}pass#"
+# The slot of a pass that died is free again after this time. A live pass renews it RENEWALS times within it.
+SLOT_LEASE_SECONDS: Final = 15.0
+RENEWALS: Final = 3
+# A slot that is held for longer was damaged.
+LONGEST_SECONDS: Final = 3600.0
+logger = logging.getLogger(__name__)
+
+
+class WorkerPasses:
+    """The pass slots of one queue."""
+
+    def __init__(
+        self,
+        table: str,
+        queue: str,
+        slots: int,
+        client: DynamoDBClient | None = None,
+        clock: Callable[[], float] | None = None,
+        names: Names | None = None,
+    ) -> None:
+        """Allow `slots` passes at a time.
+
+        Args:
+            table: Name of the table.
+            queue: Name of the queue.
+            slots: Maximum number of passes at a time.
+            client: A low-level boto3 client; None for one from the environment.
+            clock: Returns the time in seconds since the epoch; None for the table's.
+            names: The names in an attached table; None for a table of freshq's own.
+        """
+        self._calls = TableCalls(client or default_client(), table, names)
+        self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
+        self._clock = compared(table_time(self._calls)) if clock is None else clock
+
+    @contextmanager
+    def slot(self, holder: str) -> Iterator[bool]:
+        """Hold a slot for a `with` block; yields whether one was free.
+
+        Args:
+            holder: Who takes it. The same holder gets the slot it already has: a retried invocation
+                need not wait for the lease of the attempt that died.
+        """
+        slot_id = next((slot_id for slot_id in self._ids if self._take(slot_id, holder)), None)
+        if slot_id is None:
+            yield False
+            return
+        ended = threading.Event()
+        renewal = threading.Thread(target=self._renew, args=(slot_id, holder, ended), daemon=True)
+        renewal.start()
+        try:
+            yield True
+        finally:
+            ended.set()
+            renewal.join()
+            self._leave(slot_id, holder)
+
+    def all_taken(self) -> bool:
+        """Return whether every slot is taken; then a running pass will look at the queue again."""
+        now = self._clock()
+        slots = self._calls.get_many(self._ids)
+        taken = sum(now < seconds_or(slot.get("leaseUntil"), 0.0) <= now + LONGEST_SECONDS for slot in slots)
+        return taken >= len(self._ids)
+
+    def _take(self, slot_id: str, holder: str) -> bool:
+        now = self._clock()
+        item: Item = {
+            "taskId": {"S": slot_id},
+            "holder": {"S": holder},
+            "leaseUntil": milliseconds(now + SLOT_LEASE_SECONDS),
+            "requestToken": {"S": holder},
+            "ttl": {"N": str(ceil(now + SLOT_LEASE_SECONDS))},
+        }
+        condition = {
+            "ConditionExpression": (
+                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder "
+                # Damaged, or written by a clock that is wrong.
+                "OR NOT attribute_type(#leaseUntil, :number) OR #leaseUntil > :longest"
+            ),
+            "ExpressionAttributeValues": {
+                ":now": milliseconds(now),
+                ":holder": {"S": holder},
+                ":number": {"S": "N"},
+                ":longest": milliseconds(now + LONGEST_SECONDS),
+            },
+        }
+        try:
+            self._calls.put(item, condition)
+        except ConditionFailed:
+            return False
+        return True
+
+    def _renew(self, slot_id: str, holder: str, ended: threading.Event) -> None:
+        while not ended.wait(SLOT_LEASE_SECONDS / RENEWALS):
+            try:
+                kept = self._take(slot_id, holder)
+            except StoreError:
+                logger.warning("pass slot %s: %s could not renew it", slot_id, holder, exc_info=True)
+                continue
+            if not kept:
+                logger.warning("pass slot %s: %s lost it to another pass", slot_id, holder)
+                return
+
+    def _leave(self, slot_id: str, holder: str) -> None:
+        condition = {
+            "ConditionExpression": "#holder = :holder",
+            "ExpressionAttributeValues": {":holder": {"S": holder}},
+        }
+        try:
+            self._calls.delete(slot_id, condition)
+        except ConditionFailed:
+            logger.warning("pass slot %s: no longer held by %s", slot_id, holder)
