@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.archive import Archive, ArchiveSettings
+from freshq.aws.environment import connect_at_init, firehose_client
 from freshq.aws.events import records_of
 from freshq.aws.observability import count, fields, logger, metrics, traced_handler
-from freshq.aws.settings import connect_at_init, firehose_client
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext

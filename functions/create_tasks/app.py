@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import count, fields, log_transition, logger, metrics, traced_handler
 from freshq.aws.producer import parse_load_request, produce
-from freshq.aws.settings import QueueSettings, connect_at_init
+from freshq.aws.settings import QueueSettings
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import count, count_dead_letters, fields, logger, metrics, traced_handler
-from freshq.aws.settings import connect_at_init
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, parse_rings
 from freshq.aws.worker_pass import Connections, tail_call, work
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import (
     count,
     count_dead_letters,
@@ -15,7 +16,7 @@ from freshq.aws.observability import (
     metrics,
     traced_handler,
 )
-from freshq.aws.settings import DoorbellSettings, connect_at_init, dynamodb_client
+from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from freshq.aws.environment import connect_at_init
 from freshq.aws.events import part_of, records_of, text_of
 from freshq.aws.observability import count, fields, logger, metrics, traced_handler
-from freshq.aws.settings import DoorbellSettings, connect_at_init, dynamodb_client
+from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.model.task import OVER, TaskStatus
 from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX

@@ -21,7 +21,7 @@ from local.faults import AFTER, BEFORE, Died
 from local.servers import create_without_stream
 
 from freshq import Queue
-from freshq.aws import observability, settings
+from freshq.aws import environment, observability, settings
 from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
@@ -170,7 +170,7 @@ class Chain:
     def _session_of(self, invocation: Invocation) -> Iterator[None]:
         """Have the clients that are made meanwhile belong to an invocation."""
         hooks = {f"{BEFORE}.*.*": invocation.before, f"{AFTER}.*.*": invocation.after}
-        session = settings._session()
+        session = environment.session()
         for name, hook in hooks.items():
             session.register(name, cast("Any", hook))
         try:
@@ -251,11 +251,15 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         }
         for name, value in {**ENVIRONMENT, **endpoints}.items():
             patch.setenv(name, value)
-        for name in ("CLIENT_CONFIG", "SMALL_CALL_CONFIG", "DELIVERY_CONFIG"):
-            patch.setattr(settings, name, getattr(settings, name).merge(PATIENT))
+        for module, name in (
+            (settings, "CLIENT_CONFIG"),
+            (environment, "SMALL_CALL_CONFIG"),
+            (environment, "DELIVERY_CONFIG"),
+        ):
+            patch.setattr(module, name, getattr(module, name).merge(PATIENT))
         # Its credentials, which are part of a table's address there, are those of now.
-        settings._session.cache_clear()
-        stack.callback(settings._session.cache_clear)
+        environment.session.cache_clear()
+        stack.callback(environment.session.cache_clear)
         client: DynamoDBClient = boto3.session.Session().client("dynamodb")
         create_without_stream(client, table)
         ahead = Ahead()

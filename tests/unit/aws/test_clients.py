@@ -12,12 +12,12 @@ from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.loaders import Loader
 
-from freshq.aws import settings
+from freshq.aws import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODELS = sorted(settings.MODELS.rglob("service-2.json"))
+MODELS = sorted(environment.MODELS.rglob("service-2.json"))
 
 
 def part_of(own: Any, whole: Any) -> bool:
@@ -54,7 +54,7 @@ def test_the_kill_switch_is_read_with_it() -> None:
         body = Answer(b'{"Parameter": {"Value": "stop", "Version": 3, "Type": "String"}}')
         return AWSResponse(request.url, 200, HTTPHeaders(), body)
 
-    own, whole = settings.ssm_client(), boto3.client("ssm")
+    own, whole = environment.ssm_client(), boto3.client("ssm")
     assert own.meta.service_model.operation_names == ["GetParameter"]
     for client in (own, whole):
         events: Any = client.meta.events  # a handler may answer, which its types do not say

@@ -18,7 +18,7 @@ import pytest
 from local.servers import create_without_stream
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
-from freshq.aws import settings
+from freshq.aws import environment
 from freshq.aws.settings import QueueSettings
 from freshq.stores.dynamodb import claim, lines
 from tests.support.attached import Shipments
@@ -248,12 +248,12 @@ def recording_client(dynamodb_local: DynamoDBClient) -> Iterator[DynamoDBClient]
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Record the calls of the functions' clients."""
-    settings._session.cache_clear()
-    settings._session().register("before-call.*.*", cast("Any", recorder.record))
+    environment.session.cache_clear()
+    environment.session().register("before-call.*.*", cast("Any", recorder.record))
     try:
         yield
     finally:
-        settings._session.cache_clear()
+        environment.session.cache_clear()
 
 
 @pytest.fixture(scope="module")

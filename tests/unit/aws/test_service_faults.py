@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.session import Session
 
 from freshq import StoreError
-from freshq.aws import settings
+from freshq.aws import environment, settings
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb import calls
 from tests.support.aws_stub import BROKEN, SILENT, THROTTLED
@@ -181,9 +181,11 @@ class TestArchive:
         assert len(set(ids)) == 4
 
     def test_what_is_rejected_is_sent_again_only_if_a_call_fits_into_the_time(self, chain: Chain) -> None:
-        left = iter([60.0, settings.LONGEST_DELIVERY_SECONDS, *[settings.LONGEST_DELIVERY_SECONDS - 1] * 10])
+        left = iter(
+            [60.0, environment.LONGEST_DELIVERY_SECONDS, *[environment.LONGEST_DELIVERY_SECONDS - 1] * 10]
+        )
         chain.stub.rejected = [1] * 10
-        archive = Archive(settings.firehose_client(), "Archive", sleep=lambda _seconds: None)
+        archive = Archive(environment.firehose_client(), "Archive", sleep=lambda _seconds: None)
         records = load_event("archive-life")["Records"]
         delivery = archive.deliver(records, lambda: next(left))
         assert chain.stub.requests["PutRecordBatch"] == 2
@@ -219,19 +221,19 @@ class TestSilence:
         }
         with pytest.raises(ReadTimeoutError):
             chain.invoke(function, events[function])
-        attempts = attempts_of(getattr(settings, config))
+        attempts = attempts_of(getattr(settings if config == "CLIENT_CONFIG" else environment, config))
         wait_until(lambda: chain.stub.requests[operation] == attempts)  # the last may be on its way
         assert ended(chain) == (0, 1, 0)
 
     def test_the_longest_call_ends_before_the_timeout_of_every_function_that_makes_it(self) -> None:
         functions = source()["Resources"]
-        small = longest_seconds(settings.SMALL_CALL_CONFIG)
+        small = longest_seconds(environment.SMALL_CALL_CONFIG)
         # A call of DynamoDB that is not answered is sent again by freshq.
         table = 2 * longest_seconds(calls.CLIENT_CONFIG)
         assert small + table < functions["TriggerFunction"]["Properties"]["Timeout"]
         assert small + table < functions["SweepFunction"]["Properties"]["Timeout"]
-        assert longest_seconds(settings.DELIVERY_CONFIG) <= settings.LONGEST_DELIVERY_SECONDS
-        assert functions["ArchiveFunction"]["Properties"]["Timeout"] > settings.LONGEST_DELIVERY_SECONDS
+        assert longest_seconds(environment.DELIVERY_CONFIG) <= environment.LONGEST_DELIVERY_SECONDS
+        assert functions["ArchiveFunction"]["Properties"]["Timeout"] > environment.LONGEST_DELIVERY_SECONDS
 
 
 def give_up_soon(service: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.aws.settings import EnvironmentSettings
+    from freshq.aws.environment import EnvironmentSettings
     from freshq.queue.base import BaseQueue
 
 IN_ALL: Final = int(os.environ.get("FRESHQ_FUZZ_EXAMPLES", "0"))

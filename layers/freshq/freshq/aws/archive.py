@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from freshq.aws.environment import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
 from freshq.aws.events import part_of, table_of, text_of
 from freshq.aws.landing import landed_event
-from freshq.aws.settings import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
 

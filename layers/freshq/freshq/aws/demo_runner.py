@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from freshq.aws.settings import EnvironmentSettings
+from freshq.aws.environment import EnvironmentSettings
 from freshq.model.answers import Busy, Reject
 
 if TYPE_CHECKING:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-from botocore.config import Config
-from botocore.loaders import Loader
-from botocore.session import Session, get_session
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from typing_extensions import override
+from pydantic import Field
 
-from freshq.model.validation import problem_of
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
@@ -22,121 +13,17 @@ from freshq.policy.rules import CodelRule
 from freshq.stores.dynamodb.calls import CLIENT_CONFIG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from types_boto3_dynamodb import DynamoDBClient
-    from types_boto3_firehose import FirehoseClient
-    from types_boto3_sns import SNSClient
-    from types_boto3_ssm import SSMClient
 
     from freshq.model.options import QueueOptions
     from freshq.queue.base import BaseQueue
     from freshq.stores.dynamodb.keyspace import Names
-
-# Lambda sets it; tests and local programs do not.
-ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
-# With the default of 60 s a lost answer would outlast the function, which then times out without logging.
-# For the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.
-SMALL_CALL_CONFIG: Final = Config(
-    connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3}
-)
-# For the archive, whose calls carry up to 4 MB: twice 11 s, and a second of backoff.
-DELIVERY_CONFIG: Final = Config(
-    connect_timeout=1, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
-)
-LONGEST_DELIVERY_SECONDS: Final = 23.0
-Positive = Annotated[float, Field(gt=0)]
-ZeroOrMore = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Arn = Annotated[str, Field(pattern=r"^arn:")]
-
-if ON_LAMBDA:
-    gc.disable()  # imports leave no garbage; collecting during them takes a tenth of a start
-
-
-class EnvironmentSettings(BaseModel):
-    """Settings from the environment. The variable of a field is the prefix and its name in capitals.
-
-    Attributes:
-        PREFIX: Start of the variables' names.
-    """
-
-    # A function uses one of several classes.
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    PREFIX: ClassVar[str] = "FRESHQ_"
-
-    @classmethod
-    def load(cls) -> Self:
-        """Read the environment.
-
-        Raises:
-            ValueError: One line that names the first variable that is missing or wrong.
-        """
-        names = {field: cls.PREFIX + field.upper() for field in cls.model_fields}
-        given = {field: os.environ[name] for field, name in names.items() if name in os.environ}
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            problem = problem_of(error)
-            name = cls.PREFIX + "_".join(map(str, problem.path)).upper()
-            msg = f"{name}: {problem.message}; set it in the function's environment (template.yaml)"
-            raise ValueError(msg) from None
-
-
-def connect_at_init(connect: Callable[[], object]) -> None:
-    """Make a function's connections as Lambda starts it, which has more processor than an invocation.
-
-    Elsewhere the first invocation makes them. This ends the start: garbage is collected from here on.
-
-    Raises:
-        ValueError: If a setting is missing or wrong.
-    """
-    if ON_LAMBDA:
-        connect()
-        gc.freeze()
-        gc.enable()
-
-
-# Our own models, in the SDK's form: the one operation of SSM that the kill switch needs. Reading the other
-# 150 takes a thirtieth of a start.
-MODELS: Final = Path(__file__).parent / "models"
-
-
-class FunctionsServices(Loader):
-    """Loads the models of the SDK, without scanning botocore's 400 service folders."""
-
-    @override
-    def list_available_services(self, type_name: str) -> list[str]:
-        """Return what `load_service_model` compares a name with."""
-        return ["dynamodb", "firehose", "sns", "ssm"]
-
-
-@cache
-def _session() -> Session:
-    session = get_session()
-    session.register_component("data_loader", FunctionsServices(extra_search_paths=[str(MODELS)]))
-    return session
+from freshq.aws.environment import Arn, Count, EnvironmentSettings, Positive, ZeroOrMore, session
 
 
 def dynamodb_client() -> DynamoDBClient:
     """Return a client with the time limits of `Queue.dynamodb`."""
-    return cast("DynamoDBClient", _session().create_client("dynamodb", config=CLIENT_CONFIG))
-
-
-def firehose_client() -> FirehoseClient:
-    """Return a client of the archive. A call ends within `LONGEST_DELIVERY_SECONDS`."""
-    return cast("FirehoseClient", _session().create_client("firehose", config=DELIVERY_CONFIG))
-
-
-def sns_client() -> SNSClient:
-    """Return a client of the doorbells."""
-    return cast("SNSClient", _session().create_client("sns", config=SMALL_CALL_CONFIG))
-
-
-def ssm_client() -> SSMClient:
-    """Return a client of the kill switch, which can only get parameters."""
-    return cast("SSMClient", _session().create_client("ssm", config=SMALL_CALL_CONFIG))
+    return cast("DynamoDBClient", session().create_client("dynamodb", config=CLIENT_CONFIG))
 
 
 class QueueSettings(EnvironmentSettings):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from freshq.aws.environment import sns_client, ssm_client
 from freshq.aws.events import part_of, records_of, text_of
-from freshq.aws.settings import sns_client, ssm_client
 from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import Field, Json
 from typing_extensions import override
 
+from freshq.aws.environment import Arn, Count, Positive, ZeroOrMore
 from freshq.aws.observability import count, fields, log_transition, logger, measure_seconds, tracer
-from freshq.aws.settings import Arn, Count, Positive, WakeUpSettings, ZeroOrMore, dynamodb_client
+from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
