@@ -194,7 +194,7 @@ def floor_page() -> Sections:
     result = read("floor")
     found, machine = result["figures"], result["machine"]
     text = f"""Minimum of {found["rounds"]} rounds in turns, {found["tasks"]:,} tasks each, on Python
-        {machine["python"]} load average {machine["load_before"]} before. Bold ratios miss the aim."""
+        {machine["python"]}; load average before: {machine["load_before"]}. Bold ratios miss the aim."""
     rows = [
         {"database": database, "verb": verb, **each, "ratio": _floor_ratio(verb, each)}
         for database, verbs in found["databases"].items()

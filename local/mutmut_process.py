@@ -115,7 +115,7 @@ def check_calls(mutants: Iterable[str]) -> None:
 def main(size: int, children: int, results: Path) -> None:
     """Run mutmut; write how many mutants each room has, and what became of each that was tried."""
     # pytest 9 keeps the id of a test elsewhere than mutmut 3.7 looks for it.
-    pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001
+    pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001 - mutmut reads it
     # The tests run several times in one process, and must fail for no other reason than the mutant.
     settings.register_profile(
         "mutation", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)

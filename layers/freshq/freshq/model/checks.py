@@ -6,12 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
-from freshq.model.new_task import (
-    MAX_ID_BYTES,
-    MAX_PAYLOAD_BYTES,
-    MAX_RESULT_AND_PAYLOAD_BYTES,
-    MAX_UTF8_BYTES,
-)
+from freshq.model.new_task import MAX_ID_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus
 from freshq.model.validation import json_copy, json_text
 
@@ -111,9 +106,9 @@ def result_and_text(result: Any, payload: Any) -> tuple[Any, str | None]:
     try:
         text = json_text(result)
         copy = json_copy(text, result)
-        size_bytes = 0
-        if len(text) > MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES // MAX_UTF8_BYTES:
-            size_bytes = len(text.encode()) + len(json_text(payload).encode())
+        size_bytes = len(text.encode())
+        if size_bytes > MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES:
+            size_bytes += len(json_text(payload).encode())
     except ValueError as error:
         msg = f"result: {error}"
         raise ValueError(msg) from error

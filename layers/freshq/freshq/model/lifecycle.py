@@ -80,7 +80,7 @@ class Lifecycle:
         config = self.config
         max_age_seconds = config.max_age_seconds
         if new.max_age_seconds is not None:
-            max_age_seconds = _within(max_age_seconds, new.max_age_seconds, where)
+            max_age_seconds = _checked_max_age(new.max_age_seconds, max_age_seconds, where)
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
         # Tasks with the same delay keep the order in which they were put.
@@ -92,7 +92,7 @@ class Lifecycle:
             created=enters,
             updated=now,
             deadline=deadline,
-            expires=ceil(deadline + config.retention_seconds),
+            expires=self.expires(deadline),
             request_token=new_token(),
             payload=new.payload,
             priority=new.priority,
@@ -294,13 +294,17 @@ class Lifecycle:
             useful_until = max(task.deadline, changes["lease_until"])
         else:
             useful_until = now
-        changes["expires"] = ceil(useful_until + self.config.retention_seconds)
+        changes["expires"] = self.expires(useful_until)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
 
 
-def _within(limit_seconds: float, max_age_seconds: float, where: str) -> float:
-    """Return the max age of a new task, checked."""
+def _checked_max_age(max_age_seconds: float, limit_seconds: float, where: str) -> float:
+    """Return the max age of a new task.
+
+    Raises:
+        ValueError: If it is longer than the queue's; `where` is a prefix for the field's name.
+    """
     if max_age_seconds > limit_seconds:
         allowed = f"must be at most the queue's {limit_seconds}"
         msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"

@@ -12,6 +12,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 # attributes, and the error or result.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
-# A character has at most this many bytes in UTF-8.
-MAX_UTF8_BYTES: Final = 4
+TOO_LARGE: Final = (
+    f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
+    "store large data elsewhere, and put a reference to it"
+)
 # The first instant that `datetime` does not have: the year 10,000.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # Stores keep their own items under ids with this prefix.
@@ -82,13 +85,14 @@ class NewTask(BaseModel):
         return at.timestamp()
 
     @model_validator(mode="after")
-    def _payload_is_json(self) -> Self:
+    def _can_be_put(self) -> Self:
         if self.at is not None and self.delay_seconds:
             raise ValueError("at: cannot be combined with delay_seconds; use one of them")
         try:
             text = json_text(self.payload)
-            if len(text) > MAX_PAYLOAD_BYTES // MAX_UTF8_BYTES:
-                _check_size(text)
+            size_bytes = len(text.encode())
+            if size_bytes > MAX_PAYLOAD_BYTES:
+                raise ValueError(TOO_LARGE.format(size_bytes))  # noqa: TRY301 - named below, as its other errors
             # As every store returns it; the caller cannot change it.
             self.__dict__["payload"] = json_copy(text, self.payload)
         except ValueError as error:
@@ -107,40 +111,21 @@ class NewTask(BaseModel):
     def _trace_context_is_of_w3c(cls, trace_context: str | None) -> str | None:
         return None if trace_context is None else checked_trace_context(trace_context)
 
-    @field_validator("task_id")
+    @field_validator("task_id", "group", "kind")
     @classmethod
-    def _id_is_usable(cls, task_id: str | None) -> str | None:
-        if task_id is not None and task_id.startswith(RESERVED_ID_PREFIX):
+    def _every_store_keeps_it(cls, text: str | None, field: ValidationInfo) -> str | None:
+        limit_bytes = MAX_ID_BYTES if field.field_name == "task_id" else MAX_GROUP_BYTES
+        if text is None:
+            return None
+        if field.field_name == "task_id" and text.startswith(RESERVED_ID_PREFIX):
             msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
             raise ValueError(msg)
-        return _storable(task_id, MAX_ID_BYTES)
-
-    @field_validator("group", "kind")
-    @classmethod
-    def _name_is_short(cls, name: str | None) -> str | None:
-        return _storable(name, MAX_GROUP_BYTES)
-
-
-def _check_size(payload_text: str) -> None:
-    size_bytes = len(payload_text.encode())
-    if size_bytes > MAX_PAYLOAD_BYTES:
-        msg = (
-            f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
-            "store large data elsewhere, and put a reference to it"
-        )
-        raise ValueError(msg)
-
-
-def _storable(text: str | None, limit_bytes: int) -> str | None:
-    """Return a text that every store can keep: PostgreSQL has no NUL."""
-    if text is None:
-        return None
-    if len(text.encode()) > limit_bytes:
-        msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
-        raise ValueError(msg)
-    if "\0" in text:
-        raise ValueError("must not contain the character NUL; leave it out")
-    return text
+        if len(text.encode()) > limit_bytes:
+            msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
+            raise ValueError(msg)
+        if "\0" in text:  # PostgreSQL has no NUL
+            raise ValueError("must not contain the character NUL; leave it out")
+        return text
 
 
 def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:

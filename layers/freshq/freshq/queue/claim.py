@@ -22,7 +22,7 @@ from freshq.stores.base import Guard, OldestRequest
 from freshq.stores.claim_request import ClaimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.order import Order, OrderSwitch
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 MIN_PART_LEFT: Final = 0.9
 # If one lease must be extended, those with less than this part left are too.
 EXTENDED_PART: Final = 0.95
-# Times are whole microseconds.
-TICK_SECONDS: Final = 1e-6
 # While some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
 # Lines in which a claim sheds what waits behind.
@@ -60,22 +58,21 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> 
     Raises:
         StoreError: If the store did not answer, and no claim is fresh.
     """
-    until = core.now() + lease_seconds * MIN_PART_LEFT - TICK_SECONDS
-    if not [claim for claim in claims if claim.lease_until < until]:
+    if not _aged(core, claims, lease_seconds * MIN_PART_LEFT):
         return claims
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
-        if not _aged(core, held, lease_seconds * MIN_PART_LEFT):
+        if not _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
             break
         _extend_aged(core, held, lease_seconds)
-    for claim in _aged(core, held, lease_seconds * MIN_PART_LEFT):
+    for claim in _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
         _release(core, held.pop(_key(claim)))
     return [held[_key(claim)] for claim in claims if _key(claim) in held]
 
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
     """Extend the leases that have aged; forget the claims whose lease could not be extended."""
-    aged = _aged(core, held, lease_seconds * EXTENDED_PART)
+    aged = _aged(core, held.values(), lease_seconds * EXTENDED_PART)
     for claim in aged:
         del held[_key(claim)]
     try:
@@ -91,10 +88,11 @@ def _key(claim: Claim) -> tuple[str, str]:
     return claim.task.task_id, claim.token
 
 
-def _aged(core: Core, held: Mapping[tuple[str, str], Claim], seconds: float) -> list[Claim]:
+def _aged(core: Core, claims: Iterable[Claim], seconds: float) -> list[Claim]:
     """Return the claims whose lease has less than `seconds` left."""
-    until = core.now() + seconds - TICK_SECONDS
-    return [claim for claim in held.values() if claim.lease_until < until]
+    # Times are whole microseconds.
+    until = core.now() + seconds - 1e-6
+    return [claim for claim in claims if claim.lease_until < until]
 
 
 def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:

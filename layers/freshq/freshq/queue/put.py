@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from freshq.model.task import Task
-    from freshq.stores.base import Connection, OnConflict, PutResult
+    from freshq.stores.base import Connection, OnConflict
 
 logger = logging.getLogger(__name__)
+# A store says of an insert whether the task was new, and of another put what it did.
+OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
+    True: PutOutcome.CREATED,
+    False: PutOutcome.DUPLICATE,
+    **{outcome: outcome for outcome in PutOutcome},
+}
 
 
 class Putting(Verbs):
@@ -158,7 +164,10 @@ class Putting(Verbs):
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None
     ) -> list[Receipt | FreshqError]:
         results = self._core.write(tasks, on_conflict, connection) if tasks else []
-        return [_answer(task, result) for task, result in zip(tasks, results, strict=True)]
+        return [
+            result if isinstance(result, FreshqError) else Receipt(task.task_id, OUTCOMES[result])
+            for task, result in zip(tasks, results, strict=True)
+        ]
 
     def _admitted(
         self,
@@ -203,11 +212,3 @@ class Putting(Verbs):
             backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
-
-
-def _answer(task: Task, result: bool | PutResult) -> Receipt | FreshqError:  # noqa: FBT001 - an answer of the store
-    if isinstance(result, FreshqError):
-        return result
-    if isinstance(result, bool):
-        result = PutOutcome.CREATED if result else PutOutcome.DUPLICATE
-    return Receipt(task.task_id, result)

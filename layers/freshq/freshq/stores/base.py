@@ -93,13 +93,6 @@ def _work(task: Task, now: float) -> tuple[object, ...]:
     return (task.payload, due, task.priority, task.group, task.kind)
 
 
-def put_result(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - an answer of the store
-    """Return the put result for one answer of `Store.insert`."""
-    if isinstance(added, bool):
-        return PutOutcome.CREATED if added else PutOutcome.DUPLICATE
-    return added
-
-
 class DeadPlace(NamedTuple):
     """The place of a dead letter.
 

@@ -127,7 +127,7 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
     """Return the whole item of a task."""
     item = attributes(task, MUTABLE_FIELDS + PUT_FIELDS) | keyspace.index_attributes(task)
     # A repeated put recognizes its task by the token, even after a worker changed the task.
-    item |= {"payload": {"S": json_text(task.payload)}, "putToken": item["requestToken"]}
+    item |= {"payload": {"S": task.payload_text}, "putToken": item["requestToken"]}
     return {name: value for name, value in item.items() if value is not None}
 
 

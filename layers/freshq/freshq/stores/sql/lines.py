@@ -497,7 +497,7 @@ class SqlLines(SqlCounts):
         others: Mapping[str, str],
         at_most: int,
     ) -> list[Stored]:
-        lines = {f"{level}{group or ''}": count for group, count in asked.items()}
+        lines = {line_key(level, group): count for group, count in asked.items()}
         if self.database.dialect == "postgresql":
             statement, which = self._for_postgresql(
                 lines, newest_first=newest_first, is_only_line=others is not NO_OTHERS

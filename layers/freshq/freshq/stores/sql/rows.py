@@ -107,7 +107,7 @@ def _place(task: Task) -> tuple[str | None, str, float]:
         if task.not_before is not None:
             return None, DUE, task.not_before
         if task.deadline > task.updated:
-            return f"{task.priority}{task.group or ''}", STALE, task.deadline
+            return line_key(task.priority, task.group), STALE, task.deadline
     elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
         return None, DUE, task.lease_until
     return None, OVER, task.expires

@@ -41,9 +41,22 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
 
-
 # Rows in one transaction: enough to pay for its commit, few enough to lock nobody out.
 BATCH_ROWS: Final = 500
+SCAN_ROWS: Final = 500
+DEAD_ROWS: Final = 100
+# Later than any task can be.
+LATEST_US: Final = 2**62
+ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
+# The guard of a change, among the columns of its new version.
+GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
+# What `finish_many` is given of each task: what all of them share is in the statement.
+GIVEN_END: Final = (
+    *("task_id", "queue", "of_lease_token"),
+    *(name for name in END_COLUMNS if name != "agenda"),
+)
+# Whether a guard names a lease token, and whether it names a version.
+GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_version in (True, False)]
 logger = logging.getLogger(__name__)
 
 
@@ -121,12 +134,6 @@ def as_dead_letter(task: Task, problem: str, now: float) -> Task:
     return replace(failed, request_token=new_token())
 
 
-SCAN_ROWS: Final = 500
-DEAD_ROWS: Final = 100
-# Later than any task can be.
-LATEST_US: Final = 2**62
-
-
 class ReadStatements(Statements):
     """The statements of reads."""
 
@@ -164,21 +171,6 @@ class ReadStatements(Statements):
             .order_by(dead_us.desc(), task_id.desc())
             .limit(sa.bindparam("page"))
         )
-
-
-ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
-# The guard of a change, among the columns of its new version.
-GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
-
-# What `finish_many` is given of each task: what all of them share is in the statement.
-GIVEN_END: Final = (
-    *("task_id", "queue", "of_lease_token"),
-    *(name for name in END_COLUMNS if name != "agenda"),
-)
-
-
-# Whether a guard names a lease token, and whether it names a version.
-GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_version in (True, False)]
 
 
 class SettleStatements(Statements):
@@ -337,20 +329,12 @@ class SqlTasks(SqlPart):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        if len(tasks) == 1:
-            added = self._insert_one(tasks[0])
-        else:
-            rows = [row_of(task) for task in tasks]
-            added = self._insert_batches(rows) if len(rows) > BATCH_ROWS else [*self._insert_batch(rows)]
+        rows = [row_of(task) for task in tasks]
+        added: list[bool | FreshqError] = (
+            self._insert_batches(rows) if len(rows) > BATCH_ROWS else [*self._insert_batch(rows)]
+        )
         self._put_signal.notify()
         return added
-
-    def _insert_one(self, task: Task) -> list[bool | FreshqError]:
-        row = row_of(task)
-        changed = self.database.execute(self.put_sql.put_one, row).changed
-        if changed == 1 and self.put_sql.counts_new_rows:
-            return [True]
-        return [*self.database.read(lambda connection: self._added(connection, [row]))]
 
     def _insert_batches(self, rows: list[dict[str, Any]]) -> list[bool | FreshqError]:
         """Insert the rows by batches until one fails; its rows and those after it get the error."""
@@ -363,7 +347,10 @@ class SqlTasks(SqlPart):
         return added
 
     def _insert_batch(self, rows: list[dict[str, Any]]) -> list[bool]:
-        changed = self.database.execute_many(self.put_sql.put_one, rows)
+        if len(rows) == 1:
+            changed = self.database.execute(self.put_sql.put_one, rows[0]).changed
+        else:
+            changed = self.database.execute_many(self.put_sql.put_one, rows)
         if changed == len(rows) and self.put_sql.counts_new_rows:
             return [True] * len(rows)
         return self.database.read(lambda connection: self._added(connection, rows))
