@@ -113,7 +113,7 @@ $(DOCS_STAMP): requirements/docs.txt
 	@rm -f $(DOCS_VENV)/.installed-* && touch $@
 
 docs: $(DOCS_STAMP) ## Build the documentation into build/site; a broken link or reference fails
-	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
 format: setup ## Format the code
 	$(BIN)/ruff format .
