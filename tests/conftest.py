@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -31,7 +31,7 @@ from freshq.stores.sql import SqlStore
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from botocore.awsrequest import AWSPreparedRequest
     from types_boto3_dynamodb import DynamoDBClient
@@ -88,8 +88,7 @@ LONGEST_FIRST: Final = (
 )
 
 
-# `make test` runs every behaviour once; `make test-all` (--all) runs the whole matrix. Only the latter runs
-# folders and files whose work another test does on a smaller scale,
+# `make test-all` (--all) runs every test on every store. `make test` leaves out what takes long:
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
@@ -98,11 +97,11 @@ ONLY_WITH_ALL: Final = (
     "tests/unit/aws/test_permissions.py",
     "tests/contract/test_matching_concurrency.py",
 )
-# tests of the pipeline, but for its essentials,
+# of the pipeline, all but its essentials;
 PIPELINE: Final = "tests/pipeline"
 ESSENTIALS: Final = ("by_second", "inversions", "publication", "one_run", "command", "sums", "links")
-# and tests on servers, but for the protocol of a store, and for what only a server does.
-SERVERS: Final = frozenset({"postgres", "mariadb", "dynamodb_local", "moto"})
+# and repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
+SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb")
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 
 
@@ -163,31 +162,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run every test on every store")
 
 
-def is_quick(item: pytest.Item) -> bool:
-    """Return whether `make test` runs a test."""
-    file = file_of(item.nodeid)
-    if file.startswith(ONLY_WITH_ALL):
-        return False
-    if file.startswith(PIPELINE):
-        return file.removeprefix(f"{PIPELINE}/test_").removesuffix(".py") in ESSENTIALS
-    needs = {*getattr(item, "fixturenames", ())} | {*map(str, _parameters(item))}
-    return file in PROTOCOL or SERVERS.isdisjoint(needs)
-
-
-def _parameters(item: pytest.Item) -> Collection[object]:
+def server_of(item: pytest.Item) -> str | None:
+    """Return the first server that a test needs; None if it needs none."""
     callspec = getattr(item, "callspec", None)
-    return () if callspec is None else callspec.params.values()
+    given = () if callspec is None else map(str, callspec.params.values())
+    needs = {*getattr(item, "fixturenames", ()), *given}
+    return next((server for server in SERVERS if server in needs), None)
+
+
+def quick(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that `make test` runs."""
+    forms: defaultdict[str, set[str | None]] = defaultdict(set)
+    for item in items:
+        forms[item.nodeid.split("[")[0]].add(server_of(item))
+
+    def is_quick(item: pytest.Item) -> bool:
+        file = file_of(item.nodeid)
+        if file.startswith(ONLY_WITH_ALL):
+            return False
+        if file.startswith(PIPELINE):
+            return file.removeprefix(f"{PIPELINE}/test_").removesuffix(".py") in ESSENTIALS
+        least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
+        return file in PROTOCOL or server_of(item) == least
+
+    return [item for item in items if is_quick(item)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and end with files of few tests, so that all processes end together.
 
-    A run of the whole suite without --all leaves out what is not quick; tests that are named are run.
+    Without --all, and unless tests are named, only the quick ones are run.
     """
     if not config.getoption("all") and not config.option.file_or_dir:
-        left_out = [item for item in items if not is_quick(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_quick(item)]
+        kept = quick(items)
+        config.hook.pytest_deselected(items=[*set(items).difference(kept)])
+        items[:] = kept
     tests = Counter(file_of(item.nodeid) for item in items)
 
     def rank(item: pytest.Item) -> tuple[int, int]:

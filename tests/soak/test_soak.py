@@ -2,7 +2,7 @@
 
 The network between them and a store that is a server delays, cuts, swallows and resets. `make soak` sets
 FRESHQ_SOAK_SECONDS, for each store, and restarts the servers too; without it, this is the short form of
-`make test`.
+`make test-all`.
 """
 
 from __future__ import annotations

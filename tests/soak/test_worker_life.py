@@ -1,7 +1,7 @@
 """Workers on a store that is slow, fails and loses replies, and what became of every task once they end.
 
 Each round has a seed, which the error names. `make soak` sets FRESHQ_SOAK_SECONDS; without it, this is the
-short form of `make test`.
+short form of `make test-all`.
 """
 
 from __future__ import annotations
