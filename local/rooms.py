@@ -62,7 +62,8 @@ FOLDERS: Final = {
 }
 ROOMS_HEAD: Final = """# Architecture
 
-`make architecture` writes this page from the code. A test fails if the page and the code differ.
+`make architecture` writes this page from the code. A test compares the rooms, and the
+lists of memory and SQLite, with the code.
 
 ## Rooms
 

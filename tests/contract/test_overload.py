@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, TaskStatus
+from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, Settlement, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
@@ -206,14 +206,20 @@ class TestReserve:
         store.clock.advance(DEADLINE_SECONDS)
         assert queue.stats().shed_by_reason == {"expired": 2}
 
-    def test_a_percentile_is_learnt_by_all_workers_together(self, store: StoreUnderTest) -> None:
+    @pytest.mark.parametrize("together", [False, True])
+    def test_a_percentile_is_learnt_by_all_workers_together(
+        self, store: StoreUnderTest, together: bool
+    ) -> None:
         options = {"reserve": "p90", "order": "fifo"}
         first = queue_of(store, **options)
         put(first, store, *range(25))
         for _ in range(25):
             (claim,) = first.claim()
             store.clock.advance(2)
-            first.complete(claim)
+            if together:
+                first.settle_many([Settlement.complete(claim)])
+            else:
+                first.complete(claim)
         first.put("probe")
         serve(first, 1)  # shares what it saw
         second = queue_of(store, **options)

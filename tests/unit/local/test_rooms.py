@@ -1,8 +1,27 @@
-"""`make coverage`: the table by room, and the threshold."""
+"""The table of `make coverage` and its threshold; the page of `make architecture` agrees with the code."""
 
 from __future__ import annotations
 
-from local.rooms import GUARDED, PACKAGE, below_threshold, by_room, coverage_rows
+from typing import TYPE_CHECKING
+
+import pytest
+from local.rooms import (
+    ARCHITECTURE,
+    GUARDED,
+    PACKAGE,
+    STORES,
+    VERBS,
+    below_threshold,
+    by_room,
+    coverage_rows,
+    room_rows,
+    ways_on,
+)
+
+from freshq import Queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def summary(lines: int, branches: int) -> dict[str, object]:
@@ -32,3 +51,17 @@ def test_guarded_rooms_must_reach_the_threshold() -> None:
         "coverage: model is at 87.5 %, below 90 %",
         "coverage: queue is at 0.0 %, below 90 %",
     ]
+
+
+def test_the_page_of_the_architecture_has_the_rooms_of_the_code() -> None:
+    assert "\n".join(room_rows()) in ARCHITECTURE.read_text("utf-8"), "run make architecture"
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_the_page_of_the_architecture_has_the_way_of_each_verb(store: str, tmp_path: Path) -> None:
+    queue = Queue.memory() if store == "memory" else Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
+    page = ARCHITECTURE.read_text("utf-8")
+    for verb, way in ways_on(queue).items():
+        section = page.partition(f"### {VERBS[verb]}: {STORES[store]}\n\n")[2].partition("\n\n")[0]
+        assert section.splitlines() == [*way.lines()], "run make architecture"
+    queue.close()

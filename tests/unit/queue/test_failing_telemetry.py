@@ -41,6 +41,10 @@ def _raise(*_arguments: object) -> None:
 broken: Any = _raise  # takes the place of any method
 
 
+class Silent(Telemetry):
+    """Records nothing: every verb goes through the methods that it inherits."""
+
+
 class FailsBefore(Telemetry, Observer):
     """Raises before the store is called."""
 
@@ -345,3 +349,13 @@ def test_a_block_that_could_not_begin_does_not_end(caplog: pytest.LogCaptureFixt
         pass
     assert len(caplog.records) == 1
     assert "telemetry: current raised Broken" in caplog.text
+
+
+def test_a_telemetry_that_overrides_nothing_changes_nothing() -> None:
+    queue = Queue.memory(telemetry=Silent())
+    assert [receipt.task_id for receipt in queue.put_many([{"task_id": "a"}, {"task_id": "b"}])] == ["a", "b"]
+    claims = queue.claim(2)
+    assert [claim.task.task_id for claim in claims] == ["b", "a"]
+    assert queue.complete(claims[0], 1).result == 1
+    queue.fail(claims[1], "no stock")
+    assert (queue.stats().success, queue.stats().failure) == (1, 1)

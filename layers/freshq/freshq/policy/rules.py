@@ -65,6 +65,14 @@ class CodelRule:
         """The wait above which an overloaded line sheds tasks."""
         return SHED_AFTER_TARGETS * self.target_seconds
 
+    def for_line(self, order: Order) -> Codel:
+        """Return the CoDel of one line.
+
+        Raises:
+            ValueError: If the order is not FIFO, or a time is not positive.
+        """
+        return Codel(self.target_seconds, self.interval_seconds, order)
+
 
 @dataclass(frozen=True, slots=True)
 class OverloadRules:
@@ -124,6 +132,4 @@ class OverloadRules:
         Raises:
             ValueError: If the order is not FIFO.
         """
-        if self.codel is None:
-            return None
-        return Codel(self.codel.target_seconds, self.codel.interval_seconds, self.order)
+        return None if self.codel is None else self.codel.for_line(self.order)

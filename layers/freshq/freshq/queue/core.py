@@ -89,7 +89,7 @@ class Core:
         self.orders = LineOrders(rules.order, rules.deadline_seconds)
         self.turns = LineTurns()
         self.reserve = SharedReserve(store, self.name, rules)
-        self.codel = None if rules.codel is None else LineCodel(rules)
+        self.codel = None if rules.codel is None else LineCodel(partial(rules.codel.for_line, rules.order))
         self.meter = FlowMeter(store, self.name, rules)
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission: AdmissionControl | None = None

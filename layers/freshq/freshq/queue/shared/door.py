@@ -253,9 +253,13 @@ class LineCodel:
     Only first attempts are shed: a retried task is old for another reason than a slow queue.
     """
 
-    def __init__(self, rules: OverloadRules) -> None:
-        """Start with no line seen; without a CoDel rule nothing is ever shed."""
-        self._rules = rules
+    def __init__(self, new_codel: Callable[[], Codel]) -> None:
+        """Start with no line seen.
+
+        Args:
+            new_codel: Makes the CoDel of one line.
+        """
+        self._new_codel = new_codel
         self._lock = threading.Lock()
         self._lines: dict[Line, Codel] = {}
 
@@ -271,10 +275,9 @@ class LineCodel:
             return False
         line = (task.priority, task.group)
         with self._lock:
-            codel = self._lines.get(line) or self._rules.new_codel()
+            codel = self._lines.get(line)
             if codel is None:
-                return False
-            self._lines[line] = codel
+                codel = self._lines[line] = self._new_codel()
             return codel.sheds(now, now - task.created)
 
     def sheds_behind(self, task: Task, now: float) -> bool:
