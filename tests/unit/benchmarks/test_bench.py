@@ -49,8 +49,8 @@ def test_the_readme_says_what_was_counted() -> None:
     four = summary_page.passed_over_runs()[4]
     shares = [100 * run["share"] for run in four]
     places = statistics.median(run["mean_places"] for run in four)
-    passed = f"{statistics.median(shares):.0f} % ({min(shares):.0f} to {max(shares):.0f} %) of the claims"
-    assert f"{passed} pass over a better task, by {places:.1f} places on average" in readme
+    passed = f"{statistics.median(shares):.0f}% ({min(shares):.0f} to {max(shares):.0f}%) of claims"
+    assert f"{passed} skip a newer task, by {places:.1f} positions on average" in readme
     assert len(four) >= 5
 
 
