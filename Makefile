@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture check scan docs format lock release soak bench pipeline-package clean
+.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements check scan docs format lock release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ coverage: setup ## Measure branch coverage of the fast tests by room, into docs/
 
 architecture: setup ## Write docs/contributing/architecture.md: the rooms, and the functions that a verb enters
 	@$(BIN)/python -m local.rooms architecture
+
+sql-statements: setup ## Write docs/contributing/sql: the statements of each dialect, with plans on a million rows (some minutes)
+	@$(BIN)/python -m local.statements
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .

@@ -228,12 +228,12 @@ class TestSwitch:
         self, queue: Queue, kept: SqlStore, engine: sa.Engine
     ) -> None:
         with engine.begin() as connection:
-            Triggers(kept.schema, connection).drop()
+            Triggers.of(kept.schema, connection).drop(connection)
         queue.put("unseen", "a")
         keeping(engine, "other")
         queue.put("x", "b")
         with engine.begin() as connection:
-            Triggers(kept.schema, connection).drop()
+            Triggers.of(kept.schema, connection).drop(connection)
         queue.put("unseen", "c")
         keeping(engine)
         queue.put("x", "d")

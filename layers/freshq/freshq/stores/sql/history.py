@@ -25,7 +25,7 @@ from freshq.stores.sql.rows import OVER, microseconds
 from freshq.stores.sql.schema import COPIED, NO_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqlalchemy import Row
 
@@ -245,58 +245,62 @@ class HistoryStatements(RecordStatements):
 class Triggers:
     """The triggers of a table. On PostgreSQL they name schemas: a writer may have another search path."""
 
-    def __init__(self, schema: Schema, connection: sa.Connection) -> None:
-        """Look where the tables are.
+    def __init__(self, schema: Schema, dialect: sa.Dialect, place_of: Callable[[str], str]) -> None:
+        """Name the tables.
 
         Args:
             schema: The tables.
-            connection: Where to look, and to create and drop the triggers.
+            dialect: The dialect of their database.
+            place_of: Returns what stands before the name of a table.
         """
         self._tasks = schema.tasks.name
-        self._connection = connection
-        self._dialect = connection.dialect.name
-        self._quoted = connection.dialect.identifier_preparer.quote
-        self._schema = self._schema_of(self._tasks)
-        self._table = self._schema + self._quoted(self._tasks)
-        self._history = self._schema_of(schema.history.name) + self._quoted(schema.history.name)
-        self._histories = self._schema_of(schema.histories.name) + self._quoted(schema.histories.name)
+        self._dialect = dialect.name
+        self._quoted = dialect.identifier_preparer.quote
+        self._place = place_of(self._tasks)
+        self._table = self._place + self._quoted(self._tasks)
+        self._history = place_of(schema.history.name) + self._quoted(schema.history.name)
+        self._histories = place_of(schema.histories.name) + self._quoted(schema.histories.name)
 
-    def create_missing(self) -> None:
+    @classmethod
+    def of(cls, schema: Schema, connection: sa.Connection) -> Triggers:
+        """Return the triggers of tables that exist."""
+        quoted = connection.dialect.identifier_preparer.quote
+
+        def place_of(table: str) -> str:
+            if connection.dialect.name != "postgresql":
+                return ""
+            return f"{connection.execute(SCHEMA, {'of_table': quoted(table)}).scalar_one()}."
+
+        return cls(schema, connection.dialect, place_of)
+
+    def create_missing(self, connection: sa.Connection) -> None:
         """Create the triggers that are not there or do not work.
 
         Those that work stay: to make one anew waits for all writers of the table, and MariaDB would lose
         what is written in between.
         """
         table = self._table if self._dialect == "postgresql" else self._tasks
-        working = self._connection.execute(sa.text(WORKING[self._dialect]), {"of_table": table})
+        working = connection.execute(sa.text(WORKING[self._dialect]), {"of_table": table})
         found = set(working.scalars())
         for event in CHANGES:
             if f"{self._tasks}_history_{event}" not in found:
-                self._run(self._create(event))
+                for text in self.texts(event):
+                    connection.exec_driver_sql(text)
 
-    def drop(self) -> None:
+    def drop(self, connection: sa.Connection) -> None:
         """Drop the triggers."""
-        if self._dialect == "postgresql":
-            functions = [f"{self._schema}{self._name(event)}()" for event in CHANGES]
-            self._run([f"DROP FUNCTION IF EXISTS {function} CASCADE" for function in functions])
-        else:
-            self._run([f"DROP TRIGGER IF EXISTS {self._name(event)}" for event in CHANGES])
-
-    def _run(self, statements: list[str]) -> None:
-        for statement in statements:
-            self._connection.exec_driver_sql(statement)
-
-    def _schema_of(self, table: str) -> str:
-        """Return what stands before the name of a table."""
-        if self._dialect != "postgresql":
-            return ""
-        schema = self._connection.execute(SCHEMA, {"of_table": self._quoted(table)}).scalar_one()
-        return f"{schema}."
+        for event in CHANGES:
+            name = self._name(event)
+            if self._dialect == "postgresql":
+                connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {self._place}{name}() CASCADE")
+            else:
+                connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
 
     def _name(self, event: str) -> str:
         return self._quoted(f"{self._tasks}_history_{event}")
 
-    def _create(self, event: str) -> list[str]:
+    def texts(self, event: str) -> list[str]:
+        """Return the statements that create the trigger of an event: "insert", "update" or "delete"."""
         name, write = self._name(event), self._write(event)
         on = f"AFTER {event.upper()} ON {self._table} FOR EACH ROW"
         condition = f" WHEN ({CHANGED})" if event == "update" else ""
@@ -304,7 +308,7 @@ class Triggers:
             return [f"CREATE TRIGGER IF NOT EXISTS {name} {on}{condition} BEGIN {write}; END"]
         if self._dialect == "postgresql":
             body = f"BEGIN {write}; RETURN NULL; END"
-            function = f"{self._schema}{name}()"
+            function = f"{self._place}{name}()"
             does = f"RETURNS trigger LANGUAGE plpgsql {SAFE} AS $history$ {body} $history$"
             return [
                 f"CREATE OR REPLACE FUNCTION {function} {does}",
@@ -411,11 +415,11 @@ class SqlHistory(History):
 
     def begin_writing(self, connection: sa.Connection) -> None:
         """Have the database write events, also for a history that exists: a backup may lack the triggers."""
-        Triggers(self._schema, connection).create_missing()
+        Triggers.of(self._schema, connection).create_missing(connection)
 
     def end_writing(self, connection: sa.Connection) -> None:
         """Have the database write no events any more."""
-        Triggers(self._schema, connection).drop()
+        Triggers.of(self._schema, connection).drop(connection)
 
     def check(self, queue: str) -> sa.Row[Any]:
         """Return the id of the history of a queue, and how long it is kept.

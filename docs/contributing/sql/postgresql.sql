@@ -1,0 +1,1331 @@
+-- `make sql-statements` writes this file. It has every statement of the store on postgresql.
+
+-- table tasks
+CREATE TABLE tasks (
+  task_id TEXT COLLATE "C" NOT NULL,
+  queue TEXT COLLATE "C" NOT NULL,
+  status VARCHAR(16) NOT NULL,
+  created_us BIGINT NOT NULL,
+  updated_us BIGINT NOT NULL,
+  deadline_us BIGINT NOT NULL,
+  expires BIGINT NOT NULL,
+  request_token VARCHAR(100) NOT NULL,
+  put_token VARCHAR(100) NOT NULL,
+  priority SMALLINT NOT NULL,
+  task_group TEXT COLLATE "C",
+  kind TEXT COLLATE "C",
+  attempts INTEGER NOT NULL,
+  lease_token VARCHAR(100),
+  not_before_us BIGINT,
+  lease_until_us BIGINT,
+  put_us BIGINT,
+  first_due_us BIGINT,
+  first_claim_us BIGINT,
+  last_claim_us BIGINT,
+  dead_us BIGINT,
+  shed_reason VARCHAR(32),
+  trace_context VARCHAR(568),
+  line TEXT COLLATE "C",
+  agenda VARCHAR(8) NOT NULL,
+  due_us BIGINT NOT NULL,
+  progress_ppm INTEGER,
+  progress_step VARCHAR(200),
+  error VARCHAR,
+  result VARCHAR,
+  payload VARCHAR NOT NULL,
+  PRIMARY KEY (task_id, queue)
+  );
+CREATE INDEX tasks_agenda ON tasks (agenda, queue, due_us);
+CREATE INDEX tasks_dead ON tasks (queue, dead_us, task_id)
+WHERE status = 'FAILURE';
+CREATE INDEX tasks_lines ON tasks (queue, line, created_us, task_id, deadline_us)
+WHERE line IS NOT NULL;
+
+-- table tasks_counts
+CREATE TABLE tasks_counts (
+  queue TEXT COLLATE "C" NOT NULL,
+  name TEXT COLLATE "C" NOT NULL,
+  field TEXT COLLATE "C" NOT NULL,
+  number BIGINT NOT NULL,
+  expires BIGINT,
+  PRIMARY KEY (queue, name, field)
+  );
+
+-- table tasks_histories
+CREATE TABLE tasks_histories (
+  queue TEXT COLLATE "C" NOT NULL,
+  history_id VARCHAR(100) NOT NULL,
+  keep_seconds DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (queue)
+  );
+
+-- table tasks_history
+CREATE TABLE tasks_history (
+  event_id BIGSERIAL NOT NULL,
+  queue TEXT COLLATE "C" NOT NULL,
+  batch BIGINT DEFAULT 4611686018427387904 NOT NULL,
+  at_us BIGINT NOT NULL,
+  change_kind VARCHAR(6) NOT NULL,
+  ttl_removal SMALLINT NOT NULL,
+  claimed_us BIGINT,
+  claimed_attempts INTEGER,
+  task_id TEXT COLLATE "C" NOT NULL,
+  status VARCHAR(16) NOT NULL,
+  task_group TEXT COLLATE "C",
+  kind TEXT COLLATE "C",
+  priority SMALLINT NOT NULL,
+  attempts INTEGER NOT NULL,
+  created_us BIGINT NOT NULL,
+  updated_us BIGINT NOT NULL,
+  put_us BIGINT,
+  deadline_us BIGINT,
+  not_before_us BIGINT,
+  lease_until_us BIGINT,
+  lease_token VARCHAR(100),
+  shed_reason VARCHAR(32),
+  expires BIGINT NOT NULL,
+  PRIMARY KEY (event_id)
+  );
+CREATE INDEX tasks_batches ON tasks_history (queue, batch, event_id);
+
+-- table tasks_migrations
+CREATE TABLE tasks_migrations (
+  version INTEGER NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  PRIMARY KEY (version)
+  );
+
+-- table tasks_records
+CREATE TABLE tasks_records (
+  queue TEXT COLLATE "C" NOT NULL,
+  name TEXT COLLATE "C" NOT NULL,
+  version VARCHAR(100) NOT NULL,
+  record VARCHAR NOT NULL,
+  PRIMARY KEY (queue, name)
+  );
+
+-- trigger insert
+-- Keep what was written, if the queue has a history.
+CREATE OR REPLACE FUNCTION public.tasks_history_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
+    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
+    not_before_us, lease_until_us, lease_token, shed_reason, expires)
+SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'INSERT', 0, NEW.task_id, NEW.status,
+    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
+    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires FROM public.tasks_histories
+    kept
+WHERE kept.queue = NEW.queue; RETURN NULL; END $history$;
+REVOKE ALL ON FUNCTION public.tasks_history_insert() FROM PUBLIC;
+DROP TRIGGER IF EXISTS tasks_history_insert ON public.tasks;
+CREATE TRIGGER tasks_history_insert AFTER INSERT ON public.tasks FOR EACH ROW EXECUTE FUNCTION
+    public.tasks_history_insert();
+
+-- trigger update
+-- Keep what was written, if the queue has a history.
+CREATE OR REPLACE FUNCTION public.tasks_history_update() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
+    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
+    not_before_us, lease_until_us, lease_token, shed_reason, expires, claimed_us, claimed_attempts)
+SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'MODIFY', 0, NEW.task_id, NEW.status,
+    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
+    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires, CASE WHEN OLD.status =
+    'PENDING'
+AND NEW.status <> 'TAKEN'
+AND NEW.last_claim_us IS NOT NULL
+AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
+    NEW.last_claim_us END, CASE WHEN OLD.status = 'PENDING'
+AND NEW.status <> 'TAKEN'
+AND NEW.last_claim_us IS NOT NULL
+AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
+    OLD.attempts + 1 END FROM public.tasks_histories kept
+WHERE kept.queue = NEW.queue; RETURN NULL; END $history$;
+REVOKE ALL ON FUNCTION public.tasks_history_update() FROM PUBLIC;
+DROP TRIGGER IF EXISTS tasks_history_update ON public.tasks;
+CREATE TRIGGER tasks_history_update AFTER UPDATE ON public.tasks FOR EACH ROW WHEN (NEW.request_token <>
+    OLD.request_token) EXECUTE FUNCTION public.tasks_history_update();
+
+-- trigger delete
+-- Keep what was written, if the queue has a history.
+CREATE OR REPLACE FUNCTION public.tasks_history_delete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
+    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
+    not_before_us, lease_until_us, lease_token, shed_reason, expires)
+SELECT OLD.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'REMOVE', CASE WHEN OLD.agenda = 'over'
+AND OLD.due_us <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint THEN 1 ELSE 0 END, OLD.task_id,
+    OLD.status, OLD.task_group, OLD.kind, OLD.priority, OLD.attempts, OLD.created_us, OLD.updated_us, OLD.put_us,
+    OLD.deadline_us, OLD.not_before_us, OLD.lease_until_us, OLD.lease_token, OLD.shed_reason, OLD.expires FROM
+    public.tasks_histories kept
+WHERE kept.queue = OLD.queue; RETURN NULL; END $history$;
+REVOKE ALL ON FUNCTION public.tasks_history_delete() FROM PUBLIC;
+DROP TRIGGER IF EXISTS tasks_history_delete ON public.tasks;
+CREATE TRIGGER tasks_history_delete AFTER DELETE ON public.tasks FOR EACH ROW EXECUTE FUNCTION
+    public.tasks_history_delete();
+
+-- put: put
+-- Insert tasks whose ids are free.
+INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
+    priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, line, agenda, due_us, progress_ppm,
+    progress_step, error, result, payload)
+VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VARCHAR, :created_us::BIGINT,
+    :updated_us::BIGINT, :deadline_us::BIGINT, :expires::BIGINT, :request_token::VARCHAR, :put_token::VARCHAR,
+    :priority::SMALLINT, :task_group::VARCHAR COLLATE "C", :kind::VARCHAR COLLATE "C", :attempts::INTEGER,
+    :lease_token::VARCHAR, :not_before_us::BIGINT, :lease_until_us::BIGINT, :put_us::BIGINT, :first_due_us::BIGINT,
+    :first_claim_us::BIGINT, :last_claim_us::BIGINT, :dead_us::BIGINT, :shed_reason::VARCHAR, :trace_context::VARCHAR,
+    :line::VARCHAR COLLATE "C", :agenda::VARCHAR, :due_us::BIGINT, :progress_ppm::INTEGER, :progress_step::VARCHAR,
+    :error::VARCHAR, :result::VARCHAR, :payload::VARCHAR)
+ON CONFLICT DO NOTHING;
+
+-- put: put_tokens
+-- The puts that some tasks remember, by id.
+SELECT tasks.task_id, tasks.put_token
+FROM tasks
+WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
+AND tasks.task_id IN (:ids);
+
+-- put: lock
+-- One task with the puts that it remembers, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.put_token
+FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+FOR UPDATE;
+
+-- put: overwrite
+-- Put a task over one of the same id, unless that one has changed.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    put_token=:put_token::VARCHAR, priority=:priority::SMALLINT, task_group=:task_group::VARCHAR COLLATE "C",
+    kind=:kind::VARCHAR COLLATE "C", attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT, put_us=:put_us::BIGINT,
+    first_due_us=:first_due_us::BIGINT, first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT,
+    dead_us=:dead_us::BIGINT, shed_reason=:shed_reason::VARCHAR, trace_context=:trace_context::VARCHAR,
+    line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
+    progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR, error=:error::VARCHAR,
+    result=:result::VARCHAR, payload=:payload::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.request_token = :of_request_token::VARCHAR;
+
+-- read: get
+-- One task of a queue.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
+
+-- read: get_anywhere
+-- One task by its id, of the first queue that has it.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+ORDER BY tasks.queue
+LIMIT 1::INTEGER;
+
+-- read: scan
+-- A page of the tasks of a queue, by id.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.task_id > :after::VARCHAR COLLATE "C"
+ORDER BY tasks.task_id
+LIMIT :page;
+
+-- read: dead
+-- A page of the dead letters of a queue that follow a place, the last to die first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = 'FAILURE'
+AND tasks.dead_us <= :until_us::BIGINT
+AND (tasks.dead_us < :until_us::BIGINT OR tasks.task_id < :before_id::VARCHAR COLLATE "C")
+ORDER BY tasks.dead_us DESC, tasks.task_id DESC
+LIMIT :page;
+
+-- find lines: finds, following
+-- The statements by name.
+WITH RECURSIVE next_lines(line, place) AS
+(
+  SELECT (
+    SELECT tasks.line
+    FROM tasks
+    WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+    AND tasks.line < :of_until::VARCHAR COLLATE "C"
+    AND tasks.line > :of_after::VARCHAR COLLATE "C"
+    ORDER BY tasks.line
+    LIMIT 1::INTEGER) AS line, 1 AS place UNION ALL
+  SELECT (
+    SELECT tasks.line
+    FROM tasks
+    WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+    AND tasks.line < :of_until::VARCHAR COLLATE "C"
+    AND tasks.line > next_lines.line
+    ORDER BY tasks.line
+    LIMIT 1::INTEGER) AS anon_1, next_lines.place + 1::INTEGER AS anon_2
+  FROM next_lines
+  WHERE next_lines.line IS NOT NULL
+  AND next_lines.place < :of_count)
+SELECT next_lines.line
+FROM next_lines
+WHERE next_lines.line IS NOT NULL;
+--| CTE Scan on next_lines (actual rows=3 loops=1)
+--|   Filter: (line IS NOT NULL)
+--|   Rows Removed by Filter: 1
+--|   CTE next_lines
+--|     ->  Recursive Union (actual rows=4 loops=1)
+--|           ->  Result (actual rows=1 loops=1)
+--|                 InitPlan 1 (returns $1)
+--|                   ->  Limit (actual rows=1 loops=1)
+--|                         ->  Index Only Scan using tasks_lines on tasks (actual rows=1 loops=1)
+--|                               Index Cond: ((queue = ($1)::text) AND (line < ($2)::text) AND (line > ($3)::text))
+--|                               Heap Fetches: 1
+--|           ->  WorkTable Scan on next_lines next_lines_1 (actual rows=1 loops=4)
+--|                 Filter: ((line IS NOT NULL) AND (place < $4))
+--|                 Rows Removed by Filter: 0
+--|                 SubPlan 2
+--|                   ->  Limit (actual rows=1 loops=3)
+--|                         ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=1 loops=3)
+--|                               Index Cond: ((queue = ($1)::text) AND (line < ($2)::text) AND (line > next_lines_1.line))
+--|                               Heap Fetches: 2
+
+-- find lines: finds, last
+-- The statements by name.
+SELECT tasks.line
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.line < :of_until::VARCHAR COLLATE "C"
+ORDER BY tasks.line DESC
+LIMIT 1::INTEGER;
+--| Limit (actual rows=1 loops=1)
+--|   ->  Index Only Scan Backward using tasks_lines on tasks (actual rows=1 loops=1)
+--|         Index Cond: ((queue = ($1)::text) AND (line < ($2)::text))
+--|         Heap Fetches: 1
+
+-- claim: page, newest first
+-- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+      in_line.deadline_us AS deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+  AND in_line.line = :of_line::VARCHAR COLLATE "C"
+  AND in_line.created_us > :created_after_us::BIGINT
+  ORDER BY in_line.created_us DESC, in_line.task_id DESC
+  LIMIT :looked) AS seen
+JOIN tasks ON tasks.ctid = seen.place
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+AND coalesce(tasks.line, ''::VARCHAR) = :of_line::VARCHAR COLLATE "C"
+ORDER BY seen.created_us DESC, seen.task_id DESC
+LIMIT :at_most
+FOR UPDATE OF tasks SKIP LOCKED;
+--| Limit (actual rows=1 loops=1)
+--|   ->  LockRows (actual rows=1 loops=1)
+--|         ->  Nested Loop (actual rows=1 loops=1)
+--|               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                     Filter: (seen.deadline_us > $5)
+--|                     ->  Limit (actual rows=1 loops=1)
+--|                           ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|               ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|                     TID Cond: (ctid = seen.place)
+--|                     Filter: (COALESCE(line, ''::text) = ($2)::text)
+
+-- claim: page, oldest first
+-- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+      in_line.deadline_us AS deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+  AND in_line.line = :of_line::VARCHAR COLLATE "C"
+  AND in_line.created_us > :created_after_us::BIGINT
+  ORDER BY in_line.created_us, in_line.task_id
+  LIMIT :looked) AS seen
+JOIN tasks ON tasks.ctid = seen.place
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+AND coalesce(tasks.line, ''::VARCHAR) = :of_line::VARCHAR COLLATE "C"
+ORDER BY seen.created_us, seen.task_id
+LIMIT :at_most
+FOR UPDATE OF tasks SKIP LOCKED;
+--| Limit (actual rows=1 loops=1)
+--|   ->  LockRows (actual rows=1 loops=1)
+--|         ->  Nested Loop (actual rows=1 loops=1)
+--|               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                     Filter: (seen.deadline_us > $5)
+--|                     ->  Limit (actual rows=1 loops=1)
+--|                           ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|               ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|                     TID Cond: (ctid = seen.place)
+--|                     Filter: (COALESCE(line, ''::text) = ($2)::text)
+
+-- claim: shown, newest first
+-- As `page`, without locks.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+      in_line.deadline_us AS deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+  AND in_line.line = :of_line::VARCHAR COLLATE "C"
+  AND in_line.created_us > :created_after_us::BIGINT
+  ORDER BY in_line.created_us DESC, in_line.task_id DESC
+  LIMIT :looked) AS seen
+JOIN tasks ON tasks.ctid = seen.place
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+AND coalesce(tasks.line, ''::VARCHAR) = :of_line::VARCHAR COLLATE "C"
+ORDER BY seen.created_us DESC, seen.task_id DESC
+LIMIT :at_most;
+--| Limit (actual rows=1 loops=1)
+--|   ->  Nested Loop (actual rows=1 loops=1)
+--|         ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|               Filter: (seen.deadline_us > $5)
+--|               ->  Limit (actual rows=1 loops=1)
+--|                     ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|         ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|               TID Cond: (ctid = seen.place)
+--|               Filter: (COALESCE(line, ''::text) = ($2)::text)
+
+-- claim: shown, oldest first
+-- As `page`, without locks.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+      in_line.deadline_us AS deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+  AND in_line.line = :of_line::VARCHAR COLLATE "C"
+  AND in_line.created_us > :created_after_us::BIGINT
+  ORDER BY in_line.created_us, in_line.task_id
+  LIMIT :looked) AS seen
+JOIN tasks ON tasks.ctid = seen.place
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+AND coalesce(tasks.line, ''::VARCHAR) = :of_line::VARCHAR COLLATE "C"
+ORDER BY seen.created_us, seen.task_id
+LIMIT :at_most;
+--| Limit (actual rows=1 loops=1)
+--|   ->  Nested Loop (actual rows=1 loops=1)
+--|         ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|               Filter: (seen.deadline_us > $5)
+--|               ->  Limit (actual rows=1 loops=1)
+--|                     ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|         ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|               TID Cond: (ctid = seen.place)
+--|               Filter: (COALESCE(line, ''::text) = ($2)::text)
+
+-- claim: taken
+-- The tasks that are held under a token, with a lease that ends in a range.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'due'::VARCHAR
+AND tasks.due_us BETWEEN :lease_from_us::BIGINT
+AND :lease_until_us::BIGINT
+AND tasks.lease_token = :token::VARCHAR;
+--| Index Scan using tasks_agenda on tasks (actual rows=0 loops=1)
+--|   Index Cond: (((agenda)::text = 'due'::text) AND (queue = ($1)::text) AND (due_us >= $2) AND (due_us <= $3))
+--|   Filter: ((lease_token)::text = ($4)::text)
+
+-- claim: take_only_line, newest first
+-- Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+--
+-- It does not look beyond tasks that are too late, which would take a join.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT ctid
+      FROM tasks
+      WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+      AND tasks.line = :of_line::VARCHAR COLLATE "C"
+      AND tasks.created_us > :created_after_us::BIGINT
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
+        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      ORDER BY tasks.created_us DESC, tasks.task_id DESC
+      LIMIT :at_most
+      FOR UPDATE SKIP LOCKED)))
+AND tasks.deadline_us > :deadline_after_us::BIGINT
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 3 (returns $3)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           InitPlan 1 (returns $0)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($5)::text) AND (line >= ($8)::text))
+--|                         Heap Fetches: 0
+--|           InitPlan 2 (returns $1)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($5)::text) AND (line >= ($9)::text) AND (line < ($10)::text))
+--|                         Heap Fetches: 0
+--|           ->  LockRows (actual rows=1 loops=1)
+--|                 ->  Result (actual rows=1 loops=1)
+--|                       One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                       ->  Index Scan Backward using tasks_lines on tasks tasks_3 (actual rows=1 loops=1)
+--|                             Index Cond: ((queue = ($5)::text) AND (line = ($6)::text) AND (created_us > $7))
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($3))
+--|         Filter: (deadline_us > $12)
+
+-- claim: take_only_line, oldest first
+-- Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+--
+-- It does not look beyond tasks that are too late, which would take a join.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT ctid
+      FROM tasks
+      WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+      AND tasks.line = :of_line::VARCHAR COLLATE "C"
+      AND tasks.created_us > :created_after_us::BIGINT
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
+        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      ORDER BY tasks.created_us, tasks.task_id
+      LIMIT :at_most
+      FOR UPDATE SKIP LOCKED)))
+AND tasks.deadline_us > :deadline_after_us::BIGINT
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 3 (returns $3)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           InitPlan 1 (returns $0)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($5)::text) AND (line >= ($8)::text))
+--|                         Heap Fetches: 0
+--|           InitPlan 2 (returns $1)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($5)::text) AND (line >= ($9)::text) AND (line < ($10)::text))
+--|                         Heap Fetches: 0
+--|           ->  LockRows (actual rows=1 loops=1)
+--|                 ->  Result (actual rows=1 loops=1)
+--|                       One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                       ->  Index Scan using tasks_lines on tasks tasks_3 (actual rows=1 loops=1)
+--|                             Index Cond: ((queue = ($5)::text) AND (line = ($6)::text) AND (created_us > $7))
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($3))
+--|         Filter: (deadline_us > $12)
+
+-- claim: take_lines, newest first
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT best.place
+      FROM unnest(CAST(:many_lines::TEXT[] AS TEXT[]), CAST(:many_counts::INTEGER[] AS INTEGER[])) AS wanted(line,
+          count)
+      JOIN LATERAL (
+        SELECT held.ctid AS place
+        FROM LATERAL (
+          SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+              created_us, in_line.deadline_us AS deadline_us
+          FROM tasks AS in_line
+          WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+          AND in_line.line = wanted.line
+          AND in_line.created_us > :created_after_us::BIGINT
+          ORDER BY in_line.created_us DESC, in_line.task_id DESC
+          LIMIT :looked) AS seen
+        JOIN tasks AS held ON held.ctid = seen.place
+        WHERE seen.deadline_us > :deadline_after_us::BIGINT
+        AND coalesce(held.line, ''::VARCHAR) = wanted.line
+        ORDER BY seen.created_us DESC, seen.task_id DESC
+        LIMIT wanted.count
+        FOR UPDATE OF held SKIP LOCKED) AS best ON true
+      WHERE (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
+        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      LIMIT :at_most)))
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 3 (returns $6)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           InitPlan 1 (returns $0)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($7)::text) AND (line >= ($11)::text))
+--|                         Heap Fetches: 0
+--|           InitPlan 2 (returns $1)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($7)::text) AND (line >= ($12)::text) AND (line < ($13)::text))
+--|                         Heap Fetches: 0
+--|           ->  Result (actual rows=1 loops=1)
+--|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                 ->  Nested Loop (actual rows=1 loops=1)
+--|                       ->  Function Scan on wanted (actual rows=1 loops=1)
+--|                       ->  Subquery Scan on best (actual rows=1 loops=1)
+--|                             ->  Limit (actual rows=1 loops=1)
+--|                                   ->  LockRows (actual rows=1 loops=1)
+--|                                         ->  Nested Loop (actual rows=1 loops=1)
+--|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                     Filter: (seen.deadline_us > $10)
+--|                                                     ->  Limit (actual rows=1 loops=1)
+--|                                                           ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                 Index Cond: ((queue = ($7)::text) AND (line = wanted.line) AND (created_us > $8))
+--|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                     TID Cond: (ctid = seen.place)
+--|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($6))
+
+-- claim: take_lines, oldest first
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+    attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
+    due_us=:lease_until_us::BIGINT
+WHERE ctid = ANY (array((
+      SELECT best.place
+      FROM unnest(CAST(:many_lines::TEXT[] AS TEXT[]), CAST(:many_counts::INTEGER[] AS INTEGER[])) AS wanted(line,
+          count)
+      JOIN LATERAL (
+        SELECT held.ctid AS place
+        FROM LATERAL (
+          SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+              created_us, in_line.deadline_us AS deadline_us
+          FROM tasks AS in_line
+          WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+          AND in_line.line = wanted.line
+          AND in_line.created_us > :created_after_us::BIGINT
+          ORDER BY in_line.created_us, in_line.task_id
+          LIMIT :looked) AS seen
+        JOIN tasks AS held ON held.ctid = seen.place
+        WHERE seen.deadline_us > :deadline_after_us::BIGINT
+        AND coalesce(held.line, ''::VARCHAR) = wanted.line
+        ORDER BY seen.created_us, seen.task_id
+        LIMIT wanted.count
+        FOR UPDATE OF held SKIP LOCKED) AS best ON true
+      WHERE (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :others_from::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      AND (
+        SELECT tasks.line
+        FROM tasks
+        WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+        AND tasks.line >= :level_from::VARCHAR COLLATE "C"
+        AND tasks.line < :others_until::VARCHAR COLLATE "C"
+        ORDER BY tasks.line
+        LIMIT 1) IS NULL
+      LIMIT :at_most)))
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+--| Update on tasks (actual rows=1 loops=1)
+--|   InitPlan 3 (returns $6)
+--|     ->  Limit (actual rows=1 loops=1)
+--|           InitPlan 1 (returns $0)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($7)::text) AND (line >= ($11)::text))
+--|                         Heap Fetches: 0
+--|           InitPlan 2 (returns $1)
+--|             ->  Limit (actual rows=0 loops=1)
+--|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
+--|                         Index Cond: ((queue = ($7)::text) AND (line >= ($12)::text) AND (line < ($13)::text))
+--|                         Heap Fetches: 0
+--|           ->  Result (actual rows=1 loops=1)
+--|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
+--|                 ->  Nested Loop (actual rows=1 loops=1)
+--|                       ->  Function Scan on wanted (actual rows=1 loops=1)
+--|                       ->  Subquery Scan on best (actual rows=1 loops=1)
+--|                             ->  Limit (actual rows=1 loops=1)
+--|                                   ->  LockRows (actual rows=1 loops=1)
+--|                                         ->  Nested Loop (actual rows=1 loops=1)
+--|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                     Filter: (seen.deadline_us > $10)
+--|                                                     ->  Limit (actual rows=1 loops=1)
+--|                                                           ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                 Index Cond: ((queue = ($7)::text) AND (line = wanted.line) AND (created_us > $8))
+--|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                     TID Cond: (ctid = seen.place)
+--|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|   ->  Tid Scan on tasks (actual rows=1 loops=1)
+--|         TID Cond: (ctid = ANY ($6))
+
+-- settle: replacements, guarded by status, lease, version
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
+    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
+    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
+    error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.lease_token = :of_lease_token::VARCHAR
+AND tasks.request_token = :of_request_token::VARCHAR;
+
+-- settle: replacements, guarded by status, lease
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
+    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
+    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
+    error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.lease_token = :of_lease_token::VARCHAR;
+
+-- settle: replacements, guarded by status, version
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
+    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
+    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
+    error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.request_token = :of_request_token::VARCHAR;
+
+-- settle: replacements, guarded by status
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
+    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
+    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
+    error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR;
+
+-- settle: replace_many
+-- Store new versions of several tasks, but of none whose row a transaction holds; on PostgreSQL.
+WITH free AS
+(
+  SELECT given.status AS status, given.created_us AS created_us, given.updated_us AS updated_us, given.deadline_us AS
+      deadline_us, given.expires AS expires, given.request_token AS request_token, given.priority AS priority,
+      given.attempts AS attempts, given.lease_token AS lease_token, given.not_before_us AS not_before_us,
+      given.lease_until_us AS lease_until_us, given.first_claim_us AS first_claim_us, given.last_claim_us AS
+      last_claim_us, given.dead_us AS dead_us, given.shed_reason AS shed_reason, given.line AS line, given.agenda AS
+      agenda, given.due_us AS due_us, given.progress_ppm AS progress_ppm, given.progress_step AS progress_step,
+      given.error AS error, given.result AS result, given.task_id AS task_id, given.queue AS queue, given.of_status AS
+      of_status, given.of_lease_token AS of_lease_token, given.of_request_token AS of_request_token
+  FROM (
+    SELECT anon_1.status AS status, anon_1.created_us AS created_us, anon_1.updated_us AS updated_us,
+        anon_1.deadline_us AS deadline_us, anon_1.expires AS expires, anon_1.request_token AS request_token,
+        anon_1.priority AS priority, anon_1.attempts AS attempts, anon_1.lease_token AS lease_token,
+        anon_1.not_before_us AS not_before_us, anon_1.lease_until_us AS lease_until_us, anon_1.first_claim_us AS
+        first_claim_us, anon_1.last_claim_us AS last_claim_us, anon_1.dead_us AS dead_us, anon_1.shed_reason AS
+        shed_reason, anon_1.line AS line, anon_1.agenda AS agenda, anon_1.due_us AS due_us, anon_1.progress_ppm AS
+        progress_ppm, anon_1.progress_step AS progress_step, anon_1.error AS error, anon_1.result AS result,
+        anon_1.task_id AS task_id, anon_1.queue AS queue, anon_1.of_status AS of_status, anon_1.of_lease_token AS
+        of_lease_token, anon_1.of_request_token AS of_request_token
+    FROM json_to_recordset(CAST(:changes::VARCHAR AS JSON)) AS anon_1(status TEXT, created_us BIGINT, updated_us
+        BIGINT, deadline_us BIGINT, expires BIGINT, request_token TEXT, priority BIGINT, attempts BIGINT, lease_token
+        TEXT, not_before_us BIGINT, lease_until_us BIGINT, first_claim_us BIGINT, last_claim_us BIGINT, dead_us
+        BIGINT, shed_reason TEXT, line TEXT, agenda TEXT, due_us BIGINT, progress_ppm BIGINT, progress_step TEXT,
+        error TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT, of_lease_token TEXT, of_request_token
+        TEXT)) AS given
+  JOIN tasks AS current_tasks ON current_tasks.task_id = given.task_id
+  AND current_tasks.queue = given.queue
+  WHERE current_tasks.status = given.of_status
+  AND (given.of_lease_token IS NULL OR current_tasks.lease_token = given.of_lease_token)
+  AND (given.of_request_token IS NULL OR current_tasks.request_token = given.of_request_token) OR
+      current_tasks.request_token = given.request_token
+  FOR UPDATE OF current_tasks SKIP LOCKED)
+UPDATE tasks
+SET status=free.status, created_us=free.created_us, updated_us=free.updated_us, deadline_us=free.deadline_us,
+    expires=free.expires, request_token=free.request_token, priority=free.priority, attempts=free.attempts,
+    lease_token=free.lease_token, not_before_us=free.not_before_us, lease_until_us=free.lease_until_us,
+    first_claim_us=free.first_claim_us, last_claim_us=free.last_claim_us, dead_us=free.dead_us,
+    shed_reason=free.shed_reason, line=free.line, agenda=free.agenda, due_us=free.due_us,
+    progress_ppm=free.progress_ppm, progress_step=free.progress_step, error=free.error, result=free.result FROM free
+WHERE tasks.task_id = free.task_id
+AND tasks.queue = free.queue
+RETURNING tasks.task_id, tasks.request_token;
+
+-- settle: replace_locked
+-- Store the new version of a task that the transaction has locked.
+UPDATE tasks
+SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
+    deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
+    priority=:priority::SMALLINT, attempts=:attempts::INTEGER, lease_token=:lease_token::VARCHAR,
+    not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT,
+    first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
+    shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
+    due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
+    error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
+
+-- settle: deletions, guarded by status, lease, version
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.lease_token = :of_lease_token::VARCHAR
+AND tasks.request_token = :of_request_token::VARCHAR;
+
+-- settle: deletions, guarded by status, lease
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.lease_token = :of_lease_token::VARCHAR;
+
+-- settle: deletions, guarded by status, version
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR
+AND tasks.request_token = :of_request_token::VARCHAR;
+
+-- settle: deletions, guarded by status
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = :of_status::VARCHAR;
+
+-- settle: finish
+-- End one held task.
+UPDATE tasks
+SET status=:status::VARCHAR, updated_us=:updated_us::BIGINT, expires=:expires::BIGINT,
+    request_token=:request_token::VARCHAR, lease_token=NULL, lease_until_us=NULL, dead_us=:dead_us::BIGINT, line=NULL,
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, result=:result::VARCHAR
+WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
+AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = 'TAKEN'
+AND tasks.lease_token = :of_lease_token::VARCHAR;
+
+-- settle: finish_many
+-- End several held tasks, each in its own way; return their ids.
+UPDATE tasks
+SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
+    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over'::VARCHAR,
+    due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
+    result=given.result FROM unnest(CAST(:many_task_id AS TEXT[]), CAST(:many_queue AS TEXT[]),
+    CAST(:many_of_lease_token AS TEXT[]), CAST(:many_status AS TEXT[]), CAST(:many_updated_us AS BIGINT[]),
+    CAST(:many_expires AS BIGINT[]), CAST(:many_request_token AS TEXT[]), CAST(:many_error AS TEXT[]),
+    CAST(:many_result AS TEXT[]), CAST(:many_due_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]),
+    CAST(:many_progress_ppm AS BIGINT[]), CAST(:many_progress_step AS TEXT[])) AS given(task_id, queue,
+    of_lease_token, status, updated_us, expires, request_token, error, result, due_us, dead_us, progress_ppm,
+    progress_step)
+WHERE tasks.task_id = given.task_id
+AND tasks.queue = given.queue
+AND tasks.status = 'TAKEN'
+AND tasks.lease_token = given.of_lease_token
+RETURNING tasks.task_id;
+
+-- what waits: count_line
+-- The number of live tasks among the first `looked` tasks of a line, counted up to a limit.
+SELECT count(*) AS count_1
+FROM (
+  SELECT seen.created_us AS created_us
+  FROM (
+    SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+    FROM tasks
+    WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+    AND tasks.line = :of_line::VARCHAR COLLATE "C"
+    AND tasks.created_us > :created_after_us::BIGINT
+    ORDER BY tasks.created_us, tasks.task_id
+    LIMIT :looked) AS seen
+  WHERE seen.deadline_us > :deadline_after_us::BIGINT
+  LIMIT :at_most) AS anon_1;
+
+-- what waits: newest_of_line
+-- As `oldest_of_line`, for the creation times of the newest ones.
+SELECT seen.created_us
+FROM (
+  SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.line = :of_line::VARCHAR COLLATE "C"
+  AND tasks.created_us > :created_after_us::BIGINT
+  ORDER BY tasks.created_us DESC, tasks.task_id DESC
+  LIMIT :looked) AS seen
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+LIMIT :at_most;
+
+-- what waits: listed_tasks
+-- Tasks by their ids.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
+AND tasks.task_id IN (:ids);
+
+-- what waits: count_groups
+-- The number of claimable tasks by group, of those with the latest deadlines.
+SELECT waiting.task_group, count(*) AS count_1
+FROM (
+  SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us DESC
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT GROUP BY waiting.task_group;
+
+-- what waits: newest_by_group
+-- The groups and creation times of the claimable tasks with the latest deadlines.
+SELECT waiting.task_group, waiting.created_us
+FROM (
+  SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us DESC
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT;
+
+-- what waits: sum_up
+-- Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest.
+SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us
+    END) AS count_2, min(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us END) AS
+    min_1, max(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us END) AS max_1
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting;
+
+-- what waits: newest_waiting
+-- The creation time of the newest claimable task, of those with the latest deadlines.
+SELECT max(waiting.created_us) AS max_1
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us DESC
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT;
+
+-- what waits: first_to_expire
+-- The priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
+SELECT waiting.priority, waiting.created_us, waiting.task_id
+FROM (
+  SELECT tasks.priority AS priority, tasks.task_id AS task_id, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT;
+
+-- oldest of a line: oldest_of_line
+-- The creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
+SELECT seen.created_us, seen.task_id
+FROM (
+  SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.line = :of_line::VARCHAR COLLATE "C"
+  AND tasks.created_us > :created_after_us::BIGINT
+  ORDER BY tasks.created_us, tasks.task_id
+  LIMIT :looked) AS seen
+WHERE seen.deadline_us > :deadline_after_us::BIGINT
+LIMIT :at_most;
+
+-- counts by status: statuses, due
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'due'::VARCHAR
+  ORDER BY tasks.due_us
+  LIMIT :page) AS counted GROUP BY counted.status;
+
+-- counts by status: statuses, over
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'over'::VARCHAR
+  ORDER BY tasks.due_us
+  LIMIT :page) AS counted GROUP BY counted.status;
+
+-- counts by status: statuses, stale
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us <= :now_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS counted GROUP BY counted.status;
+
+-- stale tasks: stale_ids
+-- The ids of stale tasks, the earliest first; locked until the transaction ends.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'stale'::VARCHAR
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- stale tasks: leave_line_first
+-- Take the first stale tasks out of their lines, on PostgreSQL and SQLite.
+UPDATE tasks
+SET line=NULL, agenda='over'::VARCHAR, due_us=(tasks.expires * 1000000::BIGINT)
+WHERE ctid = ANY (array((
+      SELECT ctid
+      FROM tasks
+      WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+      AND tasks.agenda = 'stale'::VARCHAR
+      AND tasks.due_us <= :now_us::BIGINT
+      ORDER BY tasks.due_us
+      LIMIT :page
+      FOR UPDATE SKIP LOCKED)));
+
+-- upkeep: due
+-- Held and delayed tasks that are due, the earliest first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'due'::VARCHAR
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- upkeep: next_due
+-- When the next delay or lease ends.
+SELECT tasks.due_us
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'due'::VARCHAR
+AND tasks.due_us > :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT 1::INTEGER;
+
+-- upkeep: coming
+-- The tasks of a status among the first `looked` held and delayed ones, the next due first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
+    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'due'::VARCHAR
+  ORDER BY tasks.due_us
+  LIMIT :looked) AS coming
+JOIN tasks ON tasks.task_id = coming.task_id
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'due'::VARCHAR
+AND tasks.status = :of_status::VARCHAR
+ORDER BY coming.due_us
+LIMIT :page;
+
+-- upkeep: over_ids
+-- The ids of tasks past their retention, the earliest first; locked until the transaction ends.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'over'::VARCHAR
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- upkeep: forget
+-- Delete tasks that are past their retention.
+DELETE FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.task_id IN (:ids)
+AND tasks.agenda = 'over'::VARCHAR
+AND tasks.due_us <= :now_us::BIGINT;
+
+-- upkeep: page_of_ids
+-- Some ids of a queue.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+LIMIT :page;
+
+-- upkeep: purge
+-- Delete tasks, whatever their status.
+DELETE FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.task_id IN (:ids);
+
+-- records: read
+-- One record.
+SELECT tasks_records.record, tasks_records.version
+FROM tasks_records
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
+
+-- records: add
+-- Insert a record unless there is one of its name.
+INSERT INTO tasks_records (queue, name, version, record)
+VALUES (:queue::VARCHAR COLLATE "C", :name::VARCHAR COLLATE "C", :version::VARCHAR, :record::VARCHAR)
+ON CONFLICT DO NOTHING;
+
+-- records: change
+-- Change a record if its version is `of_version`.
+UPDATE tasks_records
+SET version=:version::VARCHAR, record=:record::VARCHAR
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name = :of_name::VARCHAR COLLATE "C"
+AND tasks_records.version = :of_version::VARCHAR;
+
+-- records: read_counts
+-- The numbers of a record of counts.
+SELECT tasks_counts.field, tasks_counts.number
+FROM tasks_counts
+WHERE tasks_counts.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_counts.name = :of_name::VARCHAR COLLATE "C";
+
+-- records: add_counts
+-- Insert numbers, or add them to those that are there.
+INSERT INTO tasks_counts (queue, name, field, number, expires)
+VALUES (:queue::VARCHAR COLLATE "C", :name::VARCHAR COLLATE "C", :field::VARCHAR COLLATE "C", :number::BIGINT,
+    :expires::BIGINT)
+ON CONFLICT (queue, name, field) DO UPDATE
+SET number = (tasks_counts.number + excluded.number), expires = excluded.expires;
+
+-- records: drop_counts
+-- Delete the expired counts of a queue.
+DELETE FROM tasks_counts
+WHERE tasks_counts.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_counts.expires < :before::BIGINT;
+
+-- history: switch
+-- The id of the history of a queue, and how long it is kept.
+SELECT tasks_histories.history_id, tasks_histories.keep_seconds
+FROM tasks_histories
+WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
+
+-- history: any_switch
+-- Whether any queue of the table keeps a history.
+SELECT EXISTS (
+  SELECT *
+  FROM tasks_histories) AS anon_1;
+
+-- history: keep
+-- Change how long a history is kept.
+UPDATE tasks_histories
+SET keep_seconds=:seconds
+WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
+
+-- history: switch_off
+-- Keep no history of a queue any more.
+DELETE FROM tasks_histories
+WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
+
+-- history: lock_state
+-- A shared record, locked until the transaction ends.
+SELECT tasks_records.record, tasks_records.version
+FROM tasks_records
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name = :of_name::VARCHAR COLLATE "C"
+FOR UPDATE;
+
+-- history: change_state
+-- Change a shared record that the transaction has locked.
+UPDATE tasks_records
+SET version=:version::VARCHAR, record=:record::VARCHAR
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
+
+-- history: drop_state
+-- Delete a shared record.
+DELETE FROM tasks_records
+WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
+
+-- history: first_of_batch
+-- The numbers of the first events of a batch that no other transaction holds.
+SELECT tasks_history.event_id
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_history.batch = :of_batch::BIGINT
+ORDER BY tasks_history.event_id
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- history: put_into_batch
+-- Put events into a batch.
+UPDATE tasks_history
+SET batch=:new_batch::BIGINT
+WHERE tasks_history.event_id IN (:event_ids);
+
+-- history: events
+-- The events of a batch.
+SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
+    tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
+    tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind, tasks_history.priority,
+    tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us, tasks_history.put_us,
+    tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us, tasks_history.lease_token,
+    tasks_history.shed_reason, tasks_history.expires
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_history.batch = :of_batch::BIGINT
+ORDER BY tasks_history.event_id;
+
+-- history: oldest
+-- The oldest events of a queue that no other transaction holds: those in no batch come last.
+SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks_history.batch <= 4611686018427387904::BIGINT
+ORDER BY tasks_history.batch, tasks_history.event_id
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- history: delete
+-- Delete events.
+DELETE FROM tasks_history
+WHERE tasks_history.event_id IN (:event_ids);

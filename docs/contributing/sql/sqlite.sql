@@ -1,0 +1,1139 @@
+-- `make sql-statements` writes this file. It has every statement of the store on sqlite.
+
+-- table tasks
+CREATE TABLE tasks (
+  task_id TEXT NOT NULL,
+  queue TEXT NOT NULL,
+  status VARCHAR(16) NOT NULL,
+  created_us BIGINT NOT NULL,
+  updated_us BIGINT NOT NULL,
+  deadline_us BIGINT NOT NULL,
+  expires BIGINT NOT NULL,
+  request_token VARCHAR(100) NOT NULL,
+  put_token VARCHAR(100) NOT NULL,
+  priority SMALLINT NOT NULL,
+  task_group TEXT,
+  kind TEXT,
+  attempts INTEGER NOT NULL,
+  lease_token VARCHAR(100),
+  not_before_us BIGINT,
+  lease_until_us BIGINT,
+  put_us BIGINT,
+  first_due_us BIGINT,
+  first_claim_us BIGINT,
+  last_claim_us BIGINT,
+  dead_us BIGINT,
+  shed_reason VARCHAR(32),
+  trace_context VARCHAR(568),
+  line TEXT,
+  agenda VARCHAR(8) NOT NULL,
+  due_us BIGINT NOT NULL,
+  progress_ppm INTEGER,
+  progress_step VARCHAR(200),
+  error TEXT,
+  result TEXT,
+  payload TEXT NOT NULL,
+  PRIMARY KEY (task_id, queue)
+  );
+CREATE INDEX tasks_agenda ON tasks (agenda, queue, due_us);
+CREATE INDEX tasks_dead ON tasks (queue, dead_us, task_id)
+WHERE status = 'FAILURE';
+CREATE INDEX tasks_lines ON tasks (queue, line, created_us, task_id, deadline_us)
+WHERE line IS NOT NULL;
+
+-- table tasks_counts
+CREATE TABLE tasks_counts (
+  queue TEXT NOT NULL,
+  name TEXT NOT NULL,
+  field TEXT NOT NULL,
+  number BIGINT NOT NULL,
+  expires BIGINT,
+  PRIMARY KEY (queue, name, field)
+  );
+
+-- table tasks_histories
+CREATE TABLE tasks_histories (
+  queue TEXT NOT NULL,
+  history_id VARCHAR(100) NOT NULL,
+  keep_seconds DOUBLE NOT NULL,
+  PRIMARY KEY (queue)
+  );
+
+-- table tasks_history
+CREATE TABLE tasks_history (
+  event_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+  queue TEXT NOT NULL,
+  batch BIGINT DEFAULT 4611686018427387904 NOT NULL,
+  at_us BIGINT NOT NULL,
+  change_kind VARCHAR(6) NOT NULL,
+  ttl_removal SMALLINT NOT NULL,
+  claimed_us BIGINT,
+  claimed_attempts INTEGER,
+  task_id TEXT NOT NULL,
+  status VARCHAR(16) NOT NULL,
+  task_group TEXT,
+  kind TEXT,
+  priority SMALLINT NOT NULL,
+  attempts INTEGER NOT NULL,
+  created_us BIGINT NOT NULL,
+  updated_us BIGINT NOT NULL,
+  put_us BIGINT,
+  deadline_us BIGINT,
+  not_before_us BIGINT,
+  lease_until_us BIGINT,
+  lease_token VARCHAR(100),
+  shed_reason VARCHAR(32),
+  expires BIGINT NOT NULL
+  );
+CREATE INDEX tasks_batches ON tasks_history (queue, batch, event_id);
+
+-- table tasks_migrations
+CREATE TABLE tasks_migrations (
+  version INTEGER NOT NULL,
+  name VARCHAR(100) NOT NULL,
+  PRIMARY KEY (version)
+  );
+
+-- table tasks_records
+CREATE TABLE tasks_records (
+  queue TEXT NOT NULL,
+  name TEXT NOT NULL,
+  version VARCHAR(100) NOT NULL,
+  record TEXT NOT NULL,
+  PRIMARY KEY (queue, name)
+  );
+
+-- trigger insert
+-- Keep what was written, if the queue has a history.
+CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
+    (queue, at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us,
+    updated_us, put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'INSERT', 0, NEW.task_id,
+    NEW.status, NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us,
+    NEW.deadline_us, NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires FROM
+    tasks_histories kept
+WHERE kept.queue = NEW.queue; END;
+
+-- trigger update
+-- Keep what was written, if the queue has a history.
+CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW WHEN (NEW.request_token <>
+    OLD.request_token) BEGIN INSERT INTO tasks_history (queue, at_us, change_kind, ttl_removal, task_id, status,
+    task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us, not_before_us, lease_until_us,
+    lease_token, shed_reason, expires, claimed_us, claimed_attempts)
+SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'MODIFY', 0, NEW.task_id,
+    NEW.status, NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us,
+    NEW.deadline_us, NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires, CASE WHEN
+    OLD.status = 'PENDING'
+AND NEW.status <> 'TAKEN'
+AND NEW.last_claim_us IS NOT NULL
+AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
+    NEW.last_claim_us END, CASE WHEN OLD.status = 'PENDING'
+AND NEW.status <> 'TAKEN'
+AND NEW.last_claim_us IS NOT NULL
+AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
+    OLD.attempts + 1 END FROM tasks_histories kept
+WHERE kept.queue = NEW.queue; END;
+
+-- trigger delete
+-- Keep what was written, if the queue has a history.
+CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
+    (queue, at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us,
+    updated_us, put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+SELECT OLD.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'REMOVE', CASE WHEN
+    OLD.agenda = 'over'
+AND OLD.due_us <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 THEN 1 ELSE 0 END,
+    OLD.task_id, OLD.status, OLD.task_group, OLD.kind, OLD.priority, OLD.attempts, OLD.created_us, OLD.updated_us,
+    OLD.put_us, OLD.deadline_us, OLD.not_before_us, OLD.lease_until_us, OLD.lease_token, OLD.shed_reason, OLD.expires
+    FROM tasks_histories kept
+WHERE kept.queue = OLD.queue; END;
+
+-- put: put
+-- Insert tasks whose ids are free.
+INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
+    priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, line, agenda, due_us, progress_ppm,
+    progress_step, error, result, payload)
+VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
+    :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
+    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :line, :agenda, :due_us, :progress_ppm,
+    :progress_step, :error, :result, :payload)
+ON CONFLICT DO NOTHING;
+
+-- put: put_tokens
+-- The puts that some tasks remember, by id.
+SELECT tasks.task_id, tasks.put_token
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (:ids);
+
+-- put: lock
+-- One task with the puts that it remembers, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.put_token
+FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue;
+
+-- put: overwrite
+-- Put a task over one of the same id, unless that one has changed.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, put_token=:put_token, priority=:priority, task_group=:task_group, kind=:kind,
+    attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
+    put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
+    dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result,
+    payload=:payload
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.request_token = :of_request_token;
+
+-- read: get
+-- One task of a queue.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue;
+
+-- read: get_anywhere
+-- One task by its id, of the first queue that has it.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.task_id = :of_task_id
+ORDER BY tasks.queue
+LIMIT 1 OFFSET 0;
+
+-- read: scan
+-- A page of the tasks of a queue, by id.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id > :after
+ORDER BY tasks.task_id
+LIMIT :page OFFSET 0;
+
+-- read: dead
+-- A page of the dead letters of a queue that follow a place, the last to die first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.status = 'FAILURE'
+AND tasks.dead_us <= :until_us
+AND (tasks.dead_us < :until_us OR tasks.task_id < :before_id)
+ORDER BY tasks.dead_us DESC, tasks.task_id DESC
+LIMIT :page OFFSET 0;
+
+-- find lines: finds, following
+-- The statements by name.
+WITH RECURSIVE next_lines(line, place) AS
+(
+  SELECT (
+    SELECT tasks.line
+    FROM tasks
+    WHERE tasks.queue = :of_queue
+    AND tasks.line < :of_until
+    AND tasks.line > :of_after
+    ORDER BY tasks.line
+    LIMIT 1 OFFSET 0) AS line, 1 AS place UNION ALL
+  SELECT (
+    SELECT tasks.line
+    FROM tasks
+    WHERE tasks.queue = :of_queue
+    AND tasks.line < :of_until
+    AND tasks.line > next_lines.line
+    ORDER BY tasks.line
+    LIMIT 1 OFFSET 0) AS anon_1, next_lines.place + 1 AS anon_2
+  FROM next_lines
+  WHERE next_lines.line IS NOT NULL
+  AND next_lines.place < :of_count)
+SELECT next_lines.line
+FROM next_lines
+WHERE next_lines.line IS NOT NULL;
+--| CO-ROUTINE next_lines
+--|   SETUP
+--|     SCAN CONSTANT ROW
+--|     SCALAR SUBQUERY 1
+--|       SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--|   RECURSIVE STEP
+--|     SCAN next_lines
+--|     CORRELATED SCALAR SUBQUERY 3
+--|       SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+--| SCAN next_lines
+
+-- find lines: finds, last
+-- The statements by name.
+SELECT tasks.line
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.line < :of_until
+ORDER BY tasks.line DESC
+LIMIT 1 OFFSET 0;
+--| SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line<?)
+
+-- claim: page, newest first
+-- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
+      deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue
+  AND in_line.line = :of_line
+  AND in_line.created_us > :created_after_us
+  ORDER BY in_line.created_us DESC, in_line.task_id DESC
+  LIMIT :looked OFFSET 0) AS seen
+JOIN tasks ON tasks.task_id = seen.task_id
+AND tasks.queue = seen.queue
+WHERE seen.deadline_us > :deadline_after_us
+AND coalesce(tasks.line, '') = :of_line
+LIMIT :at_most OFFSET 0;
+--| MATERIALIZE seen
+--|   SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--| SCAN seen
+--| SEARCH tasks USING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+
+-- claim: page, oldest first
+-- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
+      deadline_us
+  FROM tasks AS in_line
+  WHERE in_line.queue = :of_queue
+  AND in_line.line = :of_line
+  AND in_line.created_us > :created_after_us
+  ORDER BY in_line.created_us, in_line.task_id
+  LIMIT :looked OFFSET 0) AS seen
+JOIN tasks ON tasks.task_id = seen.task_id
+AND tasks.queue = seen.queue
+WHERE seen.deadline_us > :deadline_after_us
+AND coalesce(tasks.line, '') = :of_line
+LIMIT :at_most OFFSET 0;
+--| MATERIALIZE seen
+--|   SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--| SCAN seen
+--| SEARCH tasks USING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+
+-- claim: taken
+-- The tasks that are held under a token, with a lease that ends in a range.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'due'
+AND tasks.due_us BETWEEN :lease_from_us
+AND :lease_until_us
+AND tasks.lease_token = :token;
+--| SEARCH tasks USING INDEX tasks_agenda (agenda=? AND queue=? AND due_us>? AND due_us<?)
+
+-- claim: take_lines, newest first, lines: 1
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0) AS best
+  LIMIT :at_most OFFSET 0)
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :others_from
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :level_from
+  AND tasks.line < :others_until
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
+    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
+    progress_ppm;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 4
+--|   CO-ROUTINE best_0
+--|     CO-ROUTINE seen
+--|       SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|     SCAN seen
+--|   SCAN best_0
+--| SCALAR SUBQUERY 5
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--| SCALAR SUBQUERY 6
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+
+-- claim: take_lines, newest first, lines: 2
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0 UNION ALL
+    SELECT best_1.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_1
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us DESC, in_line.task_id DESC
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_1 OFFSET 0) AS best_1) AS best
+  LIMIT :at_most OFFSET 0)
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :others_from
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :level_from
+  AND tasks.line < :others_until
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
+    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
+    progress_ppm;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 7
+--|   COMPOUND QUERY
+--|     LEFT-MOST SUBQUERY
+--|       CO-ROUTINE best_0
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_0
+--|     UNION ALL
+--|       CO-ROUTINE best_1
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_1
+--| SCALAR SUBQUERY 8
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--| SCALAR SUBQUERY 9
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+
+-- claim: take_lines, oldest first, lines: 1
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0) AS best
+  LIMIT :at_most OFFSET 0)
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :others_from
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :level_from
+  AND tasks.line < :others_until
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
+    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
+    progress_ppm;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 4
+--|   CO-ROUTINE best_0
+--|     CO-ROUTINE seen
+--|       SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|     SCAN seen
+--|   SCAN best_0
+--| SCALAR SUBQUERY 5
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--| SCALAR SUBQUERY 6
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+
+-- claim: take_lines, oldest first, lines: 2
+-- Take the best tasks of several lines; each statement is made once for a store.
+UPDATE tasks
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
+    lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
+    last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT best.task_id
+  FROM (
+    SELECT best_0.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_0
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_0 OFFSET 0) AS best_0 UNION ALL
+    SELECT best_1.task_id AS task_id
+    FROM (
+      SELECT seen.task_id AS task_id
+      FROM (
+        SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
+            in_line.deadline_us AS deadline_us
+        FROM tasks AS in_line
+        WHERE in_line.queue = :of_queue
+        AND in_line.line = :line_1
+        AND in_line.created_us > :created_after_us
+        ORDER BY in_line.created_us, in_line.task_id
+        LIMIT :looked OFFSET 0) AS seen
+      WHERE seen.deadline_us > :deadline_after_us
+      LIMIT :count_1 OFFSET 0) AS best_1) AS best
+  LIMIT :at_most OFFSET 0)
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :others_from
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+AND (
+  SELECT tasks.line
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line >= :level_from
+  AND tasks.line < :others_until
+  ORDER BY tasks.line
+  LIMIT 1 OFFSET 0) IS NULL
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
+    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
+    progress_ppm;
+--| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
+--| LIST SUBQUERY 7
+--|   COMPOUND QUERY
+--|     LEFT-MOST SUBQUERY
+--|       CO-ROUTINE best_0
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_0
+--|     UNION ALL
+--|       CO-ROUTINE best_1
+--|         CO-ROUTINE seen
+--|           SEARCH in_line USING COVERING INDEX tasks_lines (queue=? AND line=? AND created_us>?)
+--|         SCAN seen
+--|       SCAN best_1
+--| SCALAR SUBQUERY 8
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>?)
+--| SCALAR SUBQUERY 9
+--|   SEARCH tasks USING COVERING INDEX tasks_lines (queue=? AND line>? AND line<?)
+
+-- settle: replacements, guarded by status, lease, version
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
+    not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.lease_token = :of_lease_token
+AND tasks.request_token = :of_request_token;
+
+-- settle: replacements, guarded by status, lease
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
+    not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.lease_token = :of_lease_token;
+
+-- settle: replacements, guarded by status, version
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
+    not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.request_token = :of_request_token;
+
+-- settle: replacements, guarded by status
+-- Store the new version of a task, for each form of guard.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
+    not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status;
+
+-- settle: lock_listed
+-- Lock several tasks, but for those whose row a transaction holds.
+SELECT tasks.task_id, tasks.status, tasks.lease_token, tasks.request_token
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (:ids);
+
+-- settle: replace_locked
+-- Store the new version of a task that the transaction has locked.
+UPDATE tasks
+SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
+    request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
+    not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
+    last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue;
+
+-- settle: deletions, guarded by status, lease, version
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.lease_token = :of_lease_token
+AND tasks.request_token = :of_request_token;
+
+-- settle: deletions, guarded by status, lease
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.lease_token = :of_lease_token;
+
+-- settle: deletions, guarded by status, version
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status
+AND tasks.request_token = :of_request_token;
+
+-- settle: deletions, guarded by status
+-- Delete a task, for each form of guard.
+DELETE FROM tasks
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = :of_status;
+
+-- settle: finish
+-- End one held task.
+UPDATE tasks
+SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
+    lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,
+    progress_step=:progress_step, error=:error, result=:result
+WHERE tasks.task_id = :of_task_id
+AND tasks.queue = :of_queue
+AND tasks.status = 'TAKEN'
+AND tasks.lease_token = :of_lease_token;
+
+-- settle: finish_many
+-- End several held tasks, each in its own way; return their ids.
+UPDATE tasks
+SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
+    lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over', due_us=given.due_us,
+    progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error, result=given.result FROM (
+  SELECT json_extract(rows.value, '$[0]') AS task_id, json_extract(rows.value, '$[1]') AS queue,
+      json_extract(rows.value, '$[2]') AS of_lease_token, json_extract(rows.value, '$[3]') AS status,
+      json_extract(rows.value, '$[4]') AS updated_us, json_extract(rows.value, '$[5]') AS expires,
+      json_extract(rows.value, '$[6]') AS request_token, json_extract(rows.value, '$[7]') AS error,
+      json_extract(rows.value, '$[8]') AS result, json_extract(rows.value, '$[9]') AS due_us, json_extract(rows.value,
+      '$[10]') AS dead_us, json_extract(rows.value, '$[11]') AS progress_ppm, json_extract(rows.value, '$[12]') AS
+      progress_step
+  FROM json_each(:many_ends) AS rows) AS given
+WHERE tasks.task_id = given.task_id
+AND tasks.queue = given.queue
+AND tasks.status = 'TAKEN'
+AND tasks.lease_token = given.of_lease_token
+RETURNING task_id;
+
+-- what waits: count_line
+-- The number of live tasks among the first `looked` tasks of a line, counted up to a limit.
+SELECT count(*) AS count_1
+FROM (
+  SELECT seen.created_us AS created_us
+  FROM (
+    SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+    FROM tasks
+    WHERE tasks.queue = :of_queue
+    AND tasks.line = :of_line
+    AND tasks.created_us > :created_after_us
+    ORDER BY tasks.created_us, tasks.task_id
+    LIMIT :looked OFFSET 0) AS seen
+  WHERE seen.deadline_us > :deadline_after_us
+  LIMIT :at_most OFFSET 0) AS anon_1;
+
+-- what waits: newest_of_line
+-- As `oldest_of_line`, for the creation times of the newest ones.
+SELECT seen.created_us
+FROM (
+  SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line = :of_line
+  AND tasks.created_us > :created_after_us
+  ORDER BY tasks.created_us DESC, tasks.task_id DESC
+  LIMIT :looked OFFSET 0) AS seen
+WHERE seen.deadline_us > :deadline_after_us
+LIMIT :at_most OFFSET 0;
+
+-- what waits: listed_tasks
+-- Tasks by their ids.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (:ids);
+
+-- what waits: count_groups
+-- The number of claimable tasks by group, of those with the latest deadlines.
+SELECT waiting.task_group, count(*) AS count_1
+FROM (
+  SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us DESC
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us GROUP BY waiting.task_group;
+
+-- what waits: newest_by_group
+-- The groups and creation times of the claimable tasks with the latest deadlines.
+SELECT waiting.task_group, waiting.created_us
+FROM (
+  SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us DESC
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
+-- what waits: sum_up
+-- Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest.
+SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS
+    count_2, min(CASE WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS min_1, max(CASE
+    WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS max_1
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS waiting;
+
+-- what waits: newest_waiting
+-- The creation time of the newest claimable task, of those with the latest deadlines.
+SELECT max(waiting.created_us) AS max_1
+FROM (
+  SELECT tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us DESC
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
+-- what waits: first_to_expire
+-- The priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
+SELECT waiting.priority, waiting.created_us, waiting.task_id
+FROM (
+  SELECT tasks.priority AS priority, tasks.task_id AS task_id, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
+-- oldest of a line: oldest_of_line
+-- The creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
+SELECT seen.created_us, seen.task_id
+FROM (
+  SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line = :of_line
+  AND tasks.created_us > :created_after_us
+  ORDER BY tasks.created_us, tasks.task_id
+  LIMIT :looked OFFSET 0) AS seen
+WHERE seen.deadline_us > :deadline_after_us
+LIMIT :at_most OFFSET 0;
+
+-- counts by status: statuses, due
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'due'
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS counted GROUP BY counted.status;
+
+-- counts by status: statuses, over
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'over'
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS counted GROUP BY counted.status;
+
+-- counts by status: statuses, stale
+-- The number of tasks by status, by what they need attention for; up to `page` of them.
+SELECT counted.status, count(*) AS count_1
+FROM (
+  SELECT tasks.status AS status
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS counted GROUP BY counted.status;
+
+-- stale tasks: stale_ids
+-- The ids of stale tasks, the earliest first; locked until the transaction ends.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'stale'
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT :page OFFSET 0;
+
+-- stale tasks: leave_line_first
+-- Take the first stale tasks out of their lines, on PostgreSQL and SQLite.
+UPDATE tasks
+SET line=NULL, agenda='over', due_us=(tasks.expires * 1000000)
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (
+  SELECT tasks.task_id
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0);
+
+-- upkeep: due
+-- Held and delayed tasks that are due, the earliest first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'due'
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT :page OFFSET 0;
+
+-- upkeep: next_due
+-- When the next delay or lease ends.
+SELECT tasks.due_us
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'due'
+AND tasks.due_us > :now_us
+ORDER BY tasks.due_us
+LIMIT 1 OFFSET 0;
+
+-- upkeep: coming
+-- The tasks of a status among the first `looked` held and delayed ones, the next due first.
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
+    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
+    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'due'
+  ORDER BY tasks.due_us
+  LIMIT :looked OFFSET 0) AS coming
+JOIN tasks ON tasks.task_id = coming.task_id
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'due'
+AND tasks.status = :of_status
+ORDER BY coming.due_us
+LIMIT :page OFFSET 0;
+
+-- upkeep: over_ids
+-- The ids of tasks past their retention, the earliest first; locked until the transaction ends.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'over'
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT :page OFFSET 0;
+
+-- upkeep: forget
+-- Delete tasks that are past their retention.
+DELETE FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (:ids)
+AND tasks.agenda = 'over'
+AND tasks.due_us <= :now_us;
+
+-- upkeep: page_of_ids
+-- Some ids of a queue.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue
+LIMIT :page OFFSET 0;
+
+-- upkeep: purge
+-- Delete tasks, whatever their status.
+DELETE FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.task_id IN (:ids);
+
+-- records: read
+-- One record.
+SELECT tasks_records.record, tasks_records.version
+FROM tasks_records
+WHERE tasks_records.queue = :of_queue
+AND tasks_records.name = :of_name;
+
+-- records: add
+-- Insert a record unless there is one of its name.
+INSERT INTO tasks_records (queue, name, version, record)
+VALUES (:queue, :name, :version, :record)
+ON CONFLICT DO NOTHING;
+
+-- records: change
+-- Change a record if its version is `of_version`.
+UPDATE tasks_records
+SET version=:version, record=:record
+WHERE tasks_records.queue = :of_queue
+AND tasks_records.name = :of_name
+AND tasks_records.version = :of_version;
+
+-- records: read_counts
+-- The numbers of a record of counts.
+SELECT tasks_counts.field, tasks_counts.number
+FROM tasks_counts
+WHERE tasks_counts.queue = :of_queue
+AND tasks_counts.name = :of_name;
+
+-- records: add_counts
+-- Insert numbers, or add them to those that are there.
+INSERT INTO tasks_counts (queue, name, field, number, expires)
+VALUES (:queue, :name, :field, :number, :expires)
+ON CONFLICT (queue, name, field) DO UPDATE
+SET number = (tasks_counts.number + excluded.number), expires = excluded.expires;
+
+-- records: drop_counts
+-- Delete the expired counts of a queue.
+DELETE FROM tasks_counts
+WHERE tasks_counts.queue = :of_queue
+AND tasks_counts.expires < :before;
+
+-- history: switch
+-- The id of the history of a queue, and how long it is kept.
+SELECT tasks_histories.history_id, tasks_histories.keep_seconds
+FROM tasks_histories
+WHERE tasks_histories.queue = :of_queue;
+
+-- history: any_switch
+-- Whether any queue of the table keeps a history.
+SELECT EXISTS (
+  SELECT *
+  FROM tasks_histories) AS anon_1;
+
+-- history: keep
+-- Change how long a history is kept.
+UPDATE tasks_histories
+SET keep_seconds=:seconds
+WHERE tasks_histories.queue = :of_queue;
+
+-- history: switch_off
+-- Keep no history of a queue any more.
+DELETE FROM tasks_histories
+WHERE tasks_histories.queue = :of_queue;
+
+-- history: lock_state
+-- A shared record, locked until the transaction ends.
+SELECT tasks_records.record, tasks_records.version
+FROM tasks_records
+WHERE tasks_records.queue = :of_queue
+AND tasks_records.name = :of_name;
+
+-- history: change_state
+-- Change a shared record that the transaction has locked.
+UPDATE tasks_records
+SET version=:version, record=:record
+WHERE tasks_records.queue = :of_queue
+AND tasks_records.name = :of_name;
+
+-- history: drop_state
+-- Delete a shared record.
+DELETE FROM tasks_records
+WHERE tasks_records.queue = :of_queue
+AND tasks_records.name = :of_name;
+
+-- history: first_of_batch
+-- The numbers of the first events of a batch that no other transaction holds.
+SELECT tasks_history.event_id
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue
+AND tasks_history.batch = :of_batch
+ORDER BY tasks_history.event_id
+LIMIT :page OFFSET 0;
+
+-- history: put_into_batch
+-- Put events into a batch.
+UPDATE tasks_history
+SET batch=:new_batch
+WHERE tasks_history.event_id IN (:event_ids);
+
+-- history: events
+-- The events of a batch.
+SELECT tasks_history.event_id, tasks_history.queue, tasks_history.batch, tasks_history.at_us,
+    tasks_history.change_kind, tasks_history.ttl_removal, tasks_history.claimed_us, tasks_history.claimed_attempts,
+    tasks_history.task_id, tasks_history.status, tasks_history.task_group, tasks_history.kind, tasks_history.priority,
+    tasks_history.attempts, tasks_history.created_us, tasks_history.updated_us, tasks_history.put_us,
+    tasks_history.deadline_us, tasks_history.not_before_us, tasks_history.lease_until_us, tasks_history.lease_token,
+    tasks_history.shed_reason, tasks_history.expires
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue
+AND tasks_history.batch = :of_batch
+ORDER BY tasks_history.event_id;
+
+-- history: oldest
+-- The oldest events of a queue that no other transaction holds: those in no batch come last.
+SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
+FROM tasks_history
+WHERE tasks_history.queue = :of_queue
+AND tasks_history.batch <= 4611686018427387904
+ORDER BY tasks_history.batch, tasks_history.event_id
+LIMIT :page OFFSET 0;
+
+-- history: delete
+-- Delete events.
+DELETE FROM tasks_history
+WHERE tasks_history.event_id IN (:event_ids);
