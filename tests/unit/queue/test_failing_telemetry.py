@@ -22,7 +22,7 @@ from tests.support.readings import known
 from tests.support.working import Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from freshq import Task
@@ -57,16 +57,14 @@ class FailsAfter(Telemetry, Observer):
     settled = overran = switched = claimed = broken
 
     @override
-    def put(self, queue: str, tasks: Sequence[Task], write: Callable[..., Any]) -> Any:
-        broken(write(tasks))
+    @contextlib.contextmanager
+    def put(self, span: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            broken(span)
 
-    @override
-    def claim(self, queue: str, take: Callable[..., Any]) -> Any:
-        broken(take())
-
-    @override
-    def settle(self, queue: str, ends: object, write: Callable[..., Any]) -> Any:
-        broken(write())
+    claim = settle = put
 
     @override
     def run(self, task: Task) -> RunScope:
@@ -77,11 +75,15 @@ class Hides(FailsAfter):
     """Answers nothing, and hides the errors of the store."""
 
     @override
-    def put(self, queue: str, tasks: Sequence[Task], write: Callable[..., Any]) -> Any:
-        try:
-            write(tasks)
-        except Exception:  # noqa: BLE001 - what is tested
-            broken()
+    @contextlib.contextmanager
+    def put(self, span: Any) -> Iterator[None]:
+        with contextlib.suppress(Exception):
+            yield
+        for name in ("receipts", "claims", "answers"):
+            with contextlib.suppress(AttributeError):
+                setattr(span, name, None)
+
+    claim = settle = put
 
     @override
     def run(self, task: Task) -> RunScope:

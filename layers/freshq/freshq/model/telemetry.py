@@ -4,28 +4,68 @@ from __future__ import annotations
 
 import logging
 import traceback
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from freshq.errors import FreshqError
     from freshq.model.answers import Claim, Receipt
     from freshq.model.task import Task, Verb
 
 _NOTHING = nullcontext()
-Answer = TypeVar("Answer", bound="Task | FreshqError")
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PutSpan:
+    """One put.
+
+    Attributes:
+        queue: Name of the queue.
+        tasks: The tasks to write; telemetry may replace them by copies that carry a trace context.
+        receipts: The answer, once the tasks are written.
+    """
+
+    queue: str
+    tasks: Sequence[Task]
+    receipts: Sequence[Receipt] = ()
+
+
+@dataclass(slots=True)
+class ClaimSpan:
+    """One claim.
+
+    Attributes:
+        queue: Name of the queue.
+        claims: The answer, once the store has given it.
+    """
+
+    queue: str
+    claims: Sequence[Claim] = ()
+
+
+@dataclass(slots=True)
+class SettleSpan:
+    """One settlement, of one claim or several.
+
+    Attributes:
+        queue: Name of the queue.
+        ends: The claimed tasks, and how each is settled.
+        answers: The task or the error of each, in the same order, once the store has answered.
+    """
+
+    queue: str
+    ends: Sequence[tuple[Task, Verb]]
+    answers: Sequence[Task | FreshqError] = ()
 
 
 class RunScope:
-    """One run of a task."""
+    """One run of a task. It may end in another thread than the one that started it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -43,46 +83,32 @@ class RunScope:
         """End the run.
 
         Args:
-            error: What the runner raised; None if it returned.
+            error: The exception of the runner; None if it returned.
         """
 
 
 class Telemetry:
-    """Runs each verb and records nothing. A subclass records it, and must not change the answer.
+    """Records nothing. A subclass returns, for each verb, a block that the queue enters around its call.
 
-    Several threads call it. An error of its own is logged once, and does not change the answer either.
+    The span has the verb's arguments when the block begins, and its answer when the block ends without an
+    exception; the store's errors are raised inside the block. Several threads call telemetry. An error of its
+    own is logged once and changes no answer, and a block cannot suppress an error of the store.
     """
 
-    def put(
-        self, queue: str, tasks: Sequence[Task], write: Callable[[Sequence[Task]], list[Receipt]]
-    ) -> list[Receipt]:
-        """Return what the write of new tasks returns.
+    def put(self, span: PutSpan) -> AbstractContextManager[object]:
+        """Return the block around a put."""
+        del span
+        return _NOTHING
 
-        Args:
-            queue: Name of the queue.
-            tasks: The tasks.
-            write: Writes them; a subclass may give it the tasks with a trace context.
-        """
-        del queue
-        return write(tasks)
+    def claim(self, span: ClaimSpan) -> AbstractContextManager[object]:
+        """Return the block around a claim."""
+        del span
+        return _NOTHING
 
-    def claim(self, queue: str, take: Callable[[], list[Claim]]) -> list[Claim]:
-        """Return what a claim returns."""
-        del queue
-        return take()
-
-    def settle(
-        self, queue: str, ends: Sequence[tuple[Task, Verb]], write: Callable[[], list[Answer]]
-    ) -> list[Answer]:
-        """Return what the write of settlements returns.
-
-        Args:
-            queue: Name of the queue.
-            ends: The claimed tasks, and how each is settled.
-            write: Settles them; returns for each, in order, its task or an error.
-        """
-        del queue, ends
-        return write()
+    def settle(self, span: SettleSpan) -> AbstractContextManager[object]:
+        """Return the block around a settlement."""
+        del span
+        return _NOTHING
 
     def run(self, task: Task) -> RunScope:
         """Return the scope of a run that begins."""
@@ -90,7 +116,7 @@ class Telemetry:
 
 
 def guarded(telemetry: Telemetry) -> Telemetry:
-    """Return telemetry that does the same and raises nothing but what the store raises."""
+    """Return telemetry that does the same, and whose own errors are only logged."""
     return telemetry if type(telemetry) is Telemetry else GuardedTelemetry(telemetry)
 
 
@@ -102,11 +128,36 @@ class TelemetryFailures:
 
     @contextmanager
     def caught(self, hook: str) -> Iterator[None]:
-        """Return a block whose exceptions are only logged; `hook` is what is called in it."""
+        """Log exceptions of a block instead of raising them; `hook` names the method called in it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - logged
             self.note(hook, error)
+
+    @contextmanager
+    def block(self, hook: str, begin: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Enter a block of telemetry; the work inside runs, and raises, as it would without.
+
+        Args:
+            hook: The method of telemetry, for the log.
+            begin: Calls it.
+        """
+        leave: Callable[..., object] = _NOTHING.__exit__
+        with self.caught(hook):
+            entered = begin()
+            entered.__enter__()
+            leave = entered.__exit__
+        try:
+            yield
+        except BaseException as error:
+            try:
+                leave(type(error), error, error.__traceback__)
+            except Exception as raised:  # noqa: BLE001 - logged
+                if raised is not error:
+                    self.note(hook, raised)
+            raise
+        with self.caught(hook):
+            leave(None, None, None)
 
     def note(self, hook: str, error: Exception) -> None:
         """Log the first failure of a hook, without its text, which may have a payload."""
@@ -124,66 +175,28 @@ class TelemetryFailures:
 
 
 class GuardedTelemetry(Telemetry):
-    """Passes every call on. The store is called once, and its answer counts, whatever telemetry does."""
+    """Passes every call on to telemetry, whatever that does."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._failures = TelemetryFailures()
 
     @override
-    def put(
-        self, queue: str, tasks: Sequence[Task], write: Callable[[Sequence[Task]], list[Receipt]]
-    ) -> list[Receipt]:
-        return self._answer(
-            "put", lambda once: self._telemetry.put(queue, tasks, once), write, lambda: write(tasks)
-        )
+    def put(self, span: PutSpan) -> AbstractContextManager[object]:
+        return self._failures.block("put", lambda: self._telemetry.put(span))
 
     @override
-    def claim(self, queue: str, take: Callable[[], list[Claim]]) -> list[Claim]:
-        return self._answer("claim", lambda once: self._telemetry.claim(queue, once), take, take)
+    def claim(self, span: ClaimSpan) -> AbstractContextManager[object]:
+        return self._failures.block("claim", lambda: self._telemetry.claim(span))
 
     @override
-    def settle(
-        self, queue: str, ends: Sequence[tuple[Task, Verb]], write: Callable[[], list[Answer]]
-    ) -> list[Answer]:
-        return self._answer("settle", lambda once: self._telemetry.settle(queue, ends, once), write, write)
-
-    def _answer(
-        self,
-        hook: str,
-        tell: Callable[[Callable[..., T]], object],
-        call: Callable[..., T],
-        call_alone: Callable[[], T],
-    ) -> T:
-        """Return the answer of the store.
-
-        Args:
-            hook: What tells telemetry, for the log.
-            tell: Gives telemetry the call of the store.
-            call: Calls the store.
-            call_alone: Calls it if telemetry did not.
-        """
-        answer: Future[T] = Future()
-
-        def once(*arguments: Any) -> T:
-            if not answer.done():
-                try:
-                    answer.set_result(call(*arguments))
-                except BaseException as error:  # noqa: BLE001 - raised by the next line
-                    answer.set_exception(error)
-            return answer.result()
-
-        try:
-            tell(once)
-        except Exception as error:  # noqa: BLE001 - logged, or raised below
-            if not answer.done() or answer.exception() is not error:
-                self._failures.note(hook, error)
-        return answer.result() if answer.done() else call_alone()
+    def settle(self, span: SettleSpan) -> AbstractContextManager[object]:
+        return self._failures.block("settle", lambda: self._telemetry.settle(span))
 
     @override
     def run(self, task: Task) -> RunScope:
         try:
-            return _GuardedScope(task, self._telemetry.run(task), self._failures)
+            return _GuardedScope(self._telemetry.run(task), task, self._failures)
         except Exception as error:  # noqa: BLE001 - logged
             self._failures.note("run", error)
             return RunScope(task)
@@ -192,7 +205,7 @@ class GuardedTelemetry(Telemetry):
 class _GuardedScope(RunScope):
     """Passes on what becomes of a run."""
 
-    def __init__(self, task: Task, scope: RunScope, failures: TelemetryFailures) -> None:
+    def __init__(self, scope: RunScope, task: Task, failures: TelemetryFailures) -> None:
         super().__init__(task)
         self._scope = scope
         self._failures = failures
@@ -208,34 +221,9 @@ class _GuardedScope(RunScope):
 
     @override
     def current(self) -> AbstractContextManager[object]:
-        return _GuardedBlock(self._scope, self._failures)
+        return self._failures.block("current", self._scope.current)
 
     @override
     def end(self, error: BaseException | None) -> None:
         with self._failures.caught("end"):
             self._scope.end(error)
-
-
-class _GuardedBlock(AbstractContextManager[object]):
-    """The block of a run, if telemetry can begin it; what is raised inside always leaves it."""
-
-    def __init__(self, scope: RunScope, failures: TelemetryFailures) -> None:
-        self._scope = scope
-        self._failures = failures
-        self._entered: AbstractContextManager[object] | None = None
-
-    @override
-    def __enter__(self) -> object:
-        with self._failures.caught("current"):
-            block = self._scope.current()
-            block.__enter__()
-            self._entered = block
-        return self
-
-    @override
-    def __exit__(
-        self, error_class: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        if self._entered is not None:
-            with self._failures.caught("current"):
-                self._entered.__exit__(error_class, error, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -13,6 +14,7 @@ from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus
+from freshq.model.telemetry import ClaimSpan
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import Core, Verbs
@@ -337,10 +339,10 @@ class AttachedQueue(RecordVerbs, BaseQueue):
         lease_seconds = self._checked_claim(limit, lease_seconds)
         dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
         claims = (claim for claim in dead if claim is not None)
-        observer = self._core.observer
-        if observer is None:
-            return list(islice(claims, limit))
-        return observer.claim(self.name, lambda: list(islice(claims, limit)))
+        observer, span = self._core.observer, ClaimSpan(self.name)
+        with nullcontext() if observer is None else observer.claim(span):
+            span.claims = claimed = list(islice(claims, limit))
+        return claimed
 
     def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
         """Claim one dead letter; return None if another process changed it first."""

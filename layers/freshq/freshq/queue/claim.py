@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from freshq.model.answers import Claim, DeadLetterCounts, Waiting, WaitsFor, hel
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
+from freshq.model.telemetry import ClaimSpan
 from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs, transactions_of
@@ -22,7 +23,7 @@ from freshq.stores.base import Guard, OldestRequest
 from freshq.stores.claim_request import ClaimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.order import Order, OrderSwitch
@@ -278,7 +279,10 @@ class Claiming(Verbs):
         observer = self._core.observer
         if observer is None:
             return self._claim(limit, lease_seconds)
-        return observer.claim(self._core.name, lambda: self._claim(limit, lease_seconds))
+        span = ClaimSpan(self._core.name)
+        with observer.claim(span):
+            span.claims = claims = self._claim(limit, lease_seconds)
+        return claims
 
     def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
         core = self._core
@@ -391,7 +395,10 @@ class Claiming(Verbs):
             shedding.shed_version,
         )
         with ExitStack() as stack:
-            work = _with_telemetry(self._core, lambda: stack.enter_context(block))
+            observer, span = self._core.observer, ClaimSpan(self.name)
+            with nullcontext() if observer is None else observer.claim(span):
+                work = stack.enter_context(block)
+                span.claims = [] if work is None else [work.as_claim()]
             yield work
         if work is not None and work.settled is not None:
             self._core.served(work.as_claim(), work.settled)
@@ -486,18 +493,3 @@ class Claiming(Verbs):
             created_after = moment.now - request.max_age_seconds
             oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
             reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
-
-
-def _with_telemetry(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
-    """Return what a transaction holds, and tell telemetry of it as of a claim."""
-    found: list[HeldTask] = []
-
-    def take() -> list[Claim]:
-        found.extend(filter(None, [enter()]))
-        return [work.as_claim() for work in found]
-
-    if core.observer is None:
-        take()
-    else:
-        core.observer.claim(core.name, take)
-    return found[0] if found else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
 from freshq.model.new_task import NewTask, parse_new_task
+from freshq.model.telemetry import PutSpan
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
 
@@ -137,9 +138,10 @@ class Putting(Verbs):
         ]
         if core.observer is None:
             return self._written(tasks, now, on_conflict, connection)
-        return core.observer.put(
-            core.name, tasks, lambda told: self._written(told, now, on_conflict, connection)
-        )
+        span = PutSpan(core.name, tasks)
+        with core.observer.put(span):
+            span.receipts = receipts = self._written(span.tasks, now, on_conflict, connection)
+        return receipts
 
     def _written(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from freshq.errors import FreshqError, LeaseLost
@@ -10,14 +9,14 @@ from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
 from freshq.model.settlement import SERVED, Settlement, checked_settlements, rounds
 from freshq.model.task import Verb, checked_progress
+from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from freshq.model.task import Task
-    from freshq.model.telemetry import Answer
 
 
 class Settling(Verbs):
@@ -87,16 +86,17 @@ class Settling(Verbs):
         answers: dict[int, Task | FreshqError] = {}
         for places in rounds([settlement.claim.task.task_id for settlement in settlements]):
             some = [settlements[place] for place in places]
-            answers |= zip(places, self._observed(some, partial(self._settle_each, some)), strict=True)
+            answers |= zip(places, self._settle_observed(some), strict=True)
         return [answers[place] for place in range(len(settlements))]
 
-    def _observed(self, settlements: Sequence[Settlement], write: Callable[[], list[Answer]]) -> list[Answer]:
-        """Settle claims, and tell telemetry if there is any."""
-        core = self._core
-        if core.observer is None:
-            return write()
-        ends = [(each.claim.task, each.verb) for each in settlements]
-        return core.observer.settle(core.name, ends, write)
+    def _settle_observed(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
+        observer = self._core.observer
+        if observer is None:
+            return self._settle_each(settlements)
+        span = _span(self.name, settlements)
+        with observer.settle(span):
+            span.answers = answers = self._settle_each(settlements)
+        return answers
 
     def _settle_each(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims of different tasks."""
@@ -158,9 +158,14 @@ class Settling(Verbs):
         return Settlement(claim, Verb.COMPLETE, result=result)
 
     def _settle(self, settlement: Settlement) -> Task:
-        if self._core.observer is not None:
-            return self._observed([settlement], lambda: [self._settled(settlement)])[0]
-        return self._settled(settlement)
+        observer = self._core.observer
+        if observer is None:
+            return self._settled(settlement)
+        span = _span(self.name, [settlement])
+        with observer.settle(span):
+            task = self._settled(settlement)
+            span.answers = [task]
+        return task
 
     def _settled(self, settlement: Settlement) -> Task:
         core, claim = self._core, settlement.claim
@@ -193,3 +198,7 @@ class Settling(Verbs):
         now = self.now()
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
         return Claim.of(extended)
+
+
+def _span(queue: str, settlements: Sequence[Settlement]) -> SettleSpan:
+    return SettleSpan(queue, [(each.claim.task, each.verb) for each in settlements])

@@ -8,12 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from freshq.model.task import MAX_SECONDS
 from freshq.model.validation import first_problem
-from freshq.policy.limits import (
-    ConcurrencyLimit,
-    RetryBudget,
-    SharedBucket,
-)
-from freshq.worker.report import LoggingObserver, Observer, Observers, TellingObserver
+from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.worker.report import LoggingObserver, Observer, ObserverBesideTelemetry
 
 if TYPE_CHECKING:
     from freshq.model.telemetry import Telemetry
@@ -93,11 +89,9 @@ class WorkerConfig(BaseModel):
         return self
 
     def observer_beside(self, telemetry: Telemetry) -> Observer:
-        """Return the observer, or one that writes to the log; and beside it telemetry, if it observes too."""
+        """Return the observer, by default one that writes to the log, beside telemetry that observes."""
         observer = self.observer or LoggingObserver()
-        return (
-            Observers(observer, TellingObserver(telemetry)) if isinstance(telemetry, Observer) else observer
-        )
+        return ObserverBesideTelemetry(observer, telemetry) if isinstance(telemetry, Observer) else observer
 
 
 def parse_worker_options(options: WorkerOptions) -> WorkerConfig:

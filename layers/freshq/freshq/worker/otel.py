@@ -33,7 +33,7 @@ with needs("otel"):
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from freshq.model.answers import Claim
-    from freshq.model.task import Task, Verb
-    from freshq.model.telemetry import Answer
+    from freshq.model.task import Task
+    from freshq.model.telemetry import ClaimSpan, PutSpan, SettleSpan
     from freshq.policy.order import OrderSwitch
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
@@ -226,12 +226,12 @@ class Spans:
         self._propagate = propagate
 
     @contextmanager
-    def put(self, queue: str, tasks: Sequence[Task]) -> Iterator[tuple[Span, Sequence[Task]]]:
+    def put(self, put: PutSpan) -> Iterator[None]:
         """Make the span of a put, and one of the creation of each task if there are several.
 
-        Yields:
-            The span, and the tasks with the trace context to write.
+        The tasks to write get the trace context that they are to carry.
         """
+        queue, tasks = put.queue, put.tasks
         if self._propagate and len(tasks) > 1:
             tasks = [self._created(queue, task) for task in tasks]
         gives = self._propagate and any(task.trace_context is None for task in tasks)
@@ -239,7 +239,9 @@ class Spans:
         attributes = _attributes(queue, "put", "send", tasks)
         span = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
         with _current_until_end(span):
-            yield span, [_carrying(task) for task in tasks] if gives else tasks
+            put.tasks = [_carrying(task) for task in tasks] if gives else tasks
+            yield
+            _note_put(span, put.receipts)
 
     def _created(self, queue: str, task: Task) -> Task:
         """Return a task that carries the context of its own span, unless it carries one."""
@@ -271,22 +273,25 @@ class Spans:
             _fail(span, error)
         span.end()
 
-    def settle(self, queue: str, ends: Sequence[tuple[Task, Verb]]) -> AbstractContextManager[Span]:
-        """Return a block with the span of a settlement.
+    @contextmanager
+    def settle(self, settlement: SettleSpan) -> Iterator[None]:
+        """Make the span of a settlement.
 
-        Of one task it belongs to the trace of its put, unless there is a current span.
+        The settlement of one task belongs to the trace of its put, unless there is a current span.
         """
-        tasks = [task for task, _verb in ends]
+        tasks = [task for task, _verb in settlement.ends]
         alone = len(tasks) == 1
-        name = str(ends[0][1]) if alone else "settle"
+        name = str(settlement.ends[0][1]) if alone else "settle"
         span = self._tracer.start_span(
-            f"{name} {queue}",
+            f"{name} {settlement.queue}",
             _parent_of(tasks[0]) if alone else None,
             kind=SpanKind.CLIENT,
-            attributes=_attributes(queue, name, "settle", tasks),
+            attributes=_attributes(settlement.queue, name, "settle", tasks),
             links=_links(tasks),
         )
-        return _current_until_end(span)
+        with _current_until_end(span):
+            yield
+            _note_settled(span, settlement.answers)
 
     def run(self, task: Task) -> RunSpan:
         """Return the scope of a run. Its span is in the trace of the put, unless there is a current span."""
@@ -327,13 +332,13 @@ class RunSpan(RunScope):
         self._span.end()
 
 
-def note_put(span: Span, receipts: Sequence[Receipt]) -> None:
+def _note_put(span: Span, receipts: Sequence[Receipt]) -> None:
     """Note on the span of a put of one task what became of it."""
     if len(receipts) == 1 and receipts[0].outcome is not PutOutcome.CREATED:
         span.set_attribute("messaging.freshq.put.outcome", receipts[0].outcome.value)
 
 
-def note_settled(span: Span, answers: Sequence[object]) -> None:
+def _note_settled(span: Span, answers: Sequence[object]) -> None:
     """Note on the span of a settlement which of its tasks were not settled."""
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     if errors:
@@ -476,42 +481,35 @@ class OpenTelemetry(Telemetry, Observer):
         self._instruments.watch(blocking_queue(queue))
 
     @override
-    def put(
-        self, queue: str, tasks: Sequence[Task], write: Callable[[Sequence[Task]], list[Receipt]]
-    ) -> list[Receipt]:
-        if not tasks:
-            return write(tasks)
-        with self._spans.put(queue, tasks) as (span, carrying):
+    @contextmanager
+    def put(self, span: PutSpan) -> Iterator[None]:
+        if not span.tasks:
+            yield
+            return
+        with self._spans.put(span):
             try:
-                receipts = write(carrying)
+                yield
             except Exception as error:
-                self._instruments.put_failed(queue, len(tasks), error)
+                self._instruments.put_failed(span.queue, len(span.tasks), error)
                 raise
-            note_put(span, receipts)
-            self._instruments.put(queue, receipts)
-        return receipts
+            self._instruments.put(span.queue, span.receipts)
 
     @override
-    def claim(self, queue: str, take: Callable[[], list[Claim]]) -> list[Claim]:
+    @contextmanager
+    def claim(self, span: ClaimSpan) -> Iterator[None]:
         began_ns = now_ns()
         try:
-            claims = take()
+            yield
         except Exception as error:
-            self._spans.claim(queue, [], began_ns, error)
+            self._spans.claim(span.queue, [], began_ns, error)
             raise
-        if claims:  # a worker looks again and again: a span for each empty look would hide the others
-            self._instruments.claimed(queue, claims)
-            self._spans.claim(queue, claims, began_ns, None)
-        return claims
+        if span.claims:  # a worker polls: a span for each empty claim would hide the others
+            self._instruments.claimed(span.queue, span.claims)
+            self._spans.claim(span.queue, span.claims, began_ns, None)
 
     @override
-    def settle(
-        self, queue: str, ends: Sequence[tuple[Task, Verb]], write: Callable[[], list[Answer]]
-    ) -> list[Answer]:
-        with self._spans.settle(queue, ends) as span:
-            answers = write()
-            note_settled(span, answers)
-        return answers
+    def settle(self, span: SettleSpan) -> AbstractContextManager[object]:
+        return self._spans.settle(span)
 
     @override
     def run(self, task: Task) -> RunScope:

@@ -212,57 +212,35 @@ class Observer(Protocol):
         del switch
 
 
-class Observers(Observer):
-    """Passes on what it receives to several observers, in order."""
+class ObserverBesideTelemetry(Observer):
+    """Calls an observer, then telemetry that observes too; exceptions of telemetry are only logged."""
 
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    @override
-    def claimed(self, claim: Claim, age_seconds: float) -> None:
-        for each in self._observers:
-            each.claimed(claim, age_seconds)
-
-    @override
-    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        for each in self._observers:
-            each.settled(claim, outcome, run_seconds, error)
-
-    @override
-    def overran(self, claim: Claim, run_seconds: float) -> None:
-        for each in self._observers:
-            each.overran(claim, run_seconds)
-
-    @override
-    def switched(self, switch: OrderSwitch) -> None:
-        for each in self._observers:
-            each.switched(switch)
-
-
-class TellingObserver(Observer):
-    """Passes on what it receives to telemetry that observes; what that raises is only logged."""
-
-    def __init__(self, telemetry: Observer) -> None:
+    def __init__(self, observer: Observer, telemetry: Observer) -> None:
+        self._observer = observer
         self._telemetry = telemetry
         self._failures = TelemetryFailures()
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
+        self._observer.claimed(claim, age_seconds)
         with self._failures.caught("claimed"):
             self._telemetry.claimed(claim, age_seconds)
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        self._observer.settled(claim, outcome, run_seconds, error)
         with self._failures.caught("settled"):
             self._telemetry.settled(claim, outcome, run_seconds, error)
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
+        self._observer.overran(claim, run_seconds)
         with self._failures.caught("overran"):
             self._telemetry.overran(claim, run_seconds)
 
     @override
     def switched(self, switch: OrderSwitch) -> None:
+        self._observer.switched(switch)
         with self._failures.caught("switched"):
             self._telemetry.switched(switch)
 
