@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
 
 from freshq.model.validation import MAX_JSON_DEPTH, json_copy, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass
@@ -90,6 +95,37 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     value.append(value)
     with pytest.raises(ValueError, match=r"Circular reference detected\); use dict"):
         json_text(value)
+
+
+class Littering(list[Any]):
+    """Leaves garbage with a finalizer behind whenever somebody looks inside."""
+
+    def __iter__(self) -> Iterator[Any]:
+        litter = Littering()
+        litter.append(litter)
+        return super().__iter__()
+
+    def __del__(self) -> None:
+        sorted([2, 1], key=abs)
+
+
+def test_the_search_in_a_too_deep_value_stays_away_from_the_recursion_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finalizer that the garbage collector runs there fails, and pytest reports an unrelated test."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    value: Any = 0
+    for _ in range(5000):
+        value = Littering([value])
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with pytest.raises(ValueError, match=r"recursion depth exceeded"):
+            json_text(value)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert unraisable == []
 
 
 @pytest.mark.parametrize(

@@ -105,19 +105,19 @@ def _nested_within(value: Any, levels: int) -> bool:
 
 def _place_of_problem(value: Any) -> str:
     """Return where in a value something is that JSON does not have, such as ``legs[0].price``."""
-    try:
-        return next(_unknown(value, ""), "")
-    except RecursionError:  # it contains itself, which the error says
-        return ""
+    return next(_unknown(value, "", MAX_JSON_DEPTH), "")
 
 
-def _unknown(value: Any, path: str) -> Iterator[str]:
-    """Yield the paths of the innermost values that JSON does not have."""
+def _unknown(value: Any, path: str, levels: int) -> Iterator[str]:
+    """Yield the paths of the innermost values that JSON does not have, down to `levels` below this one.
+
+    A search down to the recursion limit would let the finalizers of unrelated garbage fail there.
+    """
     if isinstance(value, float) and not isfinite(value):
         yield path
     elif isinstance(value, dict | list | tuple) or _is_dataclass(value):
-        for inner, place in _inside(value, path):
-            yield from _unknown(inner, place)
+        for inner, place in _inside(value, path) if levels else ():
+            yield from _unknown(inner, place, levels - 1)
     elif not isinstance(value, _KNOWN):
         yield path
 
