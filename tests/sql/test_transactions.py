@@ -15,6 +15,7 @@ from tests.sql.conftest import write, written
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads, total
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from tests.conftest import StoreUnderTest
@@ -87,7 +88,7 @@ class TestTransaction:
 
     def test_a_result_that_is_not_json_is_a_failed_attempt(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
-        with pytest.raises(ValueError, match=r"^result: "), queue.transaction() as work:
+        with refused("result"), queue.transaction() as work:
             assert work is not None
             work.result = {1, 2}
         assert known(queue, "a").attempts == 1
@@ -175,7 +176,7 @@ class TestTransaction:
         assert payloads(queue.claim()) == ["work"]
 
     def test_only_in_a_sql_database(self) -> None:
-        with pytest.raises(ValueError, match=r"^transaction: needs a queue in a SQL database"):
+        with refused("transaction"):
             Queue.memory().transaction().__enter__()
 
 
@@ -220,7 +221,7 @@ class TestOutbox:
 
     def test_only_in_a_sql_database(self, engine: sa.Engine) -> None:
         queue = Queue.memory()
-        with engine.connect() as connection, pytest.raises(ValueError, match=r"^connection: needs a queue"):
+        with engine.connect() as connection, refused("connection"):
             queue.put("work", connection=connection)
         assert total(queue) == 0
 

@@ -12,6 +12,7 @@ from freshq import MatchQueue, Queue, TableMissing, Unreachable
 from freshq.cli.addresses import open_queue
 from freshq.cli.main import app
 from freshq.stores.sql.engine import ConnectionLimits, check_url_options, open_engine
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ def arguments(url: str) -> dict[str, Any]:
 def test_a_limit_in_the_url_counts(url: str, name: str, counts: int, otherwise: int) -> None:
     assert arguments(url)[name] == otherwise
     assert float(arguments(f"{url}?{name}={counts}")[name]) == counts
-    with pytest.raises(ValueError, match=f"^url: {name} must be a (whole )?number, got 'soon'"):
+    with refused("url"):
         Queue.sql(f"{url}?{name}=soon")
 
 
@@ -108,7 +109,7 @@ def test_other_drivers_of_sqlite_have_options_of_their_own() -> None:
 
 
 def test_sqlite_takes_only_what_it_knows() -> None:
-    with pytest.raises(ValueError, match="SQLite has no option 'color'; use one of timeout, "):
+    with refused("url"):
         Queue.sql("sqlite:///a.db?color=red")
 
 
@@ -134,7 +135,7 @@ def test_commands_refuse_misspelt_options(
 def test_only_create_table_makes_a_file(tmp_path: Path, use: Callable[[Queue], object]) -> None:
     file = tmp_path / "new.db"
     queue = Queue.sql(f"sqlite:///{file}")
-    with pytest.raises(TableMissing, match=r"there is no file '.*new\.db'; .*create_table"):
+    with pytest.raises(TableMissing):
         use(queue)
     assert not file.exists()
     queue.create_table()
@@ -160,7 +161,7 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = f"sqlite:///{tmp_path}/{'x' * 300}.db"
-    with pytest.raises(Unreachable, match="unable to open"):
+    with pytest.raises(Unreachable):
         Queue.sql(long).put(1)
     assert run(app, ["put", "1", "--queue", long]).exit_code == 3
 
@@ -169,7 +170,7 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
 
     monkeypatch.setattr("freshq.stores.sql.engine.Path.stat", deny)
     for opened in (Queue.sql, open_queue):
-        with pytest.raises(Unreachable, match="unable to open"):
+        with pytest.raises(Unreachable):
             opened(f"sqlite:///{tmp_path}/none/a.db").put(1)
 
 
@@ -182,9 +183,7 @@ def test_an_address_says_whether_sqlite_waits_for_the_disk(sqlite_url: str, quer
 
 
 def test_durable_is_on_or_off(sqlite_url: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"^durable: must be True or False \(in an address, on or off\), got 'no'"
-    ):
+    with refused("durable"):
         open_queue(f"{sqlite_url}?durable=no")
 
 
@@ -192,7 +191,7 @@ def test_so_for_matching(tmp_path: Path) -> None:
     file = tmp_path / "new.db"
     match = MatchQueue.sql(f"sqlite:///{file}")
     for verb in (lambda: match.register("ann", {}), lambda: match.match({}), match.delete_table):
-        with pytest.raises(TableMissing, match="there is no file"):
+        with pytest.raises(TableMissing):
             verb()
     assert not file.exists()
     match.create_table()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from freshq.policy import fairness
 from freshq.policy.fairness import GroupTurns, fair_share
 from freshq.stores.lines import LineTurns
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int) 
 
 
 def test_half_life_must_be_a_turn_or_more() -> None:
-    with pytest.raises(ValueError, match="half_life"):
+    with refused("half_life"):
         GroupTurns(half_life=0)
 
 

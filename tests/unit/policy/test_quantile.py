@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy.reserve import GAMMA, QuantileSketch
+from tests.support.refusals import refused
 
 values = st.lists(st.floats(min_value=1e-5, max_value=1e6), min_size=1, max_size=200)
 shares = st.floats(min_value=0.01, max_value=1)
@@ -87,7 +88,7 @@ def test_empty_zero_and_senseless() -> None:
     sketch.add([0.0])
     assert sketch.quantile(1.0) == pytest.approx(1e-6, rel=0.06)
     for share in (0.0, 1.01):
-        with pytest.raises(ValueError, match="share"):
+        with refused("share"):
             sketch.quantile(share)
-    with pytest.raises(ValueError, match="half_life"):
+    with refused("half_life"):
         QuantileSketch(half_life=0.5)

@@ -11,6 +11,7 @@ from freshq.policy.codel import Codel
 from freshq.policy.order import Order
 from freshq.policy.reserve import FixedReserve, QuantileReserve
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from tests.support.refusals import refused
 
 CODEL = CodelRule(0.5, 1.0)
 
@@ -26,7 +27,7 @@ def test_rules_make_the_objects_that_decide() -> None:
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
 def test_codel_beside_newest_first_cannot_be_configured(order: Order) -> None:
-    with pytest.raises(ValueError, match="codel: works only with order=fifo"):
+    with refused("codel"):
         OverloadRules(10.0, order, codel=CODEL)
 
 
@@ -37,11 +38,14 @@ def test_codel_beside_newest_first_cannot_be_configured(order: Order) -> None:
         ({"deadline_seconds": float("inf")}, "deadline_seconds"),
         ({"deadline_seconds": 10.0, "reserve": ReserveRule(10.0)}, "reserve"),
         ({"deadline_seconds": 10.0, "backlog": BacklogLimit(5, group_share=0.5)}, "group_share"),
-        ({"deadline_seconds": 10.0, "order": Order.FIFO, "codel": CodelRule(0.0, 1.0)}, "codel"),
+        (
+            {"deadline_seconds": 10.0, "order": Order.FIFO, "codel": CodelRule(0.0, 1.0)},
+            "codel.target_seconds",
+        ),
     ],
 )
 def test_senseless_rules(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name}"):
+    with refused(name):
         OverloadRules(**options)
 
 
@@ -52,5 +56,5 @@ def test_a_reserve_is_written_as_seconds_or_as_a_percentile(text: str, rule: Res
 
 @pytest.mark.parametrize("text", ["", "p", "p0", "p100", "-1", "nan", "inf", "p90%", "soon"])
 def test_a_senseless_reserve(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^reserve: must be seconds .* got "):
+    with refused("reserve"):
         ReserveRule.parse(text)

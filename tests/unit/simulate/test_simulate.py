@@ -26,6 +26,7 @@ from freshq.simulate import (
     simulate_load,
     summarize,
 )
+from tests.support.refusals import refused
 from tests.support.slow_queue import SlowQueue
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def test_a_backlog_is_never_longer_than_allowed(load: Load, when_full: WhenFull)
 def test_no_server() -> None:
     load = Source(1.0, 10.0, DEADLINE_SECONDS).load()
     for servers in (0, 10**9):
-        with pytest.raises(ValueError, match="servers: must be from 1"):
+        with refused("servers"):
             simulate_load(load, OverloadRules(DEADLINE_SECONDS), servers)
 
 
@@ -211,13 +212,13 @@ def test_groups_and_priorities_have_their_shares() -> None:
 )
 def test_a_senseless_source(changes: dict[str, Any], name: str) -> None:
     sound = {"rate_per_second": 1.0, "duration_seconds": 100.0, "deadline_seconds": 10.0}
-    with pytest.raises(ValueError, match=f"^{name}: "):
+    with refused(name):
         Source(**{**sound, **changes})
 
 
 @pytest.mark.parametrize("text", ["", "10", "10@5", "1@5+5", "10@-1+5", "10@5+0", "x@5+5", "nan@5+5"])
 def test_a_senseless_burst(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^burst: "):
+    with refused("burst"):
         Burst.parse(text)
 
 

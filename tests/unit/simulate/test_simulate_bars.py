@@ -15,6 +15,7 @@ from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
 from tests.support.queueing import erlang_c
+from tests.support.refusals import refused
 from tests.support.slow_queue import SlowQueue
 
 SERVERS = 10
@@ -156,7 +157,7 @@ def test_trap_codel_fed_from_lifo_dequeues_collapses() -> None:
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
 def test_trap_cannot_be_configured_by_accident(order: Order) -> None:
-    with pytest.raises(ValueError, match="codel: works only with order=fifo"):
+    with refused("codel"):
         OverloadRules(10.0, order, codel=CodelRule(0.5, 1.0))
 
 

@@ -268,7 +268,7 @@ class TestAttach:
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.put_many({"task_id": name} for name in prices)
         assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
-        with pytest.raises(NoPosition, match="'A'"):
+        with pytest.raises(NoPosition):
             queue.enqueue("A")
         for other in (by_price[:4], [*by_price[:6], "--order-type", "text"]):
             again = run(app, other)
