@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.schemas import BY_DAY, TABLES
-from freshq_pipeline.storage.partitions import columns_with_day
+from freshq_pipeline.storage.table_files import columns_with_day
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -27,7 +27,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from freshq_pipeline.cluster.package import ARCHIVE, DESCRIPTION, DIGEST, ENTRY_POINT
+from freshq_pipeline.cluster.emr import ARCHIVE, DESCRIPTION, DIGEST, ENTRY_POINT
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:

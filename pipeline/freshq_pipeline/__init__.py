@@ -12,8 +12,8 @@ from freshq.errors import needs
 
 if TYPE_CHECKING:
     from freshq_pipeline.errors import BadInput, PipelineError
-    from freshq_pipeline.replays.frames import replay
     from freshq_pipeline.replays.grid import Grid
+    from freshq_pipeline.replays.replaying import replay
     from freshq_pipeline.runs.frames import PipelineRun, run, tables
     from freshq_pipeline.runs.request import Options
     from freshq_pipeline.schemas import Format
@@ -27,7 +27,7 @@ _MODULES: Final = {
     "Options": "freshq_pipeline.runs.request",
     "PipelineError": "freshq_pipeline.errors",
     "PipelineRun": "freshq_pipeline.runs.frames",
-    "replay": "freshq_pipeline.replays.frames",
+    "replay": "freshq_pipeline.replays.replaying",
     "run": "freshq_pipeline.runs.frames",
     "tables": "freshq_pipeline.runs.frames",
 }

@@ -30,8 +30,14 @@ from freshq_pipeline.errors import (
     complain,
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
-from freshq_pipeline.report.ahead import load_ahead
-from freshq_pipeline.report.ending import finish, finish_replay, finish_submitted, postponed, report_on
+from freshq_pipeline.report.ending import (
+    finish,
+    finish_replay,
+    finish_submitted,
+    load_ahead,
+    postponed,
+    report_on,
+)
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stopping import ended_by_signals
@@ -43,8 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.replays.days import DayRange
-    from freshq_pipeline.replays.grid import Grid
+    from freshq_pipeline.replays.grid import DayRange, Grid
     from freshq_pipeline.spark.tuning import Tuning
 
 # Typer exports only one subclass of its usage errors, not their base class.
@@ -64,7 +69,7 @@ def _requested(events: str, out: str, options: Options) -> RunRequest:
     Raises:
         BadInput: If Spark here cannot read or write an address.
     """
-    from freshq_pipeline.spark.session import submitted
+    from freshq_pipeline.spark.java import submitted
     from freshq_pipeline.storage.folder import Folder
 
     for name, address in (("events", events), ("out", out)):
@@ -112,7 +117,7 @@ class Scenarios:
 
     def days(self) -> DayRange:
         """Return the days of creation of the tasks."""
-        from freshq_pipeline.replays.days import DayRange
+        from freshq_pipeline.replays.grid import DayRange
 
         return DayRange(self.since, self.until)
 
@@ -173,7 +178,7 @@ def run(
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.runs.batch import execute
-    from freshq_pipeline.storage.state import SUMMARY
+    from freshq_pipeline.storage.results import SUMMARY
 
     request = _requested(events, out, options)
     summary = None
@@ -205,14 +210,13 @@ def stream(
     SIGTERM or Ctrl-C ends it after the batch in progress, with the exit status that it has without; a second
     one ends it at once.
     """
-    from freshq_pipeline.gold.new_violations import without_new
-    from freshq_pipeline.report.batches import Batches
+    from freshq_pipeline.report.ending import Batches
     from freshq_pipeline.runs.batch import plan
     from freshq_pipeline.runs.stopping import asked_to_stop
     from freshq_pipeline.runs.stream import stream as follow
     from freshq_pipeline.spark.tuning import LARGE
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.state import SUMMARY
+    from freshq_pipeline.storage.results import SUMMARY, without_new
 
     if every_seconds is not None and not 0 < every_seconds < float("inf"):
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
@@ -243,9 +247,9 @@ def replay(
 
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
-    from freshq_pipeline.replays.published import replay_published
+    from freshq_pipeline.replays.replaying import replay_published
     from freshq_pipeline.runs.batch import as_before, execute, plan
-    from freshq_pipeline.storage.state import SUMMARY
+    from freshq_pipeline.storage.results import SUMMARY
 
     grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change how the current tables were made.
@@ -286,7 +290,8 @@ def pull(
     """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
     if sum(source is not None for source in (stack, queue, match_queue)) != 1:
         raise BadInput("pull: give either --stack NAME or --queue URL or --match-queue URL")
-    from freshq_pipeline.cluster.pulling import from_address, from_stack
+    from freshq_pipeline.cluster.pull import from_stack
+    from freshq_pipeline.cluster.pull_queue import from_address
 
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
@@ -324,8 +329,8 @@ def submit(
     Each command has the options that it has here. A stream reads what there is, and ends.
     """
     from freshq_pipeline.cluster.commands import options_of
-    from freshq_pipeline.cluster.submit import Job
-    from freshq_pipeline.cluster.submit import submit as start
+    from freshq_pipeline.cluster.emr import Job
+    from freshq_pipeline.cluster.emr import submit as start
 
     if command is Command.REPLAY:
         scenarios.check()

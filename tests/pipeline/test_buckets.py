@@ -14,8 +14,8 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import for_pyarrow, normalized
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import move_in
 from freshq_pipeline.storage.state import State, current, prune, publish, published_runs
+from freshq_pipeline.storage.table_files import move_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from freshq_pipeline.report import by_second, charts
+from freshq_pipeline.report import charts, time_steps
 
 START_MS = 1_767_225_600_000
 NONE = float("nan")
@@ -31,7 +31,7 @@ TASKS = recording(
 
 
 def column(name: str) -> list[Any]:
-    return list(by_second.by_second(TASKS, START_MS + 4000)[name])
+    return list(time_steps.by_second(TASKS, START_MS + 4000)[name])
 
 
 def test_puts_and_ends_of_each_second() -> None:
@@ -52,10 +52,10 @@ def test_tasks_waiting_for_their_first_claim_at_the_end_of_each_second() -> None
 def test_waits_of_the_tasks_first_claimed_in_each_second() -> None:
     horizons = column("service_horizon_seconds")
     assert [None if pd.isna(age) else round(age, 3) for age in horizons] == [0.1, None, 2.1, None]
-    third = by_second.by_second(TASKS, START_MS + 4000)["wait_histogram"][2]
+    third = time_steps.by_second(TASKS, START_MS + 4000)["wait_histogram"][2]
     assert abs(charts.percentiles([third])[0.5] - 2.1) < 0.05
 
 
 def test_longer_recordings_have_longer_steps() -> None:
-    at = by_second.by_second(TASKS, START_MS + 20 * 60_000)["at"]
+    at = time_steps.by_second(TASKS, START_MS + 20 * 60_000)["at"]
     assert (len(at), at[1] - at[0]) == (120, pd.Timedelta(seconds=10))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq_pipeline.spark.class_archive import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
+from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

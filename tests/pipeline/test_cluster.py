@@ -14,7 +14,7 @@ import pytest
 from benchmarks.lives import write_events
 from local import spark
 
-from freshq_pipeline.cluster.package import ARCHIVE
+from freshq_pipeline.cluster.emr import ARCHIVE
 from freshq_pipeline.schemas import TABLES
 from tests.pipeline.conftest import rows_of, without_names
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster

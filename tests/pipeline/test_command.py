@@ -28,7 +28,7 @@ from freshq_pipeline.errors import (
     BadInput,
     NotRegistered,
 )
-from freshq_pipeline.replays.check import check
+from freshq_pipeline.replays.scenarios import check
 from freshq_pipeline.report.ending import finish, finish_replay
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest

@@ -14,9 +14,9 @@ from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.build import check_as_of
+from freshq_pipeline.gold.figures import wait_percentiles
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
-from freshq_pipeline.gold.percentiles import wait_percentiles
-from freshq_pipeline.ingest.sources.registry import canonical_files
+from freshq_pipeline.ingest.sources import canonical_files
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.spark.tuning import LARGE, MEDIUM

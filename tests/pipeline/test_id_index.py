@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from freshq_pipeline.gold import build as gold
-from freshq_pipeline.gold.id_index import hashed, index_ids
+from freshq_pipeline.gold.silver_days import hashed, index_ids
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
@@ -41,7 +41,7 @@ def links(state: State) -> dict[int, list[int]]:
 
 
 def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freshq_pipeline.gold.id_index.MAX_PARTS", 2)
+    monkeypatch.setattr("freshq_pipeline.gold.silver_days.MAX_PARTS", 2)
     out, state = Folder(str(tmp_path)), State("", "in", "landed")
     add(out, state, "a", {1: ["x", "y", "x"], 2: ["z"]})
     assert links(state) == {1: [], 2: []}

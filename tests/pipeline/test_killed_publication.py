@@ -23,8 +23,8 @@ from freshq_pipeline.runs.batch import finish_last, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import move_in, paths_of
 from freshq_pipeline.storage.state import current, publish
+from freshq_pipeline.storage.table_files import move_in, paths_of
 from tests.pipeline.killing import KilledError, kill_at
 from tests.pipeline.nights import differing, quiet_days
 from tests.pipeline.recording import write_lines

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.report.replay import replay_section
-from freshq_pipeline.report.terminal import show_replay
+from freshq_pipeline.report.ending import show_replay
+from freshq_pipeline.report.sections import replay_section
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.last_replay import keep, last_replay
+from freshq_pipeline.storage.results import keep_replay, last_replay
 from freshq_pipeline.storage.state import POINTER, State, _as_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def out(tmp_path: Path) -> Folder:
 
 def test_a_replay_of_the_current_run_is_shown_with_its_days(out: Folder) -> None:
     assert replay_section(out, "1") is None
-    keep(out, replay_of("/data/events"))
+    keep_replay(out, replay_of("/data/events"))
     section = replay_section(out, "1")
     assert section is not None
     assert section.text.startswith("Queue mail, at its recorded capacity: lifo does 67 % in time, fifo 17 %.")
@@ -64,14 +64,14 @@ def test_a_replay_of_the_current_run_is_shown_with_its_days(out: Folder) -> None
 
 
 def test_a_replay_of_an_earlier_run_says_so(out: Folder) -> None:
-    keep(out, replay_of("/data/events", run_id="0"))
+    keep_replay(out, replay_of("/data/events", run_id="0"))
     section = replay_section(out, "1")
     assert section is not None
     assert "an earlier run than the tables: of run 0, complete up to 2026-01-01 00:00:00 UTC." in section.text
 
 
 def test_a_replay_of_other_events_is_left_out(out: Folder) -> None:
-    keep(out, replay_of("/data/others"))
+    keep_replay(out, replay_of("/data/others"))
     assert replay_section(out, "1") is None
 
 

@@ -19,11 +19,10 @@ import pytest
 from freshq_pipeline.errors import BadInput, Unfinished
 from freshq_pipeline.runs.batch import plan
 from freshq_pipeline.runs.request import RunRequest
-from freshq_pipeline.storage import links
+from freshq_pipeline.storage import table_files
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.links import check_tables, has_links
-from freshq_pipeline.storage.partitions import move_in, published_paths, replaced
 from freshq_pipeline.storage.state import State, current, publish, published_runs, show
+from freshq_pipeline.storage.table_files import check_tables, has_links, move_in, published_paths, replaced
 from tests.support.snippets import Reader, snippets
 from tests.support.working import wait_until
 
@@ -240,7 +239,7 @@ def test_a_file_that_is_gone_is_named_before_anything_is_published(out: Folder) 
 def test_a_link_that_was_not_replaced_is_made_up_for(out: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     run(out, "1")
     with monkeypatch.context() as patch:
-        patch.setattr(links, "_point", refuse(errno.EIO))
+        patch.setattr(table_files, "_point", refuse(errno.EIO))
         with pytest.raises(Unfinished, match="are published, but what follows failed"):
             run(out, "2")
     assert by_pattern(out) == made_by("1", "1", "1")

@@ -18,9 +18,8 @@ from local.oracle import relations
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.replays.days import DayRange
-from freshq_pipeline.replays.grid import Grid
-from freshq_pipeline.replays.published import replay_published
+from freshq_pipeline.replays.grid import DayRange, Grid
+from freshq_pipeline.replays.replaying import replay_published
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import as_before, plan
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -28,8 +27,8 @@ from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.recording import IndexLag, recording_of_history
+from freshq_pipeline.storage.results import last_replay
 from tests.pipeline.conftest import Pipeline, query, rows_of, table, without_names
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
@@ -236,7 +235,7 @@ def test_replay_and_report(
     with pytest.raises(BadInput, match=r"no queue 'post', only 'default', 'mail'"):
         replay_published(spark, out, Grid(queue="post"), DayRange())
     with monkeypatch.context() as patched:
-        patched.setattr("freshq_pipeline.replays.published.MAX_TASKS", load - 1)
+        patched.setattr("freshq_pipeline.replays.replaying.MAX_TASKS", load - 1)
         with pytest.raises(BadInput, match=r"more than [\d,]+ tasks from 2026-01-01 to .*; choose fewer"):
             replay_published(spark, out, Grid(queue="default"), DayRange())
     with pytest.raises(BadInput, match="no task was created since 2030-01-01 and until 2030-01-01"):

@@ -10,11 +10,10 @@ import pytest
 from freshq_pipeline.errors import FAILED_STATUS, Overtaken, PipelineError
 from freshq_pipeline.runs import batch
 from freshq_pipeline.runs.batch import execute, execute_plan, plan
+from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.runs.request import RunRequest
-from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.one_run import LOCK, only_run
-from freshq_pipeline.storage.state import State, current, publish
+from freshq_pipeline.storage.state import LOCK, State, current, only_run, publish
 from tests.pipeline.recording import write_lines
 
 if TYPE_CHECKING:

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.fates import fates
 from freshq_pipeline.gold.inversions import inversions
-from freshq_pipeline.gold.ledger import violations
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.steps import distinct_steps
 from freshq_pipeline.gold.tasks import lives, tasks
-from freshq_pipeline.gold.workers import worked
-from freshq_pipeline.ingest.sources.registry import canonical_files
+from freshq_pipeline.gold.totals import fates, violations, worked
+from freshq_pipeline.ingest.sources import canonical_files
 from freshq_pipeline.schemas import EVENT, Format, ddl
-from freshq_pipeline.storage.partitions import columns_with_day
+from freshq_pipeline.storage.table_files import columns_with_day
 
 if TYPE_CHECKING:
     from pathlib import Path

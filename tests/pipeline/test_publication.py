@@ -17,9 +17,10 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.links import check_tables
-from freshq_pipeline.storage.partitions import (
+from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
+from freshq_pipeline.storage.table_files import (
     Files,
+    check_tables,
     manifest,
     manifest_path,
     move_in,
@@ -27,7 +28,6 @@ from freshq_pipeline.storage.partitions import (
     published_paths,
     replaced,
 )
-from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
 from tests.pipeline.killing import KilledError, kill_at
 
 if TYPE_CHECKING:

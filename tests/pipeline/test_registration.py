@@ -20,15 +20,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from freshq_pipeline.errors import BadInput, NotRegistered
 from freshq_pipeline.runs.batch import execute_plan, plan
+from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.runs.request import Options, RunRequest
-from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import BY_DAY, TABLES
-from freshq_pipeline.storage.catalogs import open_catalog
 from freshq_pipeline.storage.data_files import schema_of
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import FOLDERS, move_in, published_paths, replaced
-from freshq_pipeline.storage.registration import RUN_ID, registry_of
+from freshq_pipeline.storage.registration import RUN_ID, open_catalog, registry_of
 from freshq_pipeline.storage.state import State, current, publish, published_runs, register, show
+from freshq_pipeline.storage.table_files import FOLDERS, move_in, published_paths, replaced
 from tests.pipeline.killing import KilledError, kill_at
 from tests.pipeline.nights import nights, recorded
 from tests.pipeline.recording import write_lines
@@ -62,7 +61,7 @@ def _no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave tables out, which saves time where each is treated alike."""
     some = {name: TABLES[name] for name in SOME_TABLES}
-    for module in ("registration", "state", "partitions"):
+    for module in ("registration", "state", "table_files"):
         monkeypatch.setattr(f"freshq_pipeline.storage.{module}.TABLES", some)
 
 
@@ -357,7 +356,7 @@ def test_a_table_without_rows_has_a_file_without_row_groups(out: Folder) -> None
 def test_a_new_column_is_added_to_the_tables(out: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"tasks": {name: kind for name, kind in TABLES["tasks"].items() if name != "kind"}}
     for tables in (old, {"tasks": TABLES["tasks"]}):
-        for module in ("registration", "state", "partitions"):
+        for module in ("registration", "state", "table_files"):
             monkeypatch.setattr(f"freshq_pipeline.storage.{module}.TABLES", tables)
         monkeypatch.setattr("tests.pipeline.test_registration.SOME_TABLES", tuple(tables))
         run(out, f"{len(tables['tasks'])}", DAYS[:1] if tables is old else DAYS[1:])

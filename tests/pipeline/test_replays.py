@@ -17,14 +17,10 @@ from freshq.policy.rules import OverloadRules
 from freshq.simulate import Burst, Source, simulate_load
 from freshq.simulate.backlog import Fates
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.replays.check import TOLERANCE, check
-from freshq_pipeline.replays.days import DayRange
-from freshq_pipeline.replays.grid import Grid
-from freshq_pipeline.replays.outcomes import measures
+from freshq_pipeline.replays.grid import DayRange, Grid
 from freshq_pipeline.replays.record import COLUMNS, LOAD, Recorded, recorded_loads
-from freshq_pipeline.replays.scenarios import distinct
-from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.storage.arrow_schema import arrow_schema
+from freshq_pipeline.replays.scenarios import TOLERANCE, check, distinct, measures
+from freshq_pipeline.schemas import TABLES, arrow_schema
 from freshq_pipeline.storage.days import Day, number
 from tests.pipeline.recording import write_lines
 from tests.support.functions import PROJECT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from freshq_pipeline.report import axes, by_second, charts
+from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.page import _each, page
 from freshq_pipeline.report.sections import Section
 from freshq_pipeline.schemas import OUTCOMES
@@ -50,11 +50,13 @@ def tasks() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a report with every chart over time and a wide table."""
-    rows = by_second.by_second(tasks(), START_MS + 66_000)
-    x = axes.time(rows)
+    rows = time_steps.by_second(tasks(), START_MS + 66_000)
+    x = charts.time_axis(rows)
     sections = [
         Section("Fates", "", _each(rows, lambda one: charts.fates(one, x))),
-        Section("Backlog", "", _each(rows, lambda one: charts.backlog(one, x, by_second.AGES_SECONDS))),
+        Section(
+            "Backlog", "", _each(rows, lambda one: charts.backlog(one, x, time_steps.SHORT_AGES_SECONDS))
+        ),
         Section("Waits", "", _each(rows, lambda one: charts.waits(one, x))),
         Section("Freshness", "", _each(rows, lambda one: charts.freshness(one, x))),
         Section("Wide", "", table=pd.DataFrame([{f"a column {number}": number + 1 for number in range(20)}])),

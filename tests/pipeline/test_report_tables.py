@@ -9,13 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from freshq_pipeline.report import by_second
-from freshq_pipeline.report.by_minute import by_minute
-from freshq_pipeline.report.shed import shed_counts
+from freshq_pipeline.report import time_steps
+from freshq_pipeline.report.sections import shed_counts
 from freshq_pipeline.report.tables import Sums, Tables
+from freshq_pipeline.report.time_steps import by_minute
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import manifest_path, place
+from freshq_pipeline.storage.table_files import manifest_path, place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,13 +125,13 @@ def test_only_a_short_recording_of_few_tasks_is_read_as_a_whole(
     # Around midnight, with a delayed put of the next day.
     rows = [task(at) for at in (DAY_MS - 1000, DAY_MS, DAY_MS + 5000, 3 * DAY_MS)]
     tables = tables_of(tmp_path, {"tasks": rows}, ("mail",))
-    half_an_hour_later = START_MS + DAY_MS - 1000 + by_second.SHORT_MS
-    found = by_second.short_recording(tables, half_an_hour_later)
+    half_an_hour_later = START_MS + DAY_MS - 1000 + time_steps.SHORT_MS
+    found = time_steps.short_recording(tables, half_an_hour_later)
     assert found is not None
-    assert (len(found), set(found.columns)) == (4, {"queue", *by_second.COLUMNS})
-    assert by_second.short_recording(tables, half_an_hour_later + 1) is None
-    monkeypatch.setattr(by_second, "MAX_TASKS", 3)
-    assert by_second.short_recording(tables, half_an_hour_later) is None
+    assert (len(found), set(found.columns)) == (4, {"queue", *time_steps.SHORT_COLUMNS})
+    assert time_steps.short_recording(tables, half_an_hour_later + 1) is None
+    monkeypatch.setattr(time_steps, "MAX_TASKS", 3)
+    assert time_steps.short_recording(tables, half_an_hour_later) is None
 
 
 def test_the_largest_rows_of_a_table(tmp_path: Path) -> None:

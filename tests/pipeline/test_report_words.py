@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from freshq_pipeline.report import axes
+from freshq_pipeline.report import charts
 from freshq_pipeline.report.sections import figures, table
 from freshq_pipeline.report.words import age_labels, cell, conclusions, duration, fates_of, headline, share
 from freshq_pipeline.schemas import OUTCOMES
@@ -69,10 +69,10 @@ def test_columns_and_figures_of_zeros_are_folded() -> None:
 
 @pytest.mark.parametrize("shown", [[0.06], [0.06, 7.5], [0.0], [0.02, 400_000.0], [5.0, 5.0]])
 def test_the_axis_of_times_has_ticks_around_what_it_shows(shown: list[float]) -> None:
-    axis: Any = axes.seconds("x:Q", "wait", pd.Series(shown)).to_dict()
+    axis: Any = charts.seconds_axis("x:Q", "wait", pd.Series(shown)).to_dict()
     ticks, (begin, end) = axis["axis"]["values"], axis["scale"]["domain"]
-    assert 2 <= len(ticks) <= axes.MAX_TICKS
-    assert begin <= max(min(shown), axes.SHORTEST_SECONDS) <= max(*shown, 0.001) <= end
+    assert 2 <= len(ticks) <= charts.MAX_TICKS
+    assert begin <= max(min(shown), charts.SHORTEST_SECONDS) <= max(*shown, 0.001) <= end
     assert all(begin <= tick <= end for tick in ticks)
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from freshq_pipeline.errors import BadInput, Overtaken, PipelineError
 from freshq_pipeline.ingest.inputs import input_files
-from freshq_pipeline.runs.batch import execute, plan
-from freshq_pipeline.runs.refusals import missing_named
+from freshq_pipeline.runs.batch import execute, missing_named, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.days import Day

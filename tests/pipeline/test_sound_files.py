@@ -12,10 +12,8 @@ import pyarrow as pa
 import pytest
 
 from freshq_pipeline.ingest import sound_files
-from freshq_pipeline.ingest.sound_files import Sound, write_sound
-from freshq_pipeline.ingest.sources.landed_blocks import canonical_block
-from freshq_pipeline.ingest.sources.problems import CHANGES, STATUSES
-from freshq_pipeline.ingest.sources.registry import canonical_files
+from freshq_pipeline.ingest.sound_files import Sound, canonical_block, write_sound
+from freshq_pipeline.ingest.sources import CHANGES, STATUSES, canonical_files
 from freshq_pipeline.schemas import EVENT, TABLES, Format
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.conftest import query, rows_of, without_names

@@ -16,8 +16,7 @@ from pyspark.errors import AnalysisException
 
 from freshq_pipeline.errors import BadInput, NotRegistered
 from freshq_pipeline.runs import batch, spark_catalog
-from freshq_pipeline.runs.batch import RunPlan, execute
-from freshq_pipeline.runs.refusals import changed_options
+from freshq_pipeline.runs.batch import RunPlan, changed_options, execute
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.spark_catalog import copy, require
 from freshq_pipeline.schemas import TABLES

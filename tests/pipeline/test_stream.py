@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq_pipeline.errors import BadInput, NotRegistered, Unfinished
-from freshq_pipeline.gold.new_violations import NEW
-from freshq_pipeline.report.batches import Batches
+from freshq_pipeline.report.ending import Batches
 from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.spark.session import _same_interrupts
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.state import current
 from tests.pipeline.recording import small, write_lines
 
@@ -155,7 +155,7 @@ def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(
         problems.append(Unfinished(f"no report in {out.uri}"))
         return {}
 
-    monkeypatch.setattr("freshq_pipeline.report.batches.report_on", report_on)
+    monkeypatch.setattr("freshq_pipeline.report.ending.report_on", report_on)
     batches = Batches(Folder(str(tmp_path)), reports=True)
     for mail, ship, total in ((2, 0, 2), (0, 0, 2), (1, 4, 7)):
         queues = [{"queue": name, NEW: new} for name, new in (("mail", mail), ("ship", ship))]

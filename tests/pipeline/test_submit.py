@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app
 from freshq_pipeline.cluster.commands import Command
-from freshq_pipeline.cluster.emr import Ended, deployed, result_of, start
-from freshq_pipeline.cluster.package import upload
+from freshq_pipeline.cluster.emr import Ended, deployed, result_of, start, upload
 from freshq_pipeline.cluster.verdict import VERDICT, with_verdict
 from freshq_pipeline.errors import INTERRUPTED_STATUS, BadInput, PipelineError
 from tests.conftest import REGION

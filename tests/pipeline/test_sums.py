@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from freshq_pipeline.gold import sums
-from freshq_pipeline.gold.workers import workers
-from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.storage.arrow_schema import arrow_schema
+from freshq_pipeline.gold import totals
+from freshq_pipeline.gold.totals import workers
+from freshq_pipeline.schemas import TABLES, arrow_schema
 
 SCHEMA = arrow_schema(TABLES["workers"])
 
@@ -16,15 +15,15 @@ SCHEMA = arrow_schema(TABLES["workers"])
 @pytest.mark.parametrize("rows_at_a_time", [1, 3, 1 << 18])
 def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    summed = sums.summed
+    summed = totals.summed
 
     def watched(rows: pa.Table, *arguments: object) -> pa.Table:
         nonlocal most
         most = max(most, len(rows))
         return summed(rows, *arguments)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(sums, "ROWS_AT_A_TIME", rows_at_a_time)
-    monkeypatch.setattr(sums, "summed", watched)
+    monkeypatch.setattr(totals, "ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr(totals, "summed", watched)
     names = ["w1", None, "w2"]
     day = pa.record_batch(
         [pa.array(["mail"] * 3), pa.array(names), *(pa.array(n) for n in ([3, 2, 1], [2, 2, 0], [1, 0, 1]))],

@@ -12,8 +12,7 @@ from freshq import Queue
 from freshq.stores.dynamodb.items import encode, mutable_attributes
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, most_frequent
-from freshq_pipeline.ingest.sources.images import OWN
-from freshq_pipeline.ingest.sources.registry import canonical_files
+from freshq_pipeline.ingest.sources import OWN, canonical_files
 from freshq_pipeline.schemas import Format
 from tests.pipeline.recording import Recording, small, write_lines
 

@@ -11,10 +11,10 @@ import pytest
 from local.spark import PROCESSORS, PYTHON
 from samtranslator.yaml_helper import yaml_parse
 
-from freshq_pipeline.cluster import package
+from freshq_pipeline.cluster import emr
 from freshq_pipeline.cluster.commands import Command, arguments_of
-from freshq_pipeline.gold.new_violations import NEW
 from freshq_pipeline.runs.request import Options
+from freshq_pipeline.storage.results import NEW
 from tests.template.test_template import PROJECT, explained
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
@@ -248,14 +248,13 @@ class TestSchedule:
     def test_it_starts_what_submit_starts(self) -> None:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
-        assert driver["EntryPoint"] == f"s3://own/{package.JOB}/{package.ENTRY_POINT}"
+        assert driver["EntryPoint"] == f"s3://own/{emr.JOB}/{emr.ENTRY_POINT}"
         for given in (False, True):
             of_stack = ["--catalog", "glue.freshq", *run_options(given=given)]
             started = scheduled(given=given)["JobDriver"]["SparkSubmit"]["EntryPointArguments"]
             assert started == arguments_of(Command.RUN, "s3://landed/events", "s3://own/out", of_stack, [])
         assert (
-            f"spark.archives=s3://own/{package.JOB}/{package.ARCHIVE}#environment"
-            in driver["SparkSubmitParameters"]
+            f"spark.archives=s3://own/{emr.JOB}/{emr.ARCHIVE}#environment" in driver["SparkSubmitParameters"]
         )
         assert told["ExecutionTimeoutMinutes"] == 120
         # One run, however often the scheduler tries.

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.storage.state import REPLAY, SUMMARY
+from freshq_pipeline.storage.results import REPLAY, SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

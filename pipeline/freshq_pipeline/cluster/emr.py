@@ -1,4 +1,4 @@
-"""A run on EMR Serverless: start it, wait for its end, and read its result."""
+"""`submit`: upload the package, start a run on EMR Serverless, follow it, and read its result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import boto3
 from botocore.exceptions import ClientError
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress
 
-from freshq_pipeline.cluster.commands import RESULTS, Command
-from freshq_pipeline.cluster.package import ENTRY_POINT, JOB
+from freshq_pipeline.cluster.commands import RESULTS, Command, arguments_of
 from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
 from freshq_pipeline.cluster.verdict import VERDICT
 from freshq_pipeline.errors import (
@@ -20,16 +22,79 @@ from freshq_pipeline.errors import (
     PREFIX,
     VIOLATION_STATUS,
     BadInput,
+    Interrupted,
     PipelineError,
     Unfinished,
+    complain,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_s3 import S3Client
+    from rich.status import Status
     from types_boto3_emr_serverless import EMRServerlessClient
+
+
+ENTRY_POINT: Final = "main.py"
+ARCHIVE: Final = "environment.tar.gz"
+DESCRIPTION: Final = "package.json"
+# Folder of the bucket.
+JOB: Final = "job"
+# In the description, and in the metadata of an uploaded file.
+DIGEST: Final = "sha256"
+
+
+def upload(
+    bucket: str,
+    package: Path,
+    client: S3Client,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> list[str]:
+    """Upload the files of a package that are missing or different, and return their names.
+
+    Args:
+        bucket: Bucket of the pipeline.
+        package: Folder with the package.
+        client: A client of S3.
+        progress: Called with the bytes copied so far and their total.
+
+    Raises:
+        BadInput: If there is no package.
+        PipelineError: If a call to AWS failed.
+    """
+    try:
+        digests: dict[str, str] = json.loads((package / DESCRIPTION).read_text("utf-8"))[DIGEST]
+    except (OSError, ValueError, KeyError) as error:
+        msg = f"package: no package in {package}; make it: make pipeline-package"
+        raise BadInput(msg) from error
+    with aws_errors():
+        stale = [name for name in (ENTRY_POINT, ARCHIVE) if _digest_of(client, bucket, name) != digests[name]]
+        total_bytes = sum((package / name).stat().st_size for name in stale)
+        copied_bytes = 0
+
+        def copied(more_bytes: int) -> None:
+            nonlocal copied_bytes
+            copied_bytes += more_bytes
+            progress(copied_bytes, total_bytes)
+
+        for name in stale:
+            extra = {"Metadata": {DIGEST: digests[name]}}
+            client.upload_file(str(package / name), bucket, f"{JOB}/{name}", ExtraArgs=extra, Callback=copied)
+    return stale
+
+
+def _digest_of(client: S3Client, bucket: str, name: str) -> str | None:
+    """Return the digest of an uploaded file, None if it does not exist."""
+    try:
+        return client.head_object(Bucket=bucket, Key=f"{JOB}/{name}")["Metadata"].get(DIGEST)
+    except ClientError as error:
+        if error_code(error) in ("404", "NoSuchKey", "NotFound"):
+            return None
+        raise
+
 
 POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
@@ -254,3 +319,99 @@ def _read(client: S3Client, address: str) -> dict[str, Any] | None:
             raise
     value: dict[str, Any] = json.loads(body)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to start.
+
+    Attributes:
+        events: Address of the events; None: the one of the stack.
+        out: Address of the output; None: the one of the stack.
+        command: What the cluster runs.
+        options: Further arguments of the command.
+        settings: Settings of Spark, each NAME=VALUE.
+        package: Folder with the package.
+    """
+
+    events: str | None
+    out: str | None
+    command: Command
+    options: Sequence[str]
+    settings: Sequence[str]
+    package: Path
+
+
+def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -> Ended | None:
+    """Start a job, follow it to its end, and return how it ended.
+
+    Args:
+        stack: Name of the pipeline's stack.
+        job: What to start.
+        run: Id of a run to follow instead.
+        wait: Whether to follow the run; if not, the result is None.
+
+    Raises:
+        PipelineError: If the run or a call to AWS failed.
+        Interrupted: If Ctrl-C ended the wait. The run continues.
+    """
+    events = None if job.events is None else checked_address("events", job.events)
+    out = None if job.out is None else checked_address("out", job.out)
+    found = deployed(stack)
+    if run is None:
+        _upload(found, job.package)
+        # The stack's catalog and retention are for the stack's own output.
+        own = out in (None, found.out)
+        of_stack = ["--catalog", found.catalog, *found.options.split()] if own else []
+        arguments = arguments_of(job.command, events or found.events, out or found.out, of_stack, job.options)
+        run = start(found, arguments, job.settings, boto3.client("emr-serverless"))
+    complain(f"run {run} of application {found.application}")
+    complain(f"logs: {found.log_group}, and {found.spark_logs(run)}")
+    return _follow(stack, found, run) if wait else None
+
+
+def _upload(stack: Deployed, package: Path) -> None:
+    bar = Progress(
+        *Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True), transient=True
+    )
+    with bar:
+        task = bar.add_task("uploading the package", total=None)
+        new = upload(
+            stack.bucket,
+            package,
+            boto3.client("s3"),
+            lambda done, of: bar.update(task, completed=done, total=of),
+        )
+    complain(f"uploaded {' and '.join(new)}" if new else "the package is up to date")
+
+
+class _States:
+    """Shows the state of a run: on a terminal at each poll, elsewhere when it changes."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console = console
+        self._status = status
+        self._begun = time.monotonic()
+        self._last = ""
+
+    def __call__(self, state: str) -> None:
+        text = f"{state.lower()}, {time.monotonic() - self._begun:,.0f} s"
+        if self._console.is_terminal:
+            self._status.update(text)
+        elif state != self._last:
+            complain(text)
+        self._last = state
+
+
+def _follow(stack: str, found: Deployed, run: str) -> Ended:
+    console = Console(stderr=True)
+    try:
+        with console.status("") as status:
+            client = boto3.client("emr-serverless")
+            ended = wait_for_end(found.application, run, client, _States(console, status))
+    except KeyboardInterrupt:
+        msg = f"the run continues; follow it: freshq-pipeline submit --stack {stack} --follow {run} ; "
+        msg += "cancel it: "
+        msg += f"aws emr-serverless cancel-job-run --application-id {found.application} --job-run-id {run}"
+        raise Interrupted(msg) from None
+    return result_of(ended, boto3.client("s3"))

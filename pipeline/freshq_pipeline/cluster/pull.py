@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
+from rich.progress import DownloadColumn
 
 from freshq_pipeline.cluster.stacks import aws_errors, outputs_of
 from freshq_pipeline.errors import BadInput
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_s3 import S3Client
+    from rich.progress import Progress
+
 
 # Prefix of the delivery stream in the template, and the output of the stack with the bucket.
 PREFIX: Final = "events/"
@@ -122,3 +125,16 @@ def _copy(client: S3Client, bucket: str, landed: Landed, out: Path) -> int:
         for chunk in body.iter_chunks():
             file.write(chunk)
     return landed.size_bytes
+
+
+def from_stack(stack: str, out: Path, bar: Progress) -> str:
+    """Copy the archive of a stack; return what was done."""
+    from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - boto3, which other sources do not need
+    from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - likewise
+
+    bucket = bucket_of(stack)
+    bar.columns = (*bar.columns, DownloadColumn())
+    task = bar.add_task("copying", total=None)
+    pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
+    bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
+    return f"{pulled.copied} files copied to {out}, {pulled.known} already there"

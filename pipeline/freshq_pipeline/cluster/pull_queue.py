@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from rich.progress import Progress
+
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import History, Kept
+
 
 SUFFIX: Final = ".jsonl.gz"
 # Batches are files that sort by name in the order of their numbers.
@@ -293,3 +296,13 @@ def _write(target: Path, events: Sequence[Mapping[str, Any]]) -> int:
     with whole_file(target) as file:
         file.write(gzip.compress(lines, GZIP_LEVEL, mtime=0))
     return len(events)
+
+
+def from_address(address: str, out: Path, bar: Progress, *, of_matches: bool) -> str:
+    """Write the history of a queue, or those of resources and callers; return what was done."""
+    task = bar.add_task("writing", total=None)
+    pull = pull_match_queue if of_matches else pull_queue
+    pulled = pull(address, out, lambda done, of: bar.update(task, completed=done, total=of))
+    bar.update(task, total=pulled.written, completed=pulled.written)
+    events = f"{pulled.events} events in {pulled.written} files"
+    return f"{events} written to {out}, {pulled.known} files already there"

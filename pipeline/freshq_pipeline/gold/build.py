@@ -13,15 +13,11 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.figures import figures
-from freshq_pipeline.gold.groups import groups
-from freshq_pipeline.gold.id_index import index_ids
 from freshq_pipeline.gold.inversions import CLAIM, index_lag_us, inversions, inversions_here
-from freshq_pipeline.gold.ledger import ledger
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_days import open_all, open_days
-from freshq_pipeline.gold.silver_days import silver_files
-from freshq_pipeline.gold.starts import start_us
-from freshq_pipeline.gold.task_key import TASK, same_task
+from freshq_pipeline.gold.silver_days import index_ids, silver_files, start_us
+from freshq_pipeline.gold.steps import TASK, date_of, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
@@ -30,17 +26,18 @@ from freshq_pipeline.gold.totals import (
     VIOLATIONS,
     WORKERS,
     count_open,
+    groups,
+    ledger,
     open_steps,
     read_totals,
     scan_totals,
     totals,
+    workers,
 )
-from freshq_pipeline.gold.touched import date_of
-from freshq_pipeline.gold.workers import workers
-from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
-from freshq_pipeline.storage.arrow_schema import arrow_schema
+from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, arrow_schema, ddl
 from freshq_pipeline.storage.days import iso, linked_days, number, recorded_days
-from freshq_pipeline.storage.partitions import (
+from freshq_pipeline.storage.recording import IndexLag
+from freshq_pipeline.storage.table_files import (
     FOLDERS,
     PARQUET,
     columns_with_day,
@@ -49,7 +46,6 @@ from freshq_pipeline.storage.partitions import (
     paths_of,
     replaced,
 )
-from freshq_pipeline.storage.recording import IndexLag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.task_key import by_queue_name
-from freshq_pipeline.schemas import ddl
-from freshq_pipeline.storage.arrow_schema import arrow_schema
+from freshq_pipeline.gold.steps import by_queue_name
+from freshq_pipeline.schemas import arrow_schema, ddl
 from freshq_pipeline.storage.days import DAY_US, FOREVER_US
 
 if TYPE_CHECKING:

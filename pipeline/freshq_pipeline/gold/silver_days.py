@@ -1,26 +1,35 @@
-"""The events of some days from silver, complete for every task that has one of them."""
+"""Silver by day: its events, the days that share ids of tasks, and the start of each queue's recording."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.task_key import TASK, same_task
+from freshq_pipeline.gold.steps import TASK, by_queue_name, same_task
 from freshq_pipeline.schemas import EVENT, ddl
 from freshq_pipeline.storage.days import linked_days
 from freshq_pipeline.storage.state import silver_path
+from freshq_pipeline.storage.table_files import PARQUET
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from pyspark.sql import SparkSession
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, SparkSession
 
     from freshq_pipeline.storage.days import Day
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import State
+
 
 # Compressed silver per partition: as much as one core can sort in memory.
 PARTITION_BYTES: Final = 16 << 20
@@ -83,3 +92,118 @@ def _marked(
 
 def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
     return spark.read.schema(ddl(EVENT)).parquet(*paths)
+
+
+# With more parts than this, the index is rewritten as one.
+MAX_PARTS: Final = 16
+_THREADS: Final = 8
+_INDEX: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32())])
+_IDS: Final = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+# An odd number whose digits follow no rule: 2**64 divided by the golden ratio.
+_SHIFT: Final = np.int64(-7046029254386353131)
+
+
+def index_ids(out: Folder, state: State) -> None:
+    """Add the ids of silver parts that are not in the index, and link the days that share ids."""
+    parts = state.silver_parts() - set(state.indexed)
+    if not parts:
+        return
+    out.write_parquet(f"ids/{state.run_id}/0{PARQUET}", _ids_of(out, state, parts), _INDEX)
+    state.ids.append(state.run_id)
+    state.indexed = sorted(state.silver_parts())
+    if len(state.days) > 1:
+        for day, other in _days_that_share(out, state):
+            _link(state, day, other)
+            _link(state, other, day)
+    if len(state.ids) > MAX_PARTS:
+        merged = f"{state.run_id}-all"
+        whole = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names)
+        out.write_parquet(f"ids/{merged}/0{PARQUET}", whole.to_batches(), _INDEX)
+        state.ids = [merged]
+
+
+def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of the index of some silver parts, day by day."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
+        for day, known in sorted(state.days.items()):
+            paths = silver_files(out, day, (part for part in known.silver if part in parts))
+            found = list(pool.map(lambda path: _hashes(out, path), paths))
+            if found:
+                hashes = np.unique(np.concatenate(found))
+                days = np.full(len(hashes), day, np.int32)
+                yield pa.record_batch([pa.array(hashes), pa.array(days)], schema=_INDEX)
+
+
+def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
+    """Return a hash of each id of a queue in a file of silver."""
+    events = out.scan([path], _IDS, _IDS.names).to_table()
+    ids = events.group_by(_IDS.names, use_threads=False).aggregate([])
+    queues = ids["queue"].combine_chunks().fill_null("").dictionary_encode()
+    of_queue = hashed(queues.dictionary.to_numpy(zero_copy_only=False))[queues.indices.to_numpy()]
+    # Multiplied, so that all ids that are also the names of their queues do not get the same hash.
+    found: NDArray[np.int64] = hashed(ids["task_id"].to_numpy()) ^ (of_queue * _SHIFT)
+    return found
+
+
+def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
+    """Return the hashes that the index is made of."""
+    found: NDArray[np.int64] = pd.util.hash_array(ids, categorize=False).view(np.int64)
+    return found
+
+
+def _days_that_share(out: Folder, state: State) -> set[tuple[int, int]]:
+    """Return pairs of different days with an id in common, the first one with fresh events of it."""
+    fresh = out.scan(_index_files(out, [state.run_id]), _INDEX, _INDEX.names).to_table()
+    known = pc.field("id_hash").isin(fresh["id_hash"].combine_chunks())
+    others = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names, known).to_table()
+    pairs = fresh.join(others.rename_columns(["id_hash", "other"]), "id_hash", join_type="inner")
+    pairs = pairs.filter(pc.field("day") != pc.field("other")).group_by(["day", "other"]).aggregate([])
+    return set(zip(pairs["day"].to_pylist(), pairs["other"].to_pylist(), strict=True))
+
+
+def _index_files(out: Folder, parts: list[str]) -> list[str]:
+    return [file.path for part in parts for file in out.files(f"ids/{part}")]
+
+
+def _link(state: State, day: int, other: int) -> None:
+    if other not in state.days[day].linked:
+        state.days[day].linked.append(other)
+
+
+_TIMES: Final = pa.schema([("queue", pa.string()), ("changed_us", pa.int64())])
+
+
+def starts_us(out: Folder, part: str) -> dict[str | None, int]:
+    """Return the time of the first event of each queue in a part of silver; no queue is a queue of its own.
+
+    Args:
+        out: Folder with silver.
+        part: Name of the part.
+    """
+    paths = [file.path for file in out.files(f"silver/{part}")]
+    if not paths:
+        return {}
+    batches = out.scan(paths, _TIMES, _TIMES.names).to_batches()
+    firsts = [_firsts(pa.Table.from_batches([batch])) for batch in batches]
+    found = _firsts(pa.concat_tables(firsts))
+    return dict(zip(found["queue"].to_pylist(), found["changed_us"].to_pylist(), strict=True))
+
+
+def _firsts(events: pa.Table) -> pa.Table:
+    found = events.group_by("queue", use_threads=False).aggregate([("changed_us", "min")])
+    return found.select(["queue", "changed_us_min"]).rename_columns(_TIMES.names)
+
+
+def earliest(one: Mapping[str | None, int], other: Mapping[str | None, int]) -> dict[str | None, int]:
+    """Return the earlier start of each queue."""
+    return {queue: min(have[queue] for have in (one, other) if queue in have) for queue in one.keys() | other}
+
+
+def start_us(starts: Mapping[str | None, int]) -> Column:
+    """Return when the recording of the column `queue` begins.
+
+    Args:
+        starts: The start of each queue.
+    """
+    named = {queue: start for queue, start in starts.items() if queue is not None}
+    return by_queue_name(named, starts.get(None, 0))

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import json
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.task_key import TASK
+from freshq_pipeline.storage.days import DAY_US
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import WindowSpec
+
+
+LIVE: Final = ("PENDING", "TAKEN")
+# Ids are unique within a queue only. What differs more comes first: sorting compares that.
+TASK: Final = ("task_id", "queue")
+
+
+def same_task(one: DataFrame, other: DataFrame, *more: str) -> Column:
+    """Return the condition of a join that rows are of the same task; no queue is a queue of its own.
+
+    Args:
+        one: Has the columns of `TASK`.
+        other: Likewise.
+        more: Further columns that must be equal.
+    """
+    return reduce(Column.__and__, (one[name].eqNullSafe(other[name]) for name in (*TASK, *more)))
+
+
+def by_queue_name(values: Mapping[str, int], otherwise: int) -> Column:
+    """Return the value of the queue in the column `queue`.
+
+    Args:
+        values: Values by name of the queue.
+        otherwise: The value of other queues, and of no queue.
+    """
+    if not values:
+        return F.lit(otherwise)
+    # Text that the optimizer turns into a map once: an expression for each of many queues would be slow.
+    known = F.from_json(F.lit(json.dumps(values)), "map<string,bigint>")
+    return F.coalesce(known[F.col("queue")], F.lit(otherwise))
+
 
 MICROS: Final = 1_000_000
 # Times of streams are whole seconds, rounded down.
@@ -177,3 +212,33 @@ def illegal_step() -> Column:
         legal |= (F.col("previous_status") == before) & F.col("status").isin(*after)
     followed = (F.col("change") == "MODIFY") & F.col("previous_status").isNotNull()
     return F.when(followed & ~legal, F.concat_ws(" -> ", "previous_status", "status"))
+
+
+def day_of(moment_us: Column) -> Column:
+    """Return the number of the UTC day of a time."""
+    return F.floor(moment_us / DAY_US).cast("int")
+
+
+def date_of(moment_us: Column) -> Column:
+    """Return the UTC day of a time as a date, which takes much less time to make than its text."""
+    return F.date_from_unix_date(day_of(moment_us))
+
+
+def until_us() -> Column:
+    """Return until when the task waits or is in progress after a step, null if that is open."""
+    return F.least("next_us", F.when(F.col("status") == "PENDING", F.col("deadline_us")))
+
+
+def shed_us() -> Column:
+    """Return when a task that waits after a step is shed without an event, null if it is not."""
+    return F.when(F.col("is_last") & ~F.col("removed") & waits("status"), F.col("deadline_us"))
+
+
+def is_open() -> Column:
+    """Return whether a step is the last of a task that waits without a deadline, or is in progress."""
+    return F.col("is_last") & ~F.col("removed") & F.col("status").isin(*LIVE) & until_us().isNull()
+
+
+def waits(status: str) -> Column:
+    """Return whether a column holds the status of a waiting task."""
+    return F.coalesce(F.col(status) == "PENDING", F.lit(False))

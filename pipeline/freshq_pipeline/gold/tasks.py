@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.fates import NOT_CREATED
-from freshq_pipeline.gold.steps import MICROS, OVER, STREAM_RESOLUTION_US
-from freshq_pipeline.gold.task_key import TASK, same_task
+from freshq_pipeline.gold.steps import MICROS, OVER, STREAM_RESOLUTION_US, TASK, same_task
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pyspark.sql import Column, DataFrame
+
+
+# The violation of a task whose put was not recorded.
+NOT_CREATED: Final = "no creation recorded"
+
 
 _LAST: Final = (
     "status", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",

@@ -16,8 +16,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import MAX_INFLATION, oversized_files
 from freshq_pipeline.ingest.inputs import Damaged, damaged_files, longest_line
 from freshq_pipeline.ingest.sound_files import Sound, write_sound
-from freshq_pipeline.ingest.sources.problems import FUTURE, NO_TASK
-from freshq_pipeline.ingest.sources.registry import canonical, canonical_files
+from freshq_pipeline.ingest.sources import FUTURE, NO_TASK, canonical, canonical_files
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.spark.failures import SPARK_ERRORS
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes

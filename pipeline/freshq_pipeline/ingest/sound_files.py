@@ -1,29 +1,32 @@
 """Sound files of landed events to silver by Arrow: small inputs in this process, others in Spark's workers.
 
-A file is sound if Arrow makes all its events, see `sources.landed_blocks`. Nothing is kept of others: Spark
-reads it, which understands every line, and knows which are unusable.
+A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
+fraction of the time that Spark takes. Spark reads all other files, and says which of their lines are
+unusable.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from heapq import heapreplace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import json
 
-from freshq_pipeline.ingest.blocks import UnboundedError, blocks
-from freshq_pipeline.ingest.inflation import GZIP_SUFFIX
-from freshq_pipeline.ingest.sources.landed_blocks import SCHEMA, canonical_block
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, UnboundedError, blocks
+from freshq_pipeline.ingest.sources import CHANGES, MAX_AHEAD_US, MAX_BEHIND_US, REQUIRED, STATUSES
+from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION, arrow_schema
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US
-from freshq_pipeline.storage.partitions import PARQUET
 from freshq_pipeline.storage.state import silver_path
+from freshq_pipeline.storage.table_files import PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +34,127 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.storage.folder import Folder
+
+
+BROKEN: Final = "_broken"
+EVENT_SCHEMA: Final = arrow_schema(EVENT)
+_RECORD: Final = arrow_schema(
+    {
+        name: kind
+        for name, _, kind in (column.partition(" ") for column in LANDED.split(", "))
+        if name != BROKEN
+    }
+)
+_PARSE: Final = json.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="error")
+_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "not_before")
+_MILLISECONDS: Final = (*_TIMES, "updated")
+# Of greater numbers, microseconds are not exact, and Spark may report an overflow.
+_MAX_MS: Final = 2.0**53 / 1000
+# The first instant of the year 10000, whose folder Spark names in another way.
+_MAX_CREATED_US: Final = 253_402_300_800_000_000
+_SEQUENCE_DIGITS: Final = 40
+# Spark's parser refuses longer numbers.
+MAX_NUMBER_CHARACTERS: Final = 1000
+_LONG_NUMBER: Final = re.compile(rb"[-+.eE\d]{%d}" % MAX_NUMBER_CHARACTERS)
+
+
+def canonical_block(block: bytes) -> pa.Table | None:
+    """Return the canonical events of a block; None if not each of its lines is one usable event.
+
+    Args:
+        block: Whole lines, at least one of them.
+    """
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if not _is_sound(block, lines):
+        return None
+    reading = json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    try:
+        records = json.read_json(pa.BufferReader(block), reading, _PARSE)
+    except pa.ArrowInvalid:
+        return None
+    # Arrow takes any whitespace, or nothing, for the end of a record.
+    if len(records) != lines or not _are_in_range(records):
+        return None
+    events = _event_columns(records)
+    return (
+        pa.table([events[name] for name in EVENT], schema=EVENT_SCHEMA)
+        if _are_usable(records, events)
+        else None
+    )
+
+
+def _is_sound(block: bytes, lines: int) -> bool:
+    """Return whether every line begins and ends as an object, so that Arrow can be asked.
+
+    Arrow crashes on a block that begins with a null.
+    """
+    objects = block.startswith(b"{") and block.removesuffix(b"\n").endswith(b"}")
+    if not objects or block.count(b"}\n{") != lines - 1 or b"\r" in block:
+        return False
+    return _is_utf8(block) and not _has_long_number(block)
+
+
+def _is_utf8(block: bytes) -> bool:
+    if block.isascii():
+        return True
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _has_long_number(block: bytes) -> bool:
+    longest = max(map(len, block.split(b"\n")))
+    return longest > MAX_NUMBER_CHARACTERS and _LONG_NUMBER.search(block) is not None
+
+
+def _are_in_range(records: pa.Table) -> bool:
+    """Return whether all times are numbers of which microseconds are exact; NaN is none."""
+    times = (records[f"{name}_ms"] for name in _MILLISECONDS)
+    return all(pc.all(pc.less(pc.abs(time), _MAX_MS)).as_py() is not False for time in times)
+
+
+def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the columns of the canonical events by name, as `landed.canonical` computes them."""
+    times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in _TIMES}
+    removed = pc.fill_null(pc.equal(records["change"], "REMOVE"), False)  # noqa: FBT003 - the value
+    padded = pc.utf8_lpad(records["sequence"], _SEQUENCE_DIGITS, "0")
+    own = ("event_id", "task_id", "change", "status", "queue", "kind", "lease", "worker", "shed_reason")
+    return (
+        times
+        | {name: records[name] for name in own}
+        | {
+            "sequence": pc.utf8_slice_codeunits(padded, 0, _SEQUENCE_DIGITS),
+            "changed_us": pc.if_else(removed, times["stream_us"], _micros(records["updated_ms"])),
+            "task_group": records["group"],
+            "priority": pc.fill_null(records["priority"], 0),
+            "attempts": pc.fill_null(records["attempts"], 0),
+            "ttl_removal": pc.fill_null(records["ttl_removal"], False),  # noqa: FBT003 - the value
+            "unknown_fields": pa.nulls(len(records), EVENT_SCHEMA.field("unknown_fields").type),
+        }
+    )
+
+
+def _micros(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return milliseconds as whole microseconds, as `json_lines.micros` does."""
+    return pc.floor(pc.add(pc.multiply(milliseconds, 1000.0), 0.5)).cast(pa.int64())
+
+
+def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
+    """Return whether no event has a problem; a null comparison is one."""
+    ahead_us = pc.subtract(events["changed_us"], events["stream_us"])
+    usable = (
+        *(pc.is_valid(events[name]) for name in REQUIRED),
+        pc.less_equal(records["schema_version"], LANDED_VERSION),
+        pc.and_(pc.greater_equal(ahead_us, -MAX_BEHIND_US), pc.less_equal(ahead_us, MAX_AHEAD_US)),
+        pc.is_in(events["status"], pa.array(STATUSES)),
+        pc.is_in(events["change"], pa.array(CHANGES)),
+        pc.and_(pc.greater_equal(events["created_us"], 0), pc.less(events["created_us"], _MAX_CREATED_US)),
+    )
+    every = reduce(pc.and_kleene, usable)
+    return pc.all(every, skip_nulls=False).as_py() is True
+
 
 # Events held in memory before they are written, in a silver file for each day. One has about 250 bytes.
 HELD_BYTES: Final = 64 << 20
@@ -207,7 +331,7 @@ class _Silver:
             path = f"{silver_path(self._part, day)}/{self._name}-{self._files}{PARQUET}"
             batches = events.combine_chunks().to_batches(max_chunksize=ROW_GROUP_ROWS)
             self._out.write_parquet(
-                path, batches, SCHEMA, use_dictionary=list(REPEATED), write_statistics=False
+                path, batches, EVENT_SCHEMA, use_dictionary=list(REPEATED), write_statistics=False
             )
             self.sound.silver.append(path)
         self._files += 1

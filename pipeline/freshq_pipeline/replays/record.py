@@ -1,9 +1,10 @@
-"""The recorded load of each queue, and what it achieved."""
+"""What became of the tasks: in the recording, and if they are served in a replay."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import asdict, dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,13 +15,120 @@ from freshq.model.task import MAX_SECONDS
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import Load
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.replays.counts import Counts, Ending
-from freshq_pipeline.replays.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from freshq_pipeline.replays.grid import Grid
+
+
+class Ending(IntEnum):
+    """How a task ends in every replay that serves it, because it ended so in the recording."""
+
+    SUCCESS = 0
+    FAILURE = 1
+    SHED = 2  # it went stale between two attempts
+    UNKNOWN = 3  # it was still running at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Number of tasks by what became of them up to the end of the recording.
+
+    Attributes:
+        served_in_time: Succeeded by their deadline.
+        served_late: Succeeded after their deadline.
+        failed: Failed.
+        shed: Were shed.
+        pending: Still waited at the end.
+    """
+
+    served_in_time: int
+    served_late: int
+    failed: int
+    shed: int
+    pending: int
+
+    @property
+    def offered(self) -> int:
+        """Number of all these tasks."""
+        return sum(asdict(self).values())
+
+    @classmethod
+    def recorded(cls, rows: pa.Table) -> Counts:
+        """Count rows of the table `tasks`, without those of tasks still in progress."""
+        found = pc.value_counts(rows["outcome"].combine_chunks()).to_pylist()
+        by_outcome = {one["values"]: one["counts"] for one in found}
+        in_time = pc.sum(rows["in_time"]).as_py() or 0
+        late = by_outcome.get("success", 0) - in_time
+        return cls(in_time, late, *(by_outcome.get(name, 0) for name in ("failure", "shed", "pending")))
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How busy the servers were while tasks waited.
+
+    Attributes:
+        servers: Number of servers: the median of the tasks in progress.
+        mean_servers: Mean of the tasks in progress.
+        idle_ratio: Share of the servers' time that was idle.
+        surplus_ratio: Work beyond that of the servers, as a share of their time.
+    """
+
+    servers: int
+    mean_servers: float
+    idle_ratio: float
+    surplus_ratio: float
+
+
+def occupancy(
+    created: NDArray[np.float64],
+    left: NDArray[np.float64],
+    begun: NDArray[np.float64],
+    service: NDArray[np.float64],
+    servers: int | None = None,
+) -> Occupancy:
+    """Return how busy the servers were while tasks waited.
+
+    While tasks wait no server should be idle, so the usual number of tasks in progress is that of the
+    servers. If no task ever waited, it is the maximum of the tasks in progress.
+
+    Args:
+        created: When each task began to wait, in seconds.
+        left: When it stopped waiting, claimed or not.
+        begun: When it was claimed first; NaN if it never was.
+        service: How long it ran from then on.
+        servers: The number of servers; None: estimate it.
+    """
+    served = ~np.isnan(begun)
+    times = np.concatenate([created, left, begun[served], (begun + service)[served]])
+    sizes = [len(created), len(left), served.sum(), served.sum()]
+    waits = np.repeat([1, -1, 0, 0], sizes)
+    works = np.repeat([0, 0, 1, -1], sizes)
+    order = np.argsort(times, kind="stable")
+    waiting, working = np.cumsum(waits[order]), np.cumsum(works[order])
+    spans = np.diff(times[order], append=times[order][-1])
+    weights = np.where(waiting > 0, spans, 0.0)
+    seconds = weights.sum()
+    if seconds <= 0:
+        known = servers or max(1, int(working.max()))
+        return Occupancy(known, float(known), 0.0, 0.0)
+    known = servers or max(1, _median(working, weights))
+    idle, surplus = np.clip(known - working, 0, None), np.clip(working - known, 0, None)
+    return Occupancy(
+        known,
+        mean_servers=float((working * weights).sum() / seconds),
+        idle_ratio=float((idle * weights).sum() / (known * seconds)),
+        surplus_ratio=float((surplus * weights).sum() / (known * seconds)),
+    )
+
+
+def _median(values: NDArray[np.int_], weights: NDArray[np.float64]) -> int:
+    """Return the weighted median."""
+    by_size = np.argsort(values, kind="stable")
+    middle = np.searchsorted(np.cumsum(weights[by_size]), weights.sum() / 2)
+    return int(values[by_size][middle])
+
 
 # Tasks that somebody ended while they waited are no load: cancelled ones, and dead letters that never ran.
 LOAD: Final = "outcome <> 'cancelled' and (outcome <> 'failure' or first_taken_ms is not null)"

@@ -1,4 +1,4 @@
-"""The charts of the report, each of one queue."""
+"""The axes of the charts, and their look: in the page's own colours, as wide as the page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,112 @@ import pandas as pd
 
 from freshq.cli.dashboard.palette import Colour
 from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
-from freshq_pipeline.report import axes
 from freshq_pipeline.report.words import age_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+HEIGHT: Final = 200
+# Pixels that the label of a tick takes.
+TICK_PIXELS: Final = 75
+# Pixels that an entry of a legend takes.
+LEGEND_PIXELS: Final = 130
+TICKS_SECONDS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800),
+    *(3600, 7200, 18_000, 36_000, 86_400, 172_800, 604_800),
+)
+# The shortest time that an axis shows; shorter ones are drawn there.
+SHORTEST_SECONDS: Final = TICKS_SECONDS[0]
+MAX_TICKS: Final = 9
+_IN_WORDS: Final = (
+    "datum.value < 1 ? format(datum.value * 1000, '~r') + ' ms'"
+    " : datum.value < 60 ? format(datum.value, '~r') + ' s'"
+    " : datum.value < 3600 ? format(datum.value / 60, '~r') + ' min'"
+    " : format(datum.value / 3600, '~r') + ' h'"
+)
+_INK: Final = "currentColor"
+# The colour of text and lines is the page's, which is light or dark.
+CONFIG: Final[dict[str, Any]] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": _INK, "titleColor": _INK, "domainColor": _INK, "tickColor": _INK, "gridColor": _INK,
+        "gridOpacity": 0.13, "domainOpacity": 0.4, "tickOpacity": 0.4, "labelFontSize": 11.5,
+        "titleFontSize": 11.5, "titleFontWeight": "normal", "labelOverlap": "greedy",
+    },
+    "legend": {
+        "labelColor": _INK, "titleColor": _INK, "orient": "top", "labelFontSize": 11.5, "titleFontSize": 11.5,
+        "titleFontWeight": "normal", "labelLimit": 260, "gradientLength": 120,
+        "columns": {"expr": f"max(1, floor(width / {LEGEND_PIXELS}))"},
+    },
+}  # fmt: skip
+
+
+def chart(values: list[dict[str, Any]], description: str) -> alt.Chart:
+    """Return an empty chart of rows, as wide as its place on the page.
+
+    Args:
+        values: The rows; they become part of the page, as there is no server to load them from.
+        description: What the chart shows, for screen readers.
+    """
+    return alt.Chart(alt.InlineData(values=values), width="container", height=HEIGHT, description=description)
+
+
+def dressed(drawn: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
+    """Return a chart as Vega-Lite, in the page's look and within the width of its place."""
+    shown: dict[str, Any] = drawn.to_dict()
+    return shown | {"config": CONFIG, "autosize": {"type": "fit-x", "contains": "padding"}}
+
+
+def time_axis(minutes: pd.DataFrame) -> alt.X:
+    """Return the time axis, the same for every chart of a recording."""
+    first, last = minutes["at"].min(), minutes["at"].max() + step_of(minutes)
+    ends = [f"{end:%Y-%m-%dT%H:%M:%SZ}" for end in (first, last)]
+    seconds = (last - first).total_seconds()
+    formats = ((600, "%H:%M:%S"), (86_400, "%H:%M"), (604_800, "%d %b %H:%M"))
+    shown = next((text for below, text in formats if seconds < below), "%d %b")
+    axis = alt.Axis(
+        format=shown, tickCount=alt.ExprRef(f"max(2, floor(width / {TICK_PIXELS}))"), labelFlush=True
+    )
+    return alt.X("at:T", title=None, axis=axis, scale=alt.Scale(type="utc", domain=ends))
+
+
+def step_of(rows: pd.DataFrame) -> pd.Timedelta:
+    """Return the length of a time step."""
+    times = sorted(rows["at"].unique())
+    return pd.Timedelta(times[1] - times[0]) if len(times) > 1 else pd.Timedelta(minutes=1)
+
+
+def count_axis(field: str, title: str = "tasks") -> alt.Y:
+    """Return an axis of whole numbers."""
+    return alt.Y(field, title=title, axis=alt.Axis(format=",d", tickMinStep=1, tickCount=5))
+
+
+def seconds_axis(field: str, title: str, values: pd.Series[float]) -> alt.Y:
+    """Return a logarithmic axis of times in words, from milliseconds to days.
+
+    Args:
+        field: Name of the field.
+        title: Title of the axis.
+        values: What is drawn, in seconds.
+    """
+    shown = values.clip(lower=SHORTEST_SECONDS)
+    least, most = (shown.min(), shown.max()) if len(shown) else (SHORTEST_SECONDS, 1.0)
+    begin = max((tick for tick in TICKS_SECONDS if tick <= least), default=SHORTEST_SECONDS)
+    end = min((tick for tick in TICKS_SECONDS if tick >= most and tick > begin), default=max(most, 2 * begin))
+    ticks = [tick for tick in TICKS_SECONDS if begin <= tick <= end]
+    scale = alt.Scale(type="log", domain=[begin, end], clamp=True, nice=False)
+    axis = alt.Axis(values=_fewer(ticks), labelExpr=_IN_WORDS)
+    return alt.Y(field, title=title, scale=scale, axis=axis)
+
+
+def _fewer(ticks: list[float]) -> list[float]:
+    """Leave out ticks evenly until there are at most `MAX_TICKS`."""
+    step = -(-len(ticks) // MAX_TICKS)
+    return ticks[::step]
+
 
 Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
@@ -35,7 +136,7 @@ MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait"
 
 def _chart(rows: pd.DataFrame, description: str) -> alt.Chart:
     shown = rows.assign(at=rows["at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")) if "at" in rows else rows
-    return axes.chart(json_values(shown), description)
+    return chart(json_values(shown), description)
 
 
 def json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -54,12 +155,12 @@ def fates(minutes: pd.DataFrame, x: alt.X) -> Drawn:
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     shown = [fate for fate in FATES if sums[fate].any()]
     # A step is drawn up to the next one.
-    end = sums.tail(1).assign(at=sums["at"].max() + axes.step_of(sums))
+    end = sums.tail(1).assign(at=sums["at"].max() + step_of(sums))
     sums = pd.concat([sums, end], ignore_index=True)
     ended = sums.melt("at", shown, "fate", "tasks")
     colours = alt.Scale(domain=shown, range=[FATES[fate] for fate in shown])
     bars = _chart(ended, "Tasks that ended over time, by fate").mark_area(interpolate="step-after").encode(
-        x=x, y=axes.tasks("tasks:Q"), color=alt.Color("fate:N", scale=colours, title=None),
+        x=x, y=count_axis("tasks:Q"), color=alt.Color("fate:N", scale=colours, title=None),
     )  # fmt: skip
     put = _chart(sums, "Tasks that were put").mark_line(
         interpolate="step-after", color="currentColor", strokeWidth=1
@@ -81,7 +182,7 @@ def backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> Dra
     in_minute = rows.groupby(["at", "minute_ms", "from"])["count"].sum().reset_index()
     cells = in_minute.groupby(["at", "from"])["count"].max().reset_index()
     cells["age"] = cells["from"].map(dict(zip(ages_seconds, labels, strict=True)))
-    cells["until"] = (cells["at"] + axes.step_of(minutes)).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    cells["until"] = (cells["at"] + step_of(minutes)).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     oldest = labels.index(cells["age"].iloc[cells["from"].argmax()])
     most = int(cells["count"].max())
     scale = alt.Scale(scheme="viridis", type="symlog", domain=[0, most])
@@ -107,7 +208,7 @@ def waits(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
         return None
     frame = pd.DataFrame(rows).astype({"at": "datetime64[ns]"})
     shown: alt.Chart = _chart(frame, "Waits over time").mark_line(point={"size": 12}).encode(
-        x=x, y=axes.seconds("seconds:Q", "wait", frame["seconds"]),
+        x=x, y=seconds_axis("seconds:Q", "wait", frame["seconds"]),
         color=_lines("percentile", [f"p{part * 100:g}" for part in SHARES]),
     )  # fmt: skip
     return shown
@@ -141,7 +242,7 @@ def freshness(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
     if not len(rows):
         return None
     shown: alt.Chart = _chart(rows, "Ages over time").mark_line(point={"size": 12}).encode(
-        x=x, y=axes.seconds("seconds:Q", "age", rows["seconds"]), color=_lines("what", list(names.values())),
+        x=x, y=seconds_axis("seconds:Q", "age", rows["seconds"]), color=_lines("what", list(names.values())),
     )  # fmt: skip
     return shown
 
@@ -175,7 +276,7 @@ def replayed(scenarios: pd.DataFrame) -> list[Drawn]:
 
 def _replayed(rows: pd.DataFrame, measure: str, title: str) -> Drawn:
     if measure == "wait":
-        y = axes.seconds("wait:Q", title, rows["wait"].dropna())
+        y = seconds_axis("wait:Q", title, rows["wait"].dropna())
     else:
         y = alt.Y(f"{measure}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%"))
     capacities = sorted(rows["capacity"].unique())

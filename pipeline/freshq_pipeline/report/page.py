@@ -1,4 +1,4 @@
-"""OUT/report.html: one file that needs no network, for screen and print."""
+"""The look of the page: light and dark, for wide and narrow screens, and for print."""
 
 from __future__ import annotations
 
@@ -13,23 +13,61 @@ import vl_convert
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
-from freshq_pipeline.report import axes, by_second, charts
-from freshq_pipeline.report.by_minute import by_minute
-from freshq_pipeline.report.replay import replay_section
-from freshq_pipeline.report.sections import Page, Section, figures
-from freshq_pipeline.report.shed import shed_section
-from freshq_pipeline.report.style import STYLE
+from freshq_pipeline.report import charts, time_steps
+from freshq_pipeline.report.sections import Page, Section, figures, replay_section, shed_section
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
+from freshq_pipeline.report.time_steps import by_minute
 from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment
 from freshq_pipeline.schemas import OUTCOMES
-from freshq_pipeline.spark.user_cache import cache_folder
-from freshq_pipeline.storage.state import SUMMARY
+from freshq_pipeline.spark.java import cache_folder
+from freshq_pipeline.storage.results import SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq_pipeline.storage.folder import Folder
+
+
+STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1d2329; --paper: #fff; --muted: #56616b; --line: #d9dee3;
+  --wrong: #fdeceb }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ec; --paper: #15191d; --muted: #a3adb6; --line: #38414a; --wrong: #46201d }
+}
+* { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1020px; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--paper); overflow-wrap: anywhere }
+h1 { margin: 0; font-size: 1.5rem } h2 { margin: 2.2rem 0 .3rem; font-size: 1.15rem }
+h3 { margin: .9rem 0 .2rem; font-size: 1rem } p { margin: .3rem 0 } .muted { color: var(--muted) }
+.headline { font-size: 1.15rem; margin: .8rem 0 } .headline b { font-size: 1.6rem }
+.headline div { margin: .3rem 0 }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem;
+  margin: 1.2rem 0 .4rem }
+.figures div { border: 1px solid var(--line); border-radius: 6px; padding: .45rem .7rem }
+.figures b { display: block; white-space: nowrap; font-size: 1.3rem; font-variant-numeric: tabular-nums }
+.wrong { background: var(--wrong); padding: .45rem .7rem; border-radius: 6px }
+.scroll { overflow-x: auto; background:
+    linear-gradient(to right, var(--paper) 40%, transparent) left / 32px 100% no-repeat local,
+    linear-gradient(to left, var(--paper) 40%, transparent) right / 32px 100% no-repeat local,
+    linear-gradient(to right, var(--line), transparent) left / 14px 100% no-repeat scroll,
+    linear-gradient(to left, var(--line), transparent) right / 14px 100% no-repeat scroll }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+.text { text-align: left }
+.tall { max-height: 36rem; overflow-y: auto }
+.tall th { position: sticky; top: 0; background: var(--paper) }
+th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 7rem }
+.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); gap: 1rem }
+.chart { width: 100%; min-width: 0 } section { break-inside: avoid }
+@media (max-width: 600px) { body { margin: 1rem auto } th, td { padding: .2rem .5rem } }
+@media print {
+  :root { color-scheme: light; --ink: #000; --paper: #fff; --muted: #444; --line: #ccc; --wrong: #fdeceb }
+  body { margin: 0; max-width: none; font-size: 11px }
+  .tall { max-height: none }
+}
+"""
+
 
 REPORT: Final = "report.html"
 MAX_ROWS: Final = 20
@@ -138,10 +176,10 @@ def _queues(summary: dict[str, Any]) -> list[Section]:
 def _over_time(tables: Tables, summary: dict[str, Any], recent: str) -> list[Section]:
     """Return the charts over time, in steps of seconds if the recording is short."""
     as_of_ms = summary["as_of_ms"]
-    short = by_second.short_recording(tables, as_of_ms)
+    short = time_steps.short_recording(tables, as_of_ms)
     if short is not None:
-        rows = by_second.by_second(short, as_of_ms)
-        ages_seconds = by_second.AGES_SECONDS
+        rows = time_steps.by_second(short, as_of_ms)
+        ages_seconds = time_steps.SHORT_AGES_SECONDS
         waiting = f"Tasks waiting for their first claim{recent}, by age."
     elif tables.minutes:
         rows = by_minute(tables)
@@ -149,7 +187,7 @@ def _over_time(tables: Tables, summary: dict[str, Any], recent: str) -> list[Sec
         waiting = f"Waiting tasks{recent}, by age."
     else:
         return []
-    x = axes.time(rows)
+    x = charts.time_axis(rows)
     fates = f"Tasks that ended{recent}, and tasks that were put (line)."
     waits = f"Time from the put to the first claim{recent}, at the time of that claim."
     ages = f"Age of the oldest and the newest waiting task{recent}, and the greatest age at a claim."
@@ -167,7 +205,7 @@ def _each(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the chart of each queue that has one."""
     drawn = {str(queue): draw(one) for queue, one in rows.groupby("queue")}
-    return {queue: [axes.dressed(one)] for queue, one in drawn.items() if one is not None}
+    return {queue: [charts.dressed(one)] for queue, one in drawn.items() if one is not None}
 
 
 def _quality(summary: dict[str, Any]) -> Section:

@@ -7,11 +7,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from freshq_pipeline.report.words import cell, heading
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.report import charts
+from freshq_pipeline.report.tables import Sums
+from freshq_pipeline.report.words import (
+    NO_NAME,
+    cell,
+    conclusions,
+    difference,
+    heading,
+    moment,
+    replayed_days,
+)
+from freshq_pipeline.storage.addresses import normalized
+from freshq_pipeline.storage.results import last_replay
+from freshq_pipeline.storage.state import current
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from freshq_pipeline.report.tables import Tables
+    from freshq_pipeline.storage.folder import Folder
+
 
 # Shown even if it is 0 in every row.
 ALWAYS: Final = ("difference", "difference_share", "created", "tasks", "count")
@@ -106,3 +126,102 @@ def figures(values: Mapping[str, Any]) -> str:
     ]
     zeros = [heading(name) for name, value in values.items() if value == 0]
     return f"<div class='figures'>{''.join(boxes)}</div>{_all_zero(zeros)}"
+
+
+_SHED: Final = "Shed, by reason and group"
+_SHED_BY: Final = ("queue", "task_group", "shed_reason")
+# The groups of a queue in its chart: those with the most shed tasks.
+MAX_GROUPS: Final = 20
+
+
+def shed_section(tables: Tables, recent: str) -> Section:
+    """Return the shed tasks as charts, or as a sentence if one is enough.
+
+    Args:
+        tables: The tables.
+        recent: Of which days they are, if not of all.
+    """
+    counts = shed_counts(tables)
+    total = counts["tasks"].sum()
+    if not total:
+        return Section(_SHED, f"No task was shed{recent}.")
+    if len(counts) == 1:
+        reason = counts["shed_reason"].iloc[0]
+        return Section(_SHED, f"{total:,} tasks were shed{recent}, all for the reason {reason!r}.")
+    drawn = {
+        str(queue): [charts.dressed(charts.shed(_largest_groups(one)))]
+        for queue, one in counts.groupby("queue")
+    }
+    return Section(_SHED, f"Tasks that were shed{recent}.", drawn)
+
+
+def shed_counts(tables: Tables) -> pd.DataFrame:
+    """Return the number of shed tasks by queue, group and reason."""
+    counts = Sums(_SHED_BY, {"tasks": "sum"})
+    for paths in tables.tasks.values():
+        for rows in tables.batches("tasks", paths, _SHED_BY[1:], pc.field("outcome") == "shed"):
+            group = pc.fill_null(rows["task_group"], NO_NAME)
+            reason = pc.fill_null(rows["shed_reason"], "unknown")
+            each = pa.array([1] * len(rows), pa.int64())
+            counts.add(pa.table([rows["queue"], group, reason, each], names=[*_SHED_BY, "tasks"]))
+    return counts.rows().to_pandas()
+
+
+def _largest_groups(counts: pd.DataFrame) -> pd.DataFrame:
+    most = counts.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
+    return counts[counts["task_group"].isin(most)]
+
+
+_REPLAY: Final = "Replay under other policies"
+_OLDER: Final = "It is a replay of an earlier run than the tables: of run {run_id}, complete up to {as_of}."
+_CHECKED: Final = (
+    "As a check, the table compares the recording with a replay of the recorded policy; expect the other "
+    "scenarios to be off as far."
+)
+
+
+def replay_section(out: Folder, run_id: str) -> Section | None:
+    """Return the section, None without a replay of the events that the tables are of.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run that the report is of.
+    """
+    try:
+        replay = last_replay(out)
+    except BadInput as error:  # the tables do not need it
+        return Section(_REPLAY, f"There is no chart: {error}.")
+    state = current(out)
+    if replay is None or state is None or normalized(replay["events"]) != normalized(state.events):
+        return None
+    texts = [*conclusions(replay), f"{replayed_days(replay)}.", *_older(replay, run_id)]
+    off = [one["check"] for one in replay["queues"] if not one["check"]["within"]]
+    texts += [f"Caution, {difference(check)}." for check in off]
+    notes = f"{_CHECKED} {replay['record']['imputation']}"
+    scenarios = pd.DataFrame(replay["scenarios"]).fillna({"queue": NO_NAME})
+    drawn = {
+        str(queue): [charts.dressed(chart) for chart in charts.replayed(one)]
+        for queue, one in scenarios.groupby("queue")
+    }
+    return Section(_REPLAY, " ".join(texts), drawn, pd.DataFrame(map(_checked, replay["queues"])), notes)
+
+
+def _older(replay: Mapping[str, Any], run_id: str) -> list[str]:
+    if replay["run_id"] == run_id:
+        return []
+    return [_OLDER.format(run_id=replay["run_id"], as_of=moment(replay["as_of_ms"]))]
+
+
+def _checked(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the check of a queue as a row of a table."""
+    check, record = one["check"], one["record"]
+    return {
+        "queue": NO_NAME if one["queue"] is None else one["queue"],
+        "policy": check["policy"],
+        "servers": record["servers"],
+        "in time, recorded": check["served_in_time_recorded"],
+        "in time, replayed": check["served_in_time_replayed"],
+        "difference_share": check["difference_ratio"],
+        "not ended, left out": record["running"],
+        "runs drawn": record["service_times_imputed"],
+    }

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshq_pipeline.report.words import NO_NAME
-from freshq_pipeline.schemas import BY_DAY, TABLES
-from freshq_pipeline.storage.arrow_schema import arrow_schema
-from freshq_pipeline.storage.partitions import FOLDERS, newest_days, place, published_paths
+from freshq_pipeline.schemas import BY_DAY, TABLES, arrow_schema
+from freshq_pipeline.storage.table_files import FOLDERS, newest_days, place, published_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

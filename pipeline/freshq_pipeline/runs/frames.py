@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.published import read_table
 from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.session import session_beside
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import manifest_path, published_paths
 from freshq_pipeline.storage.state import current
+from freshq_pipeline.storage.table_files import manifest_path, published_paths, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path

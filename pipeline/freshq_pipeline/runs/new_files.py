@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.silver_days import read_days
-from freshq_pipeline.gold.starts import earliest, starts_us
+from freshq_pipeline.gold.silver_days import earliest, read_days, starts_us
 from freshq_pipeline.ingest.silver import ingest, most_frequent, write_silver
 from freshq_pipeline.storage.days import Day, number
 from freshq_pipeline.storage.state import silver_path

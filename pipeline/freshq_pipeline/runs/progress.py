@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
     from pyspark.sql import SparkSession
     from rich.console import Console
+
 
 # The parts of a run, in order, as they are shown.
 PARTS: Final = {
@@ -102,3 +105,26 @@ def spark_work(spark: SparkSession) -> dict[str, Any]:
         return {"total": None, "done": ""}
     completed = sum(stage.numCompletedTasks for stage in found)
     return {"total": total, "completed": completed, "done": f"{completed} of {total}"}
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Measures the parts of a run.
+
+    Attributes:
+        begun: Called with the name of each part when it begins.
+        seconds: Duration of each part, by name.
+    """
+
+    begun: Callable[[str], None] = lambda _name: None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure the duration of a block."""
+        self.begun(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.perf_counter() - start, 3)

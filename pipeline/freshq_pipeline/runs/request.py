@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.storage.catalogs import CatalogName
+from freshq_pipeline.storage.addresses import check_no_pattern
 from freshq_pipeline.storage.days import check_days, number
-from freshq_pipeline.storage.patterns import check_no_pattern
 from freshq_pipeline.storage.recording import IndexLag, recorded_index_lag
+from freshq_pipeline.storage.registration import CatalogName
 
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder

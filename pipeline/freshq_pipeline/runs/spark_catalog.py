@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput, NotRegistered
-from freshq_pipeline.gold.published import read_table
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
-from freshq_pipeline.storage.partitions import paths_of
+from freshq_pipeline.storage.table_files import paths_of, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

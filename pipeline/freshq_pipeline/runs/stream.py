@@ -16,12 +16,11 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.batch import copy_last, execute_plan, finish_last, plan
-from freshq_pipeline.runs.stopwatch import Stopwatch
+from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.one_run import only_run
-from freshq_pipeline.storage.state import check_current
+from freshq_pipeline.storage.state import check_current, only_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

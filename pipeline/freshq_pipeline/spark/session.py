@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.spark.class_archive import class_archive, java_program
-from freshq_pipeline.spark.java import java_home
+from freshq_pipeline.spark.java import class_archive, java_home, java_program, submitted
 from freshq_pipeline.spark.tuning import LARGE, QUICK_JAVA, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-cluster\[.+\]")
@@ -74,11 +74,6 @@ logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 """
-
-
-def submitted() -> bool:
-    """Return whether spark-submit started this process; it then decides where Spark runs."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager

@@ -1,11 +1,13 @@
-"""Addresses of files, as Spark and PyArrow expect them."""
+"""Addresses of files, as Spark and PyArrow expect them. Needs neither, so that `--help` does not."""
 
 from __future__ import annotations
 
 import os
 import re
+from typing import Final
 
-from freshq_pipeline.spark.session import submitted
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.spark.java import submitted
 
 
 def for_pyarrow(address: str) -> str:
@@ -24,3 +26,23 @@ def for_pyarrow(address: str) -> str:
 def normalized(address: str) -> str:
     """Return an address such that two spellings of the same file are equal."""
     return re.sub("/+", "/", address.removeprefix("file:").replace("s3a:", "s3:", 1))
+
+
+# Spark takes an address with one of these for a pattern.
+_PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+
+
+def check_no_pattern(name: str, address: str) -> None:
+    """Check that Spark takes an address as it is.
+
+    Args:
+        name: What the address is of, for the error.
+        address: The address.
+
+    Raises:
+        BadInput: If it has a character of patterns.
+    """
+    found = _PATTERN.search(address)
+    if found is not None:
+        msg = f"{name}: {address} has {found.group()!r}, which Spark takes for a pattern; rename it"
+        raise BadInput(msg)

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 from freshq_pipeline.schemas import BY_DAY
-from freshq_pipeline.storage.partitions import FOLDERS, columns_with_day
+from freshq_pipeline.storage.table_files import FOLDERS, columns_with_day
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

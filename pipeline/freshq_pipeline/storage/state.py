@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from freshq_pipeline.errors import BadInput, Overtaken, Unfinished
+from freshq_pipeline.errors import BadInput, Overtaken, PipelineError, Unfinished
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
-from freshq_pipeline.storage.links import has_links, link_tables, show_tables, spare_tables
-from freshq_pipeline.storage.partitions import (
+from freshq_pipeline.storage.results import SUMMARY
+from freshq_pipeline.storage.table_files import (
     FILES,
     INTERNAL,
     PARQUET,
     PUBLISHED,
+    has_links,
+    link_tables,
     manifest_path,
     paths_of,
     published_paths,
+    show_tables,
+    spare_tables,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.registration import Registry
 
+
 POINTER: Final = "_current.json"
-SUMMARY: Final = "summary.json"
-# The last replay.
-REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 9
@@ -310,3 +315,50 @@ def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None
 def silver_path(part: str, day: int) -> str:
     """Return the path of a day in a part of silver, below the output folder."""
     return f"silver/{part}/day={iso(day)}"
+
+
+# The end of the process releases the lock, however it ends. So the file stays.
+LOCK: Final = "_run.lock"
+
+
+@contextmanager
+def only_run(out: Folder, *, wait: bool = False) -> Iterator[None]:
+    """Let no other run work in an output folder on a disk meanwhile; a bucket has no locks.
+
+    Args:
+        out: The output folder; created if needed.
+        wait: Whether to wait for the end of another run.
+
+    Raises:
+        PipelineError: If another run works there, and `wait` is false.
+    """
+    file = out.on_disk(LOCK)
+    if file is None:
+        yield
+        return
+    is_new = not out.exists()
+    with _locked(out, file, wait=wait):
+        try:
+            yield
+        finally:
+            # A run that fails before it writes leaves no folder.
+            if is_new and list(file.parent.iterdir()) == [file]:
+                file.unlink()
+                file.parent.rmdir()
+
+
+def _locked(out: Folder, file: Path, *, wait: bool) -> BinaryIO:
+    """Return the locked file; to close it is to release the lock."""
+    while True:
+        out.make("")
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            lock = opened.enter_context(file.open("ab"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                msg = f"out: another run works in {out.uri}; run again after its end"
+                raise PipelineError(msg) from error
+            # Otherwise another run deleted the file before it was locked here.
+            if os.path.samestat(file.stat(), os.fstat(lock.fileno())):
+                opened.pop_all()
+                return lock

@@ -1,0 +1,417 @@
+"""Records of each format to canonical events, all DataFrame -> DataFrame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from freshq_pipeline.schemas import EVENT, EXPORT, LANDED, LANDED_VERSION, STREAMS, Format
+from freshq_pipeline.storage.addresses import normalized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# Not an error: the table also holds the queue's own records, and may hold other items.
+NO_TASK: Final = "no task"
+BROKEN: Final = "not a JSON record"
+FUTURE: Final = "future schema version"
+OTHER_TABLE: Final = "record of another table"
+STATUSES: Final = ("PENDING", "TAKEN", "SUCCESS", "FAILURE", "CANCELLED", "SHED")
+CHANGES: Final = ("INSERT", "MODIFY", "REMOVE", "SNAPSHOT")
+# A worker's clock that is further ahead of the stream's is wrong, and would move the end of the recording:
+# whatever waits would count as shed.
+MAX_AHEAD_US: Final = 86_400_000_000
+AHEAD: Final = "changed more than a day after it was recorded"
+# A clock that was never set may begin in 1970. A task that waited since then would have a row of `minutes`
+# for each minute. A shorter time may be true: an application may change a record long after its task ended.
+MAX_BEHIND_US: Final = 10 * 365 * 86_400_000_000
+BEHIND: Final = "changed more than ten years before it was recorded"
+REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
+
+
+def first_problem(*conditions: tuple[Column, str]) -> Column:
+    """Return the text of the first true condition, null if all are false."""
+    return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
+
+
+def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
+    """Return the conditions under which a canonical event is unusable, each with its reason.
+
+    Args:
+        event: Columns of the event by name.
+    """
+    missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
+    return [
+        *missing,
+        (event["changed_us"] > event["stream_us"] + MAX_AHEAD_US, AHEAD),
+        (event["changed_us"] < event["stream_us"] - MAX_BEHIND_US, BEHIND),
+        (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
+        (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),
+    ]
+
+
+def in_order(event: dict[str, Column]) -> list[Column]:
+    """Return the columns of a canonical event, in the types and order of the schema."""
+    return [event[name].cast(kind).alias(name) for name, kind in EVENT.items()]
+
+
+# The boundary of two records without a delimiter. Quotation marks inside JSON strings are escaped, so it
+# cannot match within a value.
+BOUNDARY: Final = r'(?<=\})\s*(?=\{\s*"[A-Za-z])'
+CORRUPT: Final = {"columnNameOfCorruptRecord": "_broken"}
+
+
+def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """Return the lines of files, each with the name of its file."""
+    return spark.read.text(list(files)).select("value", _file())
+
+
+def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str | None) -> list[str]:
+    """Return the files in which some line may hold several records, no object, or one with unknown fields.
+
+    Searching for adjacent braces and for names is much cheaper than splitting and parsing every line.
+
+    Args:
+        spark: The session.
+        files: Addresses of the files.
+        unknown_name: Pattern of the names of unknown fields; None if they do not matter.
+    """
+    # Of an array Spark's reader makes a record for each element, and it skips lines of whitespace. Line by
+    # line, each of these is one unusable record, unless it is empty.
+    irregular = _several() | ~F.col("value").startswith("{")
+    if unknown_name is not None:
+        irregular |= F.col("value").rlike(unknown_name)
+    # Adding the file name to the matching lines only halves the time.
+    found = spark.read.text(list(files)).where(irregular).select(_file()).distinct()
+    return sorted(row["file"] for row in found.collect())
+
+
+def _file() -> Column:
+    return F.col("_metadata.file_path").alias("file")
+
+
+def _several() -> Column:
+    return F.col("value").contains("}{") | F.col("value").contains("} {")
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Return a pattern of some names, which compares each character only once."""
+    by_first = groupby(sorted(names), key=lambda name: name[:1])
+    parts = [first + one_of(name[1:] for name in same) if first else "" for first, same in by_first]
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+
+
+def records(lines: DataFrame) -> DataFrame:
+    """Return a row for each record of each line, without empty lines.
+
+    By default Firehose puts no delimiter between records; Spark reads only the first JSON object of a line.
+    """
+    parts = F.when(_several(), F.split("value", BOUNDARY)).otherwise(F.array("value"))
+    kept = [name for name in lines.columns if name != "value"]
+    return lines.where(F.trim("value") != "").select(*kept, F.explode(parts).alias("value"))
+
+
+def parsed(lines: DataFrame, schema: str) -> DataFrame:
+    """Return the records parsed into `r`; `r._broken` has the text of a record that is not valid JSON."""
+    kept = [name for name in lines.columns if name != "value"]
+    return records(lines).select(*kept, F.from_json("value", schema, CORRUPT).alias("r"), "value")
+
+
+def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
+    """Return the records of files with one record per line, as `parsed` does but without `value`.
+
+    Spark's JSON reader parses bytes, which takes half as long as decoding them to text first.
+    """
+    reader = spark.read.schema(schema).options(**CORRUPT)
+    rows = reader.json(list(files))
+    return rows.select(_file(), F.struct(*rows.columns).alias("r"))
+
+
+def micros(milliseconds: Column) -> Column:
+    """Return milliseconds as whole microseconds."""
+    # Adding a half and rounding down is exact for times within centuries of now, and faster than round().
+    return F.floor(milliseconds * 1000 + 0.5).cast("bigint")
+
+
+_TIMES: Final = {
+    "created_us": "taskCreated",
+    "put_us": "putAt",
+    "deadline_us": "deadline",
+    "lease_until_us": "leaseUntil",
+    "not_before_us": "notBefore",
+}
+LEASE_DIGITS: Final = 16
+# The name of every attribute of a task, as `freshq.stores.dynamodb.items.encode` writes it.
+OWN: Final = (
+    "attempts", "deadAt", "deadline", "dueAt", "dueShard", "error", "firstClaimAt", "firstDue", "lastClaimAt",
+    "leaseToken", "leaseUntil", "notBefore", "payload", "pendingShard", "priority", "progressFraction",
+    "progressStep", "putAt", "putToken", "requestToken", "result", "shedReason", "taskCreated", "taskGroup",
+    "taskId", "taskKind", "taskQueue", "taskStatus", "taskUpdated", "traceContext", "ttl",
+)  # fmt: skip
+
+
+def _text(image: Column, attribute: str) -> Column:
+    """Return a string attribute."""
+    return image[attribute]["S"]
+
+
+def _number(image: Column, attribute: str, kind: str) -> Column:
+    """Return a number attribute, null if it is not a number."""
+    return image[attribute]["N"].try_cast(kind)
+
+
+def is_task(image: Column) -> Column:
+    """Return whether an image is of a task; only tasks have a status."""
+    return F.coalesce(_text(image, "taskStatus").isNotNull(), F.lit(False))
+
+
+def from_image(image: Column) -> dict[str, Column]:
+    """Return the columns by name, except the ids, the change and its time."""
+    token = _text(image, "leaseToken")
+    names_worker = token.contains(":")
+    return {name: micros(_number(image, attribute, "double")) for name, attribute in _TIMES.items()} | {
+        "status": _text(image, "taskStatus"),
+        "queue": _text(image, "taskQueue"),
+        "task_group": _text(image, "taskGroup"),
+        "kind": _text(image, "taskKind"),
+        "shed_reason": _text(image, "shedReason"),
+        "priority": F.coalesce(_number(image, "priority", "int"), F.lit(0)),
+        "attempts": F.coalesce(_number(image, "attempts", "int"), F.lit(0)),
+        # A digest, as in landed events: who has the token can settle the task.
+        "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
+        "unknown_fields": _unknown_names(image),
+        "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
+    }
+
+
+def _unknown_names(image: Column) -> Column:
+    """Return the names of the other attributes, each without its value; null if there are none.
+
+    The application's own attributes may be secret, so their values are not kept.
+    """
+    names = F.array_except(F.map_keys(image), F.array(*map(F.lit, OWN)))
+    nothing = F.array_repeat(F.lit(None).cast("string"), F.size(names))
+    return F.when(F.size(names) > 0, F.map_from_arrays(names, nothing))
+
+
+# The name of every field of a landed event.
+_KNOWN: Final = tuple(column.split()[0] for column in LANDED.split(", "))
+# A name that is not known, after which the value comes. It also matches names within the values of others,
+# but never a part of a string: the quotation marks in it are escaped.
+_UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!{one_of(_KNOWN)}"\s*:)[^"]*"\s*:'
+
+
+def _unknown_fields() -> Column:
+    """Return the fields of the record `value` that are not known, null if there are none."""
+    every = F.from_json("value", "map<string,string>")
+    unknown = F.map_filter(every, lambda name, _value: ~name.isin(*_KNOWN))
+    return F.when(F.size(unknown) > 0, unknown)
+
+
+def from_landed(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and all columns of the input but `r`.
+
+    Args:
+        rows: Has `r`, the parsed record, and also `value`, its text, if it may have unknown fields.
+    """
+    field = {name: F.col(f"r.{name}") for name in rows.select("r.*").columns}
+    times = {
+        name: micros(field[f"{name.removesuffix('_us')}_ms"])
+        for name in ("stream_us", "created_us", "put_us", "deadline_us", "lease_until_us", "not_before_us")
+    }
+    removed = field["change"] == "REMOVE"
+    event = times | {
+        "event_id": field["event_id"],
+        "task_id": field["task_id"],
+        "change": field["change"],
+        "sequence": F.lpad(field["sequence"], 40, "0"),
+        "changed_us": F.when(removed, times["stream_us"]).otherwise(micros(field["updated_ms"])),
+        "status": field["status"],
+        "queue": field["queue"],
+        "task_group": field["group"],
+        "kind": field["kind"],
+        "priority": F.coalesce(field["priority"], F.lit(0)),
+        "attempts": F.coalesce(field["attempts"], F.lit(0)),
+        "lease": field["lease"],
+        "worker": field["worker"],
+        "shed_reason": field["shed_reason"],
+        "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
+        "unknown_fields": _unknown_fields() if "value" in rows.columns else F.lit(None),
+    }
+    version = field["schema_version"]
+    problem = first_problem(
+        (field["_broken"].isNotNull(), BROKEN),
+        (version.isNull(), "no schema_version"),
+        (version > LANDED_VERSION, FUTURE),
+        *unusable(event),
+    )
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *in_order(event), problem.alias("problem"))
+
+
+TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
+# An epoch time of this century has 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
+MAX_SECONDS: Final = 1e11
+MAX_MILLISECONDS: Final = 1e14
+
+
+def from_streams(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and all columns of the input but `r`.
+
+    Args:
+        rows: Has `r`, the parsed record.
+    """
+    change = F.col("r.dynamodb")
+    before, after = change["OldImage"], change["NewImage"]
+    was, lives = is_task(before), is_task(after)
+    # For a queue, a record that another one had is new.
+    stayed = was & _text(before, "taskQueue").eqNullSafe(_text(after, "taskQueue"))
+    image = F.when(lives, after).otherwise(before)
+    stream_us = epoch_us(
+        change["ApproximateCreationDateTime"], change["ApproximateCreationDateTimePrecision"]
+    )
+    changed_us = micros(_number(after, "taskUpdated", "double"))
+    event = from_image(image) | {
+        "event_id": F.col("r.eventID"),
+        "task_id": F.coalesce(change["Keys"]["taskId"]["S"], _text(image, "taskId")),
+        "change": F.when(~lives, F.lit("REMOVE")).when(stayed, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
+        "sequence": F.lpad(change["SequenceNumber"], 40, "0"),
+        "stream_us": stream_us,
+        "changed_us": F.when(lives, changed_us).otherwise(stream_us),
+        "ttl_removal": _removed_by_ttl(F.col("r.userIdentity")),
+    }
+    problem = first_problem(
+        (F.col("r._broken").isNotNull(), BROKEN),
+        (change.isNull() | F.col("r.eventName").isNull(), "not a change record"),
+        (change["Keys"]["taskId"]["S"].isNull(), OTHER_TABLE),
+        (~was & ~lives, NO_TASK),
+        *unusable(event),
+    )
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *in_order(event), problem.alias("problem"))
+
+
+def epoch_us(time: Column, precision: Column) -> Column:
+    """Return the stream's time of a change, in microseconds.
+
+    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. Where a record does not state
+    its precision, the magnitude of the number decides.
+    """
+    value = time.try_cast("double")
+    stated = F.when(precision == "MICROSECOND", F.lit(1)).when(precision == "MILLISECOND", F.lit(1000))
+    likely = (
+        F.when(value < MAX_SECONDS, F.lit(1_000_000))
+        .when(value < MAX_MILLISECONDS, F.lit(1000))
+        .otherwise(F.lit(1))
+    )
+    return F.floor(value * F.coalesce(stated, likely) + 0.5).cast("bigint")
+
+
+def _removed_by_ttl(identity: Column) -> Column:
+    kind = F.coalesce(identity["type"], identity["Type"])
+    principal = F.coalesce(identity["principalId"], identity["PrincipalId"])
+    return F.coalesce((kind == "Service") & (principal == TTL_PRINCIPAL), F.lit(False))
+
+
+def from_export(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and all columns of the input but `r`.
+
+    An export has no event ids, so the id is a digest of the state.
+
+    Args:
+        rows: Has `r`, the parsed record.
+    """
+    after = F.coalesce(F.col("r.NewImage"), F.col("r.Item"))
+    before = F.col("r.OldImage")
+    lives = is_task(after)
+    image = F.when(lives, after).otherwise(before)
+    task_id = F.coalesce(F.col("r.Keys")["taskId"]["S"], _text(image, "taskId"))
+    # Some exports have {"N": "1746..."} here and some a number; both have the digits.
+    digits = F.regexp_extract(F.col("r.Metadata")["WriteTimestampMicros"], r"(\d{12,})", 1)
+    updated_us = micros(_number(after, "taskUpdated", "double"))
+    written_us = F.coalesce(digits.try_cast("bigint"), updated_us)
+    event = from_image(image)
+    event |= {
+        "task_id": task_id,
+        "change": F.when(lives, F.lit("SNAPSHOT")).otherwise(F.lit("REMOVE")),
+        "sequence": F.lit(None).cast("string"),
+        "stream_us": written_us,
+        "changed_us": F.when(lives, updated_us).otherwise(written_us),
+        "ttl_removal": F.lit(False),
+    }
+    parts = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
+    event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *parts), 256))
+    nothing = F.col("r.Item").isNull() & F.col("r.Keys").isNull() & F.col("r.NewImage").isNull()
+    problem = first_problem(
+        (F.col("r._broken").isNotNull(), BROKEN),
+        (nothing, "not an exported item"),
+        (F.coalesce(task_id, _text(after, "taskId")).isNull(), OTHER_TABLE),
+        (~lives & ~is_task(before), NO_TASK),
+        *unusable(event),
+    )
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *in_order(event), problem.alias("problem"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Schema of a record, its conversion to an event, and the pattern of names that are not in the schema."""
+
+    schema: str
+    canonical: Callable[[DataFrame], DataFrame]
+    unknown_name: str | None = None
+
+
+_SOURCES: Final = {
+    Format.LANDED: _Source(LANDED, from_landed, _UNKNOWN_NAME),
+    Format.STREAMS: _Source(STREAMS, from_streams),
+    Format.KINESIS: _Source(STREAMS, from_streams),
+    Format.EXPORT: _Source(EXPORT, from_export),
+}
+
+
+def canonical(lines: DataFrame, form: Format) -> DataFrame:
+    """Return the canonical events of lines with `problem`, and all columns of the lines.
+
+    Args:
+        lines: Has `value`, the text.
+        form: Format of the lines.
+    """
+    source = _SOURCES[form]
+    return source.canonical(parsed(lines, source.schema))
+
+
+def canonical_files(
+    spark: SparkSession, files: Sequence[str], form: Format, *, scan: bool = True
+) -> DataFrame:
+    """Return the canonical events of files with `problem` and `file`.
+
+    Args:
+        spark: The session.
+        files: Addresses of the files.
+        form: Format of the files.
+        scan: Whether to look first which files need all their lines split. That takes a job of its own, and
+            saves more than half the time of reading the others.
+    """
+    if not scan:
+        return canonical(read_lines(spark, files), form).drop("value")
+    source = _SOURCES[form]
+    known = {normalized(file): file for file in files}
+    # Spark returns file names URL-encoded.
+    found = irregular_files(spark, files, source.unknown_name)
+    split = [known[normalized(unquote(file))] for file in found]
+    whole = sorted(set(files) - set(split))
+    events = []
+    if whole:
+        events.append(source.canonical(read_records(spark, whole, source.schema)))
+    if split:
+        events.append(canonical(read_lines(spark, split), form).drop("value"))
+    return events[0] if len(events) == 1 else events[0].unionByName(events[1])

@@ -1,1 +1,0 @@
-"""Records of one format to canonical events: one module per format, all DataFrame -> DataFrame."""

@@ -1,0 +1,81 @@
+"""The results of a run and of a replay, `summary.json` and `replay.json`. Needs no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq_pipeline.errors import BadInput
+
+if TYPE_CHECKING:
+    from freshq_pipeline.storage.folder import Folder
+
+
+SUMMARY: Final = "summary.json"
+# The last replay.
+REPLAY: Final = "replay.json"
+
+
+NEW: Final = "new_ledger_violations"
+
+
+def without_new(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of the current run as that of a run that found nothing to do."""
+    return summary | {NEW: 0, "queues": [row | {NEW: 0} for row in summary["queues"]]}
+
+
+def with_earlier(summary: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run with the new violations of an earlier one added.
+
+    A later run may have more queues, never fewer.
+    """
+    known = {row["queue"]: row[NEW] for row in earlier["queues"]}
+    queues = [row | {NEW: row[NEW] + known.get(row["queue"], 0)} for row in summary["queues"]]
+    return summary | {NEW: summary[NEW] + earlier[NEW], "queues": queues}
+
+
+# Of the layout of the result.
+REPLAY_VERSION: Final = 2
+_REPLAY_FIELDS: Final = {
+    "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
+    "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
+}  # fmt: skip
+
+
+def keep_replay(out: Folder, result: dict[str, Any]) -> dict[str, Any]:
+    """Write the result of a replay, and return it as it is written."""
+    written = {"version": REPLAY_VERSION} | result
+    out.write_json(REPLAY, written)
+    return written
+
+
+def last_replay(out: Folder) -> dict[str, Any] | None:
+    """Return the result of the last replay, None if there is none.
+
+    Raises:
+        BadInput: If it is not one of this version.
+    """
+    if not out.exists(REPLAY):
+        return None
+    try:
+        kept = out.read_json(REPLAY)
+    except BadInput:
+        kept = None
+    return checked_replay(kept, out.at(REPLAY))
+
+
+def checked_replay(result: Any, place: str) -> dict[str, Any]:
+    """Return the result of a replay.
+
+    Args:
+        result: What was read.
+        place: Where it was read.
+
+    Raises:
+        BadInput: If it is not one of this version.
+    """
+    known = isinstance(result, dict) and result.get("version") == REPLAY_VERSION
+    if not known or not all(isinstance(result.get(name), kind) for name, kind in _REPLAY_FIELDS.items()):
+        msg = f"{place} is no result of this version's replay; run `freshq-pipeline replay` again"
+        raise BadInput(msg)
+    found: dict[str, Any] = result
+    return found

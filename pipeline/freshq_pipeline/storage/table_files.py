@@ -1,0 +1,291 @@
+"""The files of the tables: written aside by a run, moved to where they stay, named in a manifest, and linked.
+
+A file named in a manifest never changes, and outlives the run that wrote the manifest. Each run has a folder
+of hard links to its files, and `OUT/tables` is a symbolic link to the folder of the current run, so that a
+glob matches the files of one run. Buckets and some disks have no links: there, `OUT/tables` has only the
+manifest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.schemas import BY_DAY, TABLES, ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from freshq_pipeline.storage.folder import Folder
+
+
+# Paths below the output folder, by table and day.
+Files: TypeAlias = "dict[str, dict[str, list[str]]]"
+MANIFEST: Final = "manifest.json"
+# Where the files of all kept runs are: those of the tables, and what only the next run reads.
+FILES: Final = "files"
+INTERNAL: Final = "parts"
+# Where the tables of a run are seen: those of the current one below the output folder, others below theirs.
+PUBLISHED: Final = "tables"
+WHOLE: Final = ""
+PARQUET: Final = ".parquet"
+# The columns that name the folders of tables by day.
+FOLDERS: Final = ("day", "queue")
+_DAY: Final = "day="
+
+
+def draft_path(run_id: str, table: str) -> str:
+    """Return where a run writes a table or a part of it."""
+    return f"runs/{run_id}/{table}"
+
+
+def place(table: str) -> str:
+    """Return the folder with the files of a table, of all kept runs, below the output folder."""
+    return f"{FILES if table in TABLES else INTERNAL}/{table}"
+
+
+def manifest_path(run_id: str) -> str:
+    """Return where the manifest of a run is, below the output folder."""
+    return f"runs/{run_id}/{PUBLISHED}/{MANIFEST}"
+
+
+def move_in(
+    out: Folder, run_id: str, table: str, only: Collection[str] | None = None
+) -> dict[str, list[str]]:
+    """Move the files of a table that a run wrote to where they stay, and return them by day.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run.
+        table: Name of the table.
+        only: Move the files of these days, and delete others; None: move all.
+    """
+    draft = draft_path(run_id, table)
+    moved: dict[str, list[str]] = {}
+    for file in out.files(draft):
+        below = file.path.removeprefix(f"{draft}/")
+        *folders, _name = below.split("/")
+        day = _day_of(below)
+        if only is not None and day not in only:
+            continue
+        paths = moved.setdefault(day, [])
+        target = "/".join((place(table), *folders, f"{run_id}-{len(paths):04}{PARQUET}"))
+        out.move(file.path, target)
+        paths.append(target)
+    out.delete(draft)
+    return moved
+
+
+def replaced(known: Files, made: Files, days: Mapping[str, Collection[str] | None]) -> Files:
+    """Return the files of all tables after a run.
+
+    Args:
+        known: Files before the run.
+        made: Files that the run made.
+        days: Days whose files the run replaces, by table; None: all.
+    """
+    after: Files = {}
+    for table, files in made.items():
+        gone = days.get(table)
+        kept = (
+            {} if gone is None else {day: old for day, old in known.get(table, {}).items() if day not in gone}
+        )
+        after[table] = dict(sorted((kept | files).items()))
+    return after
+
+
+def manifest(run_id: str, files: Files) -> dict[str, Any]:
+    """Return the manifest of a run: the files of each table below the output folder."""
+    return {"run_id": run_id, "tables": {table: paths_of(files, table) for table in TABLES}}
+
+
+def published_paths(out: Folder, run_id: str, table: str) -> list[str]:
+    """Return the paths of the files of a table as a run left it.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run.
+        table: Name of the table.
+    """
+    files: list[str] = out.read_json(manifest_path(run_id))["tables"][table]
+    return files
+
+
+def newest_days(paths: list[str], days: int) -> dict[str, list[str]]:
+    """Return the files of a table on the newest days that it has, by day, in the order of time.
+
+    Args:
+        paths: Paths of the files of a table by day.
+        days: How many days.
+    """
+    by_day: dict[str, list[str]] = {}
+    for path in paths:
+        by_day.setdefault(_day_of(path), []).append(path)
+    return {day: by_day[day] for day in sorted(by_day)[-days:]}
+
+
+def _day_of(path: str) -> str:
+    """Return the day of a file of a table, `WHOLE` if the table is not by day."""
+    return next((one.removeprefix(_DAY) for one in path.split("/") if one.startswith(_DAY)), WHOLE)
+
+
+def paths_of(files: Files, table: str) -> list[str]:
+    """Return the paths of all files of a table."""
+    return [path for paths in files.get(table, {}).values() for path in paths]
+
+
+def columns_with_day(table: str) -> dict[str, str]:
+    """Return the columns of a table, with the day that its files are partitioned by."""
+    return TABLES[table] | (dict.fromkeys(FOLDERS, "string") if table in BY_DAY else {})
+
+
+def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) -> DataFrame:
+    """Return a table of a run; tables by day with the column `day`.
+
+    Args:
+        spark: The session.
+        out: The output folder.
+        paths: Paths of its files below the output folder.
+        name: Name of the table.
+    """
+    columns = columns_with_day(name)
+    reader = spark.read.schema(ddl(columns)).option("basePath", out.at(place(name)))
+    return reader.parquet(*(out.at(path) for path in paths)).select(*columns)
+
+
+# How a file system says that it has no links. FAT answers EPERM.
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+# The next link, and what it replaces if that is a folder. Only one run at a time makes them.
+_NEXT: Final = f".{PUBLISHED}.next"
+_LAST: Final = f".{PUBLISHED}.last"
+# The tables of a run that is no longer kept. The next run makes them its own, which saves most links.
+_SPARE: Final = f".{PUBLISHED}.spare"
+
+
+def has_links(out: Folder) -> bool:
+    """Return whether files in a folder can have second names, and links can name folders; tries it."""
+    root = out.on_disk("")
+    if root is None:
+        return False
+    out.make("")
+    with TemporaryDirectory(prefix=".links-", dir=root) as scratch:
+        file = Path(scratch, "file")
+        file.touch()
+        try:
+            os.link(file, file.with_name("second"))
+            file.with_name("link").symlink_to(file.name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+    return True
+
+
+def check_tables(out: Folder) -> None:
+    """Check that nothing else than a run made `OUT/tables`, which the next one replaces.
+
+    Raises:
+        BadInput: If not.
+    """
+    found = out.on_disk(PUBLISHED)
+    if found is None or not os.path.lexists(found):
+        return
+    linked = found.is_symlink()
+    if not (found.readlink().parts[:1] == ("runs",) if linked else (found / MANIFEST).exists()):
+        msg = f"out: {found} is not from a run; move it away, or use another folder"
+        raise BadInput(msg)
+
+
+def link_tables(out: Folder, run_id: str, files: Files) -> None:
+    """Write the manifest of a run, and link to the files that it names from a folder of the run.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run.
+        files: Files of its tables.
+
+    Raises:
+        BadInput: If a file is missing.
+    """
+    named = manifest(run_id, files)
+    target = manifest_path(run_id).removesuffix(f"/{MANIFEST}")
+    root = out.on_disk("")
+    if root is not None and has_links(out):
+        wanted = (path for paths in named["tables"].values() for path in paths)
+        _fill(out, root, target, {path.removeprefix(f"{FILES}/"): path for path in wanted})
+    out.write_json(manifest_path(run_id), named)
+
+
+def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
+    """Let a folder have links to files, and nothing else.
+
+    Args:
+        out: The output folder.
+        root: Where that is on a disk.
+        target: Path of the folder to fill, which does not exist.
+        wanted: Paths of the files, by the path of their link below the folder.
+    """
+    if out.exists(_SPARE):
+        out.make(target.rpartition("/")[0])
+        (root / _SPARE).rename(root / target)
+    below = len(f"{root}/{target}/")
+    found = {f"{folder}/{file}"[below:] for folder, _, files in os.walk(root / target) for file in files}
+    for name in wanted.keys() - found:
+        _link(f"{root}/{wanted[name]}", f"{root}/{target}/{name}")
+    for name in found - wanted.keys():
+        out.delete_files([f"{target}/{name}"])
+        folder = (root / target / name).parent
+        while folder != root / target and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
+
+
+def spare_tables(out: Folder, run_id: str) -> None:
+    """Set the links of a run that is deleted aside for the next run, unless there are some already."""
+    found = out.on_disk(manifest_path(run_id).removesuffix(f"/{MANIFEST}"))
+    if found is not None and found.is_dir() and not out.exists(_SPARE):
+        found.rename(found.parents[2] / _SPARE)
+
+
+def _link(file: str, name: str) -> None:
+    """Give a file a second name, in a folder that is made if needed."""
+    try:
+        os.link(file, name)
+    except FileNotFoundError:
+        if not Path(file).exists():
+            msg = f"out: {file} is missing, which an earlier run wrote; run once with --full-refresh, "
+            msg += "or restore it"
+            raise BadInput(msg) from None
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, name)
+
+
+def show_tables(out: Folder, run_id: str) -> None:
+    """Let `OUT/tables` be the tables of a run, unless it is."""
+    place = out.on_disk(PUBLISHED)
+    if place is not None and has_links(out):
+        _point(out, place, Path(manifest_path(run_id)).parent)
+        return
+    seen = f"{PUBLISHED}/{MANIFEST}"
+    if not out.exists(seen) or out.read_json(seen)["run_id"] != run_id:
+        out.write_json(seen, out.read_json(manifest_path(run_id)))
+
+
+def _point(out: Folder, place: Path, target: Path) -> None:
+    """Replace a link at once; a folder that has its name is from an earlier version, or a copy."""
+    if not place.is_symlink() or place.readlink() != target:
+        if place.is_dir() and not place.is_symlink():
+            check_tables(out)
+            out.delete(_LAST)
+            place.replace(place.with_name(_LAST))
+        draft = place.with_name(_NEXT)
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target)
+        draft.replace(place)
+    out.delete(_LAST)
