@@ -17,7 +17,7 @@ from samcli.cli.types import CfnParameterOverridesType
 
 from freshq import Queue, Reject
 from freshq.aws.producer import parse_load_request
-from freshq.worker.run import load_runner
+from freshq.worker.runner import load_runner
 from tests.support.functions import EVENTS, PROJECT
 from tests.template.test_template import source
 

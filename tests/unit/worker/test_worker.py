@@ -16,7 +16,7 @@ from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import loop, settle
 from freshq.worker.report import LoggingObserver, WorkerState
-from freshq.worker.run import load_runner
+from freshq.worker.runner import load_runner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 

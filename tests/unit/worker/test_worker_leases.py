@@ -14,7 +14,7 @@ from freshq.model.task import handle_of
 from freshq.stores.memory import MemoryStore
 from freshq.worker import leases, loop
 from freshq.worker.leases import LeaseRenewal
-from freshq.worker.run import TaskRuns
+from freshq.worker.run import Phase, TaskRuns
 from freshq.worker.settle import too_late_to_run
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
@@ -82,7 +82,7 @@ class TestLeases:
         done, unsettled, hangs = (runs.begin(claim, clock.now) for claim in queue.claim(3))
         runs.settles(done, frees_slot=True)
         runs.settles(unsettled)
-        unsettled.unsettled = True
+        unsettled.enter(Phase.UNSETTLED)
         clock.advance(15)
         renewal = LeaseRenewal(
             queue, runs, 1.0, 10.0, lambda run, _seconds: overran.append(run.claim.task.task_id)

@@ -15,7 +15,7 @@ from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.report import WorkerState
-from freshq.worker.run import StartedCoroutine, TaskRun, TaskRuns
+from freshq.worker.run import Phase, TaskRun, TaskRuns
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
     FailingStore,
@@ -249,7 +249,7 @@ class TestAtMostOnce:
         renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
         renewal.renew()
         renewal.wait()
-        run.acknowledge()
+        run.enter(Phase.RUNNING_ONCE)
         assert not run.claim.task.cancelled
         run.claim.task.progress(0.5)
 
@@ -273,7 +273,7 @@ def test_a_run_that_is_cancelled_while_its_coroutine_starts_cancels_the_coroutin
     queue.put("work", task_id="a")
     run, answer = TaskRun(queue.claim()[0], 0.0), Future[Any]()
     run.cancel("its task is CANCELLED now")
-    run.await_coroutine(StartedCoroutine(answer, 0.0))
+    run.await_coroutine(answer)
     assert answer.cancelled()
 
 
@@ -321,3 +321,14 @@ def test_a_task_runs_although_an_observer_failed_at_its_claim() -> None:
     with pytest.raises(ZeroDivisionError):
         Worker(queue, lambda _task: None, observer=Failing(), poll_seconds=0.01).run()
     assert known(queue, "a").status is TaskStatus.SUCCESS
+
+
+def test_a_run_that_was_settled_does_not_run_again() -> None:
+    queue = Queue.memory()
+    queue.put("work")
+    run = TaskRun(queue.claim()[0], 0.0)
+    for phase in (Phase.SETTLING, Phase.FREED):
+        run.enter(phase)
+    with pytest.raises(RuntimeError):
+        run.enter(Phase.RUNNING_ONCE)
+    assert run.phase is Phase.FREED

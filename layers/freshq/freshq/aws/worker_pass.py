@@ -15,7 +15,7 @@ from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
-from freshq.worker.run import CoroutineRunner, checked_runner, load_runner
+from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue
     from freshq.worker.report import RunReport
-    from freshq.worker.run import Runner
+    from freshq.worker.runner import Runner
 
 # The part of `settle_seconds` that is kept for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0

@@ -14,7 +14,8 @@ from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle
 from freshq.model.validation import json_copy, json_text
 from freshq.worker.report import Outcome
-from freshq.worker.run import TaskRun, checked_runner, codec_of, instrumented
+from freshq.worker.run import TaskRun
+from freshq.worker.runner import checked_runner, codec_of, instrumented
 from freshq.worker.settle import run_to_end, too_late_to_run
 from freshq.worker.worker import blocking_queue
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Progress
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
-    from freshq.worker.run import Runner
+    from freshq.worker.runner import Runner
 
 # 2026-01-01T00:00:00Z: any moment would do, and a fixed one makes failures repeat.
 DEFAULT_START: Final = 1_767_225_600.0

@@ -17,7 +17,7 @@ from freshq.model.answers import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.worker.crew import OwnLoop, started_on
-from freshq.worker.run import CoroutineRunner, is_async, is_async_generator
+from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,8 @@ from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import CoroutineRunner, SerialCalls, StartedCoroutine, TaskRuns, in_thread
+from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
+from freshq.worker.runner import CoroutineRunner
 from freshq.worker.settle import (
     PendingSettlement,
     completed,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from freshq.worker.limits import StartLimits
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
-    from freshq.worker.run import Runner, TaskRun
+    from freshq.worker.run import TaskRun
+    from freshq.worker.runner import Runner
     from freshq.worker.settle import RunEnd
 
 logger = task_logger(__name__)
@@ -156,13 +158,13 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _settles_late(self) -> bool:
-        runs = [run for run in self._runs.running if run.unsettled]
+        runs = [run for run in self._runs.running if run.phase is Phase.UNSETTLED]
         return any(run.claim.lease_until <= self._queue.now() for run in runs)
 
     def _run(self, run: TaskRun) -> None:
         """Run a task in a thread of the crew, and have it settled."""
         try:
-            if run.acknowledged:
+            if run.is_complete:
                 self._run_once(run)
             else:
                 self._run_and_settle(run)
@@ -172,8 +174,10 @@ class LeaseLoop(WorkLoop):
     def _run_and_settle(self, run: TaskRun) -> None:
         if self._end_request.at_once and run.coroutine is None:
             return  # another worker may have it already: it is given back
-        started = time.monotonic()
-        end = too_late_to_run(self._queue, run.claim) if run.coroutine is None else None
+        end = None
+        if run.coroutine is None:
+            run.began = time.monotonic()
+            end = too_late_to_run(self._queue, run.claim)
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
             self._crew.settle(PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run)))
@@ -183,7 +187,7 @@ class LeaseLoop(WorkLoop):
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.downstream_ok is not None:
             self._limits.ended(downstream_ok=end.downstream_ok)
-        run_seconds = time.monotonic() - _started(run, started)
+        run_seconds = time.monotonic() - run.began
         self._crew.settle(PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _start_coroutine_or_end(self, run: TaskRun) -> bool:
@@ -198,14 +202,16 @@ class LeaseLoop(WorkLoop):
         """Start the coroutine of a task that has one and may run now; return whether it did."""
         if not isinstance(self._runner, CoroutineRunner):
             return False
-        if not run.acknowledged and (self._end_request.at_once or self._config.at_most_once):
-            return False
-        if not run.acknowledged and too_late_to_run(self._queue, run.claim):
+        if not run.is_complete and (
+            self._end_request.at_once
+            or self._config.at_most_once
+            or too_late_to_run(self._queue, run.claim) is not None
+        ):
             return False
         answer = self._runner.start(run.claim.task, self._event_loop)
         if answer is None:
             return False
-        run.await_coroutine(StartedCoroutine(answer, time.monotonic()))
+        run.await_coroutine(answer)
         answer.add_done_callback(lambda _answer: self._returned(run))
         return True
 
@@ -224,7 +230,7 @@ class LeaseLoop(WorkLoop):
     def _runner_of(self, run: TaskRun) -> Runner:
         """Return what runs the task; if a coroutine did, what returns its answer."""
         coroutine = run.coroutine
-        return self._runner if coroutine is None else lambda _task: coroutine.answer.result()
+        return self._runner if coroutine is None else lambda _task: coroutine.result()
 
     def _run_to_end(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
@@ -266,18 +272,19 @@ class LeaseLoop(WorkLoop):
         if outcome is not Outcome.SUCCEEDED:
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
-        run.acknowledge()
+        run.enter(Phase.RUNNING_ONCE)
         if not self._start_coroutine_or_end(run):
             self._crew.start([run])
             with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
                 self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:
-        started = _started(run, time.monotonic())
+        if run.coroutine is None:
+            run.began = time.monotonic()
         ended = ran_once(run.claim, self._runner_of(run))
         self._limits.ended(downstream_ok=ended.downstream_ok)
         outcome = Outcome.SUCCEEDED if ended.error is None else Outcome.FAILED
-        self._settled(run, time.monotonic() - started, ended.error, outcome)
+        self._settled(run, time.monotonic() - run.began, ended.error, outcome)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)
@@ -303,11 +310,11 @@ class LeaseLoop(WorkLoop):
     def _may_give_back(self, run: TaskRun) -> bool:
         """Return whether a task is not done: what is done is settled, or it would run twice."""
         if self._config.at_most_once:  # it runs once it is settled
-            return not run.acknowledged
-        return not run.only_settles
+            return not run.is_complete
+        return run.phase is Phase.RUNNING
 
     def _settles(self) -> bool:
-        return any(run.only_settles for run in self._runs.running)
+        return any(not run.runs for run in self._runs.running)
 
     def _released(self, runs: Sequence[TaskRun]) -> Sequence[object]:
         """Release the claims of runs; return the task or the error of each."""
@@ -316,8 +323,3 @@ class LeaseLoop(WorkLoop):
         is_over = bool(wait([call], GIVE_BACK_SECONDS).done)
         error = call.exception() if is_over else TimeoutError(f"{GIVE_BACK_SECONDS:g} s")
         return [error] * len(runs) if error else call.result()
-
-
-def _started(run: TaskRun, otherwise: float) -> float:
-    """Return when a run started, by the monotonic clock."""
-    return otherwise if run.coroutine is None else run.coroutine.started

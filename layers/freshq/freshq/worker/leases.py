@@ -100,7 +100,7 @@ class LeaseRenewal:
     def _is_too_long(self, run: TaskRun, run_seconds: float) -> bool:
         # During an outage, a run that is done waits for the store, however long it takes.
         limit_seconds = self._max_run_seconds
-        return limit_seconds is not None and run_seconds >= limit_seconds and not run.only_settles
+        return limit_seconds is not None and run_seconds >= limit_seconds and run.runs
 
     def _needs_extension(self, run: TaskRun, now: float) -> bool:
         is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds

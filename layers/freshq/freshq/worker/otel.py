@@ -22,7 +22,7 @@ from freshq.model.task import joined
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
-from freshq.worker.run import CancelledRun
+from freshq.worker.runner import CancelledRun
 from freshq.worker.worker import blocking_queue
 
 with needs("otel"):

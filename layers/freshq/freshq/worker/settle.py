@@ -15,6 +15,7 @@ from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
 from freshq.worker.report import Outcome, log_fields, task_logger
+from freshq.worker.run import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
-    from freshq.worker.run import Runner, TaskRun
+    from freshq.worker.run import TaskRun
+    from freshq.worker.runner import Runner
 
 logger = task_logger(__name__)
 
@@ -169,7 +171,8 @@ def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> l
         if isinstance(answer, Task | LeaseLost):
             each.settled(each.end.outcome_for(answer))
         elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
-            each.run.unsettled, each.problem = True, answer
+            each.run.enter(Phase.UNSETTLED)
+            each.problem = answer
             unanswered.append(each)
         elif len(pending) > 1:
             unanswered += settle_together(queue, [each])

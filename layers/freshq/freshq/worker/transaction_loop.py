@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from freshq.worker.limits import StartLimits
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
-    from freshq.worker.run import TransactionRunner
+    from freshq.worker.runner import TransactionRunner
 
 logger = task_logger(__name__)
 

@@ -14,7 +14,7 @@ from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
-from freshq.worker.run import checked_runner, codec_of, instrumented
+from freshq.worker.runner import checked_runner, codec_of, instrumented
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from freshq.queue.asyncio import AsyncQueue
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerOptions
-    from freshq.worker.run import Runner, TransactionRunner
+    from freshq.worker.runner import Runner, TransactionRunner
 
     Until: TypeAlias = Callable[[], bool] | float | None
 

@@ -22,7 +22,7 @@ from freshq.cli.process import ControlChannel, JsonLines, WorkStatus, end_proces
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing, plain, quoted
 from freshq.feeds.schedules import ARGUMENTS, DEFAULT_CATCH_UP, Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
-from freshq.worker.run import load_object
+from freshq.worker.runner import load_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

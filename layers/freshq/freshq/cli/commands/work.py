@@ -25,7 +25,7 @@ from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.worker.options import WorkerOptions
-from freshq.worker.run import load_runner
+from freshq.worker.runner import load_runner
 from freshq.worker.settle import OUTAGES
 from freshq.worker.worker import Worker
 

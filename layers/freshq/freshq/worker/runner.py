@@ -1,0 +1,273 @@
+"""The function that runs tasks: import it, check it, and make its runs known."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from typing_extensions import override
+
+from freshq.errors import quoted
+from freshq.model.codec import JSON, Codec
+from freshq.model.task import Task
+from freshq.model.telemetry import guarded
+from freshq.worker.report import RUNNING
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+    from types import ModuleType
+
+    from freshq.model.telemetry import RunScope, Telemetry
+    from freshq.queue.base import BaseQueue
+    from freshq.stores.base import Connection
+
+# Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
+Runner: TypeAlias = Callable[[Task], Any]
+# Takes also the SQLAlchemy connection of the transaction that holds the task.
+TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
+
+# Where this package and Python's own modules are: an error names the line of the application that led there.
+NOT_OF_APPLICATIONS: Final = (Path(__file__).parents[1], Path(traceback.__file__).parent)
+
+
+def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:
+    """Import what a name such as ``orders.runner:run`` refers to.
+
+    Args:
+        argument: What the name was given as, for errors.
+        name: The module, and the name in it.
+        advice: What to do if there is no such module, for the error.
+        what: What it should be, such as "function", for the error.
+        example: A name of the right form, for the error.
+
+    Raises:
+        ValueError: One line that names the wrong part and what to do.
+    """
+    module_name, separator, object_name = name.partition(":")
+    if not separator or not module_name or not object_name:
+        msg = f"{argument}: {quoted(name)} is not of the form 'module:{what}', such as {example!r}"
+        raise ValueError(msg)
+    if module_name.endswith(".py") or "/" in module_name:
+        own = f"{Path(module_name).stem}:{object_name}"
+        msg = f"{argument}: {quoted(module_name)} is a file, not a module; write {own!r}, from its folder"
+        raise ValueError(msg)
+    module = _imported(argument, module_name, advice)
+    if not hasattr(module, object_name):
+        near = get_close_matches(object_name, vars(module), 1)
+        hint = f"; is it {near[0]!r}?" if near else ""
+        msg = f"{argument}: module {quoted(module_name)} has no {what} {object_name!r}{hint}"
+        raise ValueError(msg)
+    return getattr(module, object_name)
+
+
+def _imported(argument: str, name: str, advice: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        msg = f"{argument}: module {quoted(name)} cannot be imported ({error})"
+        raise ValueError(f"{msg}; {advice}" if is_absent and advice else msg) from error
+    except Exception as error:
+        msg = f"{argument}: module {quoted(name)} failed when imported, {_origin(error)}"
+        raise ValueError(msg) from error
+
+
+def _origin(error: Exception) -> str:
+    """Return where in the application and how a module failed, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if _is_of_application(frame.filename)), frames[-1])
+    file, line = last.filename, last.lineno
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or file, error.lineno
+    return f"{file}, line {line}: {type(error).__name__}: {error}"
+
+
+def _is_of_application(file: str) -> bool:
+    is_frozen = file.startswith("<frozen ")
+    return not is_frozen and not any(folder in Path(file).parents for folder in NOT_OF_APPLICATIONS)
+
+
+class CoroutineRunner(ABC):
+    """A runner that runs some tasks in coroutines: while they wait, they need no thread.
+
+    Attributes:
+        codec: Encodes what it returns.
+    """
+
+    codec: Codec = JSON
+
+    @abstractmethod
+    def __call__(self, task: Task) -> Any:
+        """Run a task to its end, in this thread."""
+
+    @abstractmethod
+    def has_coroutine(self, task: Task) -> bool:
+        """Return whether a coroutine runs a task, not a thread."""
+
+    @abstractmethod
+    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
+        """Start the coroutine that runs a task.
+
+        Args:
+            task: The task.
+            loop: A loop that runs in another thread; None for the runner's own.
+
+        Returns:
+            The future of its result; None if the task needs a thread, and nothing was started.
+        """
+
+
+def codec_of(queue: BaseQueue, runner: object) -> Codec:
+    """Return the codec for the results of a runner: its own, if it has one, or that of the queue.
+
+    Raises:
+        ValueError: If the queue has one, and handlers could not read what it encodes.
+    """
+    given = getattr(runner, "codec", None)
+    own = given if isinstance(given, Codec) else queue.codec
+    if own is JSON and queue.codec is not JSON:
+        name = type(queue.codec).__name__
+        msg = f"codec: the queue has {name}, and its handlers have none; pass the same to Handlers(codec=...)"
+        raise ValueError(msg)
+    return own
+
+
+def load_runner(name: str, advice: str = "") -> Runner:
+    """Import the function that a name such as ``orders.runner:run`` refers to.
+
+    Args:
+        name: The module and the function.
+        advice: What to do if there is no such module, for the error.
+
+    Raises:
+        ValueError: One line that names the wrong part and what to do.
+    """
+    runner = load_object("runner", name, advice, what="function", example="orders.runner:run")
+    if not callable(runner):
+        module_name, _, object_name = name.partition(":")
+        problem = f"has a {type(runner).__name__}, not a function, as {object_name!r}"
+        msg = f"runner: module {quoted(module_name)} {problem}"
+        raise ValueError(msg)
+    found: Runner = runner
+    return found
+
+
+def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
+    """Return a runner that a worker can call.
+
+    Args:
+        runner: What was given.
+        transaction: Whether it is called with a connection besides the task.
+
+    Raises:
+        ValueError: If it is not callable, cannot take its arguments, or is `async def`, whose coroutine
+            nobody would await.
+    """
+    takes = "a task and a connection" if transaction else "a task"
+    if not callable(runner):
+        msg = f"runner: must be a function that takes {takes}, got {type(runner).__name__}"
+        raise ValueError(msg)
+    if is_async(runner) or is_async_generator(runner):
+        msg = "runner: is an async function; register it with freshq.Handlers, or pass one that is not async"
+        raise ValueError(msg)
+    try:
+        signature = inspect.signature(runner)
+    except (TypeError, ValueError):  # some functions in C have none
+        return runner
+    try:
+        signature.bind(*(object(), object())[: 1 + transaction])
+    except TypeError as error:
+        msg = f"runner: must take {takes}, but its arguments are {signature} ({error})"
+        raise ValueError(msg) from None
+    return runner
+
+
+def is_async(function: Any) -> bool:
+    """Return whether a call makes a coroutine."""
+    # An object with an async `__call__` is not a coroutine function itself.
+    return any(inspect.iscoroutinefunction(each) for each in (function, function.__call__))
+
+
+def is_async_generator(function: Any) -> bool:
+    """Return whether a call makes an asynchronous generator."""
+    return any(inspect.isasyncgenfunction(each) for each in (function, function.__call__))
+
+
+def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
+    """Return a runner that does the same, and whose runs are known to the log and to telemetry.
+
+    Args:
+        runner: Takes a task, and perhaps a connection.
+        telemetry: Receives each run; what it raises is only logged.
+    """
+    telemetry = guarded(telemetry)
+    if isinstance(runner, CoroutineRunner):
+        return InstrumentedCoroutines(runner, telemetry)
+    return partial(_run, runner, telemetry)
+
+
+def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connection: object) -> Any:
+    scope = telemetry.run(task)
+    token = RUNNING.set(scope)
+    try:
+        with scope.current():
+            result = runner(task, *connection)
+    except BaseException as error:
+        scope.end(error)
+        raise
+    finally:
+        RUNNING.reset(token)
+    scope.end(None)
+    return result
+
+
+class InstrumentedCoroutines(CoroutineRunner):
+    """A `CoroutineRunner` whose runs are known to the log and to telemetry, in threads and in coroutines."""
+
+    def __init__(self, runner: CoroutineRunner, telemetry: Telemetry) -> None:
+        self.codec = runner.codec
+        self._runner = runner
+        self._telemetry = telemetry
+
+    @override
+    def __call__(self, task: Task) -> Any:
+        return _run(self._runner, self._telemetry, task)
+
+    @override
+    def has_coroutine(self, task: Task) -> bool:
+        return self._runner.has_coroutine(task)
+
+    @override
+    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
+        if not self._runner.has_coroutine(task):
+            return None
+        scope = self._telemetry.run(task)
+        token = RUNNING.set(scope)
+        try:
+            with scope.current():  # the coroutine begins with a copy of the context of this thread
+                answer = self._runner.start(task, loop)
+        except BaseException as error:
+            scope.end(error)
+            raise
+        finally:
+            RUNNING.reset(token)
+        if answer is not None:
+            answer.add_done_callback(partial(_end, scope))
+        return answer
+
+
+def _end(scope: RunScope, answer: Future[Any]) -> None:
+    cancelled = answer.cancelled()
+    scope.end(CancelledRun("the run was cancelled") if cancelled else answer.exception())
+
+
+class CancelledRun(Exception):
+    """A coroutine was cancelled: the lease of its task is lost, or the worker ends at once."""
