@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -10,7 +11,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -72,7 +72,6 @@ class NewTask(BaseModel):
     kind: Annotated[str, Field(min_length=1)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
     trace_context: str | None = None
-    _payload_text: str = PrivateAttr("")
 
     @field_validator("at", mode="before")
     @classmethod
@@ -95,16 +94,16 @@ class NewTask(BaseModel):
                 raise ValueError(TOO_LARGE.format(size_bytes))  # noqa: TRY301 - named below, as its other errors
             # As every store returns it; the caller cannot change it.
             self.__dict__["payload"] = json_copy(text, self.payload)
+            self.__dict__["payload_text"] = text
         except ValueError as error:
             msg = f"payload: {error}"
             raise ValueError(msg) from error
-        self._payload_text = text
         return self
 
-    @property
+    @cached_property
     def payload_text(self) -> str:
         """The payload as JSON, serialized once for its check and for the stores that keep text."""
-        return self._payload_text or json_text(self.payload)
+        return json_text(self.payload)
 
     @field_validator("trace_context")
     @classmethod
@@ -143,7 +142,7 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
     if not NewTask.__pydantic_complete__:
         _build()
     try:
-        return NewTask.model_validate(dict(arguments))
+        return NewTask.model_validate(arguments if type(arguments) is dict else dict(arguments))
     except ValidationError as error:
         raise ValueError(where + first_problem(error, NewTask)) from None
     except (TypeError, ValueError) as error:

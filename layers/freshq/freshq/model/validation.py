@@ -66,7 +66,7 @@ def json_copy(text: str, value: Any) -> Any:
     Raises:
         ValueError: If JSON would silently change it: a key of a dict that is not a string becomes one.
     """
-    copy = json.loads(text)
+    copy, _end = _DECODER.raw_decode(text)
     # Comparing is fast; only what differs is looked through.
     if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
         where, type_name = found
@@ -93,6 +93,8 @@ def _as_json(value: Any) -> Any:
 _ENCODER: Final = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_json
 )
+
+_DECODER: Final = json.JSONDecoder()
 
 
 def _nested_within(value: Any, levels: int) -> bool:

@@ -7,7 +7,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, defaultdict
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -18,7 +17,7 @@ from typing_extensions import override
 
 from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import claimed, new_token
-from freshq.model.task import Task, TaskStatus
+from freshq.model.task import Task, TaskStatus, changed
 from freshq.stores.base import (
     ConflictError,
     DeadPlace,
@@ -65,7 +64,7 @@ DEAD_PAGE: Final = 100
 
 def copied(task: Task) -> Task:
     """Return a task whose payload the caller may change."""
-    return replace(task, payload=deepcopy(task.payload))
+    return changed(task, payload=deepcopy(task.payload))
 
 
 def when_needed(candidates: Callable[[], Iterator[str]]) -> Iterator[str]:
@@ -531,7 +530,7 @@ class MemoryStore(Store):
             current = self._tasks.get(task.task_id)
             if current is None or not guard.admits(current):
                 raise ConflictError(current)
-            self._store(replace(task, payload=current.payload, group=current.group, queue=current.queue))
+            self._store(changed(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
 
     @override

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import UNHELD, new_token, truncated
-from freshq.model.task import TaskStatus, Verb, advance
+from freshq.model.task import TaskStatus, Verb, advance, changed
 from freshq.stores.base import ConflictError, Guard, place_of, put_over
 from freshq.stores.sql.rows import (
     END_COLUMNS,
@@ -131,7 +130,7 @@ def as_dead_letter(task: Task, problem: str, now: float) -> Task:
     """
     logger.error("task %s of queue %r is a dead letter: %s", task.task_id, task.queue, problem)
     failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(problem), **UNHELD)
-    return replace(failed, request_token=new_token())
+    return changed(failed, request_token=new_token())
 
 
 class ReadStatements(Statements):
