@@ -39,7 +39,7 @@ _THROUGHPUT: Final = "[What bounds it](throughput.md#what-bounds-it)."
 _DISTANCE: Final = "[What bounds it](throughput.md#dynamodb-at-a-distance)."
 _CLOSE: Final = "Close to the capacity chance leaves slots idle that a backlog would fill."
 _CLI: Final = "Most of it is the import of [packages](measurements.md#command-line)."
-_COLD_START: Final = "Most of it is [imports](../deploy.md#cold-starts); of these, {}."
+_COLD_START: Final = "Most of it is [imports](cold-starts.md); of these, {}."
 # So many of the packages that take most of a cold start's imports are named.
 NAMED_IMPORTS: Final = 4
 _DUCKDB: Final = (
@@ -51,7 +51,7 @@ _NIGHT: Final = (
     "Most of it is what Spark takes to start and to plan, whatever it reads "
     "([more](../decisions/0063-fixed-cost-of-a-run.md))."
 )
-_SMALL: Final = "Nearly all of it is Java: loading, compiling, planning ([more](../pipeline.md#speed))."
+_SMALL: Final = "Nearly all of it is Java: loading, compiling, planning ([more](pipeline.md#small-runs))."
 AT_MOST: Final = ("at most", operator.le)
 AT_LEAST: Final = ("at least", operator.ge)
 # The heading of figures that have nothing in common.

@@ -116,23 +116,23 @@ PARTS: Final = {
     ),
     "coldstart": Part(
         "coldstart", "processor time of the functions' cold starts, traced or not", ("coldstart",),
-        3, "deploy.md",
+        3, "contributing/cold-starts.md",
     ),
     "pipeline": Part(
         "pipeline", "the pipeline on 2 million events, beside DuckDB and Polars", ("pipeline",), 10,
-        "pipeline.md",
+        "contributing/pipeline.md",
     ),
     "pipeline-large": Part(
         "pipeline:large_main", "the pipeline on 20 million events, beside DuckDB", ("pipeline_large",), 20,
-        "pipeline.md",
+        "contributing/pipeline.md",
     ),
     "pipeline-nights": Part(
         "pipeline:nights_main", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 15,
-        "pipeline.md",
+        "contributing/pipeline.md",
     ),
     "pipeline-small": Part(
         "pipeline:small_main", "the pipeline on 1,000 events beside a bare PySpark script",
-        ("pipeline_small",), 5, "pipeline.md",
+        ("pipeline_small",), 5, "contributing/pipeline.md",
     ),
 }  # fmt: skip
 

@@ -97,8 +97,8 @@ def telemetry_sections() -> Sections:
     return {("telemetry", "costs"): [Table(head, cells)]}
 
 
-def deploy_page() -> Sections:
-    """Return the sections of docs/deploy.md."""
+def cold_start_page() -> Sections:
+    """Return the sections of docs/contributing/cold-starts.md."""
     result = read("coldstart")
     found, machine = result["figures"], result["machine"]
     text = f"Medians of {found['rounds']} starts in turns, Python {machine['python']}, {machine['system']}:"

@@ -36,14 +36,14 @@ def measurements_page() -> Sections:
 PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
     "benchmarks.md": summary_page,
     "contributing/benchmarks.md": aims_page,
+    "contributing/cold-starts.md": library_pages.cold_start_page,
     "contributing/floor.md": floor_page,
     "contributing/growth.md": growth_page,
     "contributing/measurements.md": measurements_page,
+    "contributing/pipeline.md": pipeline_page,
     "contributing/throughput.md": throughput_page,
     "costs.md": costs_page,
-    "deploy.md": library_pages.deploy_page,
     "overload.md": library_pages.overload_page,
-    "pipeline.md": pipeline_page,
 }
 
 

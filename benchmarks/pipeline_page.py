@@ -1,4 +1,4 @@
-"""The sections of docs/pipeline.md, and the ratios that the aims judge."""
+"""The sections of docs/contributing/pipeline.md, and the ratios that the aims judge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVERSIONS: Final = "- of which inversions"
 
 
 def pipeline_page() -> Sections:
-    """Return the sections of docs/pipeline.md."""
+    """Return the sections of docs/contributing/pipeline.md."""
     large = read("pipeline_large") if is_measured("pipeline_large") else None
     return {
         ("pipeline", "two million"): _two_million(read("pipeline")),
@@ -105,7 +105,7 @@ def _twenty_million(result: Mapping[str, Any] | None) -> list[Block]:
         return [
             Prose(
                 """No file has results of 20 million events yet. [Decision
-                38](decisions/0038-speed-beside-duckdb.md) has the figures of an earlier version."""
+                38](../decisions/0038-speed-beside-duckdb.md) has the figures of an earlier version."""
             )
         ]
     found = result["figures"]
