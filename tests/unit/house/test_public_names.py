@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import subprocess
 import sys
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
 
 import freshq
 import freshq_pipeline
+from tests.support.public_names import declared
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -20,22 +20,12 @@ if TYPE_CHECKING:
 each_package = pytest.mark.parametrize("package", [freshq, freshq_pipeline])
 
 
-def declared(package: ModuleType) -> dict[str, str]:
-    """Return the module of each public name, as type checkers see it."""
-    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    return {
-        alias.name: str(node.module)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
 @each_package
 def test_type_checkers_and_the_interpreter_see_the_same_names(package: ModuleType) -> None:
-    assert declared(package) == package._MODULES
     assert sorted(declared(package)) == sorted(package.__all__)
+    assert {name: import_module(module) for name, module in declared(package).items()} == {
+        name: import_module(getattr(package, name).__module__) for name in package.__all__
+    }
 
 
 @each_package

@@ -10,6 +10,7 @@ from pathlib import Path
 import freshq
 import freshq.testing
 import freshq_pipeline
+from tests.support.public_names import declared
 
 PROJECT = Path(__file__).parents[3]
 DOCS = PROJECT / "docs"
@@ -22,7 +23,7 @@ def test_every_public_name_is_on_a_page() -> None:
     )
     missing = [
         name
-        for name, module in (freshq._MODULES | freshq_pipeline._MODULES).items()
+        for name, module in (declared(freshq) | declared(freshq_pipeline)).items()
         if module not in named and f"{module}.{name}" not in named
     ]
     assert missing == []
@@ -41,7 +42,7 @@ def test_every_public_class_has_an_example() -> None:
                 for name in node.names
             }
     errors = (DOCS / "reference" / "errors.md").read_text("utf-8")
-    public = [*freshq.__all__, *freshq.testing.__all__, *freshq_pipeline.__all__]
+    public = [*declared(freshq), *freshq.testing.__all__, *freshq_pipeline.__all__]
     missing = [name for name in public if name not in used and f"`{name}`" not in errors]
     assert missing == []
     assert len(used) > 45
