@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements check scan docs format lock release soak bench pipeline-package clean
+.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements options check scan docs format lock release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ architecture: setup ## Write docs/contributing/architecture.md: the rooms, and t
 
 sql-statements: setup ## Write docs/contributing/sql: the statements of each dialect, with plans on a million rows (some minutes)
 	@$(BIN)/python -m local.statements
+
+options: setup ## Write the tables of options in docs/reference
+	@$(BIN)/python -m local.option_tables
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from annotated_types import Ge, Le
 from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
@@ -226,6 +227,22 @@ class TestFunctions:
         of_all = {f"FRESHQ_{field.upper()}" for field in QueueSettings.model_fields}  # the archive needs few
         assert ours <= read | of_all, "a variable that nothing reads"
         assert read <= ours, "a setting that no parameter can change"
+
+    def test_parameters_have_the_defaults_and_bounds_of_the_settings(self) -> None:
+        # A lease must outlast TimeoutSeconds.
+        other_defaults = {"LeaseSeconds": 180}
+        known = 0
+        for name, parameter in source()["Parameters"].items():
+            field = WorkerSettings.model_fields.get(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+            if field is None or parameter["Type"] != "Number":
+                continue
+            known += 1
+            bounds = {type(each): each for each in field.metadata}
+            assert parameter["Default"] == other_defaults.get(name, field.default), name
+            assert parameter.get("MaxValue") == (bounds[Le].le if Le in bounds else None), name
+            # CloudFormation has no bound that is not allowed itself.
+            assert parameter["MinValue"] == bounds[Ge].ge if Ge in bounds else parameter["MinValue"] > 0, name
+        assert known >= 20
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]

@@ -38,6 +38,7 @@ DELIVERY_CONFIG: Final = Config(
 LONGEST_DELIVERY_SECONDS: Final = 23.0
 Positive = Annotated[float, Field(gt=0)]
 ZeroOrMore = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Arn = Annotated[str, Field(pattern=r"^arn:")]
 
@@ -71,7 +72,7 @@ class EnvironmentSettings(BaseModel):
         except ValidationError as error:
             problem = problem_of(error)
             name = cls.PREFIX + "_".join(map(str, problem.path)).upper()
-            msg = f"{name}: {problem.message}; set it in the function's environment (template.yaml)"
+            msg = f"{name}: {problem.reason}; set it in the function's environment (template.yaml)"
             raise ValueError(msg) from None
 
 

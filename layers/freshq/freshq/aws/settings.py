@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
+from freshq.aws.environment import Arn, Count, EnvironmentSettings, Share, ZeroOrMore, session
+from freshq.model.storable_options import DynamoDBOptions
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
 from freshq.stores.dynamodb.calls import CLIENT_CONFIG
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueOptions
     from freshq.queue.base import BaseQueue
     from freshq.stores.dynamodb.keyspace import Names
-from freshq.aws.environment import Arn, Count, EnvironmentSettings, Positive, ZeroOrMore, session
 
 
 def dynamodb_client() -> DynamoDBClient:
@@ -26,45 +26,30 @@ def dynamodb_client() -> DynamoDBClient:
     return cast("DynamoDBClient", session().create_client("dynamodb", config=CLIENT_CONFIG))
 
 
-class QueueSettings(EnvironmentSettings):
-    """The queue and its options.
+class QueueSettings(EnvironmentSettings, DynamoDBOptions):
+    """The queue and its options: those of `DynamoDBOptions`, and policies whose parts are settings.
 
     Attributes:
         table: Name of the DynamoDB table.
         attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
             freshq's own. Order, shards and maximum age are then those of the attachment.
         queue_name: Name of the queue in the table.
-        order: Order of service within a priority level.
-        max_age_seconds: Maximum age of a task; an older one is stale.
-        max_attempts: Attempts after which a task that fails becomes a dead letter.
-        lease_seconds: Duration of a lease.
-        retention_seconds: How long a task stays readable after it is over.
-        reserve: Time that must be left before the deadline for a task to be claimed: seconds, or a
-            percentile of the service times such as p90.
         codel_target_seconds: Target of CoDel for the shortest wait, only with order FIFO; 0 for no CoDel.
         max_backlog: Maximum number of claimable tasks; 0 for no limit.
         when_full: What to shed when the backlog is full.
         group_share: Share of a full backlog above which a group is evicted first; 0 for no limit.
         door_multiple: While overloaded, admit this multiple of what is served; 0 for no door.
-        shards: Number of shards of the index of claimable tasks.
         worker_passes: Maximum number of worker passes at a time.
     """
 
     table: Annotated[str, Field(min_length=3)]
     attach_key: str = ""
     queue_name: str = "default"
-    order: Order = Order.LIFO
-    max_age_seconds: Positive = 3600.0
-    max_attempts: Count = 5
-    lease_seconds: Positive = 60.0
-    retention_seconds: ZeroOrMore = 86_400.0
-    reserve: str = "0"
     codel_target_seconds: ZeroOrMore = 0.0
     max_backlog: Annotated[int, Field(ge=0)] = 0
     when_full: WhenFull = WhenFull.DROP_OLDEST
-    group_share: ZeroOrMore = 0.0
+    group_share: Share = 0.0
     door_multiple: ZeroOrMore = 0.0
-    shards: Count = 1
     worker_passes: Count = 1
 
     def names(self, client: DynamoDBClient) -> Names | None:
@@ -77,8 +62,9 @@ class QueueSettings(EnvironmentSettings):
         """
         if not self.attach_key:
             return None
-        from freshq.stores.dynamodb.attached.attach import described_key  # noqa: PLC0415 - likewise
-        from freshq.stores.dynamodb.keyspace import Names  # noqa: PLC0415 - only attached tables need it
+        # Only attached tables need these.
+        from freshq.stores.dynamodb.attached.attach import described_key  # noqa: PLC0415
+        from freshq.stores.dynamodb.keyspace import Names  # noqa: PLC0415
 
         key = described_key(client, self.table, self.attach_key)
         if key.hash.attribute_type != "S":

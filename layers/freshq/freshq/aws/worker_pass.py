@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import Field, Json
 from typing_extensions import override
 
-from freshq.aws.environment import Arn, Count, Positive, ZeroOrMore
+from freshq.aws.environment import Arn, Count, Positive, Share, ZeroOrMore
 from freshq.aws.observability import count, fields, log_transition, logger, measure_seconds, tracer
 from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
@@ -60,10 +60,11 @@ class WorkerSettings(WakeUpSettings):
     limit_highest: Annotated[int, Field(ge=0)] = 0
     limit_window_seconds: Positive = 10.0
     shared_rate_per_second: ZeroOrMore = 0.0
-    retry_fraction: ZeroOrMore = 0.0
-    pass_seconds: Positive = 60.0
-    idle_exit_seconds: Positive = 1.0
-    settle_seconds: Annotated[float, Field(ge=2)] = 30.0
+    retry_fraction: Share = 0.0
+    # With less than 900 s, the longest timeout of a function.
+    pass_seconds: Annotated[float, Field(gt=0, le=800)] = 60.0
+    idle_exit_seconds: Annotated[float, Field(gt=0, le=800)] = 1.0
+    settle_seconds: Annotated[float, Field(ge=2, le=890)] = 30.0
 
     def claiming_seconds(self, remaining_seconds: float) -> float:
         """Return for how long a pass claims tasks.

@@ -10,11 +10,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.checks import without_password
+from freshq.model.storable_options import DynamoDBOptions, StorableOptions
 from freshq.queue.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pydantic import BaseModel
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.model.telemetry import Telemetry
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 Converters = dict[str, "Callable[[str], object]"]
 TELEMETRY: Final = "opentelemetry"
-DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
 # How an address writes whether something is on.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
 DEFAULT_TABLE: Final = "tasks"
@@ -107,16 +108,22 @@ def telemetry_named(name: str) -> Telemetry:
     return OpenTelemetry()
 
 
+def _converters(options: type[BaseModel]) -> Converters:
+    """Return how to read the values of options: numbers here, the others when the queue is opened."""
+    numbers: dict[Any, Callable[[str], object]] = {int: int, float: float}
+    fields = options.model_fields.items()
+    return {name: numbers.get(field.annotation, str) for name, field in fields}
+
+
 # The options that every queue takes, and how to read their values.
 QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
-    "order": str,
-    "max_age_seconds": float,
-    "max_attempts": int,
-    "lease_seconds": float,
-    "retention_seconds": float,
-    "reserve": str,
+    **_converters(StorableOptions),
     "telemetry": telemetry_named,
+}
+DYNAMODB_OPTIONS: Final[Converters] = {
+    **_converters(DynamoDBOptions),
+    **dict.fromkeys(("key", "region", "profile"), str),
 }
 
 

@@ -9,6 +9,7 @@ from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, TableMissing, quoted
 from freshq.model.checks import checked_count
 from freshq.model.options import parse_options
+from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions, StorableOptions
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
 
 RECORD: Final = "freshq#options"
 SHARDS: Final = "shards"
-# The options that can be stored with a queue; the last only on DynamoDB.
-STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 
 
 def storable_names(address: str) -> tuple[str, ...]:
     """Return the names of the options that can be stored with the queue of an address."""
     parsed = Address.parse(address)
     if parsed.backend == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
-        return tuple(option for option in STORABLE if option not in ("order", "shards"))
-    return STORABLE if parsed.backend == "dynamodb" else STORABLE[:-1]
+        return tuple(option for option in StorableOptions.model_fields if option != "order")
+    return tuple((DynamoDBOptions if parsed.backend == "dynamodb" else StorableOptions).model_fields)
 
 
 def storable_options(address: str) -> dict[str, Any]:
@@ -119,8 +118,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     shards = options.get(SHARDS)
     if shards is not None:
-        from freshq.stores.dynamodb.store import MAX_SHARDS
-
         checked_count(SHARDS, shards, MAX_SHARDS)
     known: Any = {option: value for option, value in options.items() if option != SHARDS}
     parse_options(known)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from http import HTTPStatus
 
+LOOPBACK: Final = "127.0.0.1"
 # Such requests come at once or not at all.
 REQUEST_SECONDS: Final = 5.0
 

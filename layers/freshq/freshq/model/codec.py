@@ -159,7 +159,7 @@ def _first_problem(error: ValidationError) -> DoesNotFitError:
     problem = problem_of(error)
     if problem.error_type == UNION_TAG_INVALID:
         return DoesNotFitError(problem.path, f"the tag must be one of {problem.context['expected_tags']}")
-    return DoesNotFitError(problem.path, problem.continued)
+    return DoesNotFitError(problem.path, problem.reason)
 
 
 def holder(lease_token: str | None) -> dict[str, str]:

@@ -6,20 +6,25 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
+from freshq.model.storable_options import StorableOptions
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
 from freshq.model.validation import first_problem
 from freshq.policy.backlog_limit import BacklogLimit
-from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+
+if TYPE_CHECKING:
+    from freshq.policy.order import Order
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
 def _random_name() -> str:
@@ -27,7 +32,7 @@ def _random_name() -> str:
 
 
 class QueueOptions(TypedDict, total=False):
-    """Options by name, as the constructors of `Queue` take them. See `QueueConfig`."""
+    """Options by name, as the constructors of `Queue` take them, for type checkers; see `QueueConfig`."""
 
     name: str
     order: Order | str
@@ -52,11 +57,11 @@ class SqlOptions(QueueOptions, total=False):
     """Also the limits of the connections to a SQL database, as `Queue.sql` takes them.
 
     Attributes:
-        connect_timeout_seconds: How long to wait for a connection. None: 5 s, less if leases are short.
-        answer_timeout_seconds: Likewise for an answer, and for a free connection. None: 15 s, or less.
-        lock_timeout_seconds: How long a statement waits for a lock. None: 5 s, or less.
-        max_connections: Maximum number of connections of this process, by default 10.
-        durable: Whether SQLite waits for the disk at each commit, by default it does.
+        connect_timeout_seconds: Maximum wait for a connection. None: 5 s, or less if leases are short.
+        answer_timeout_seconds: Maximum wait for an answer or a free connection. None: 15 s, or less.
+        lock_timeout_seconds: Maximum wait of a statement for a lock. None: 5 s, or less.
+        max_connections: Maximum number of connections of this process; 10 by default.
+        durable: Whether SQLite waits for the disk at each commit; it does by default.
     """
 
     connect_timeout_seconds: float | None
@@ -66,66 +71,55 @@ class SqlOptions(QueueOptions, total=False):
     durable: bool
 
 
-class QueueConfig(BaseModel):
-    """Options of a queue.
-
-    Attributes:
-        name: Several queues with different names can share a table.
-        order: Order of service within each line.
-        max_age_seconds: Age at which a task is stale, unless its own max age is shorter.
-        max_attempts: Attempts after which a task that fails becomes a dead letter.
-        lease_seconds: Time until a lease expires, unless it is extended.
-        retention_seconds: How long a task stays readable, and its id taken, after it is over.
-        backoff: Delay between attempts.
-        reserve: Time that must be left before the deadline when a task is claimed: seconds, or a running
-            percentile of the service times, such as "p90".
-        codel: Shed tasks that waited long while every wait is long; only with order FIFO.
-        backlog: Bound on the number of waiting tasks, and which to shed when it is reached.
-        door: Reject new tasks beyond a multiple of the served rate.
-        worker_name: Prefix of this process's lease tokens, so that the change stream shows who held a
-            task; random by default.
-        clock: Returns the time in seconds since the Unix epoch; by default the store's time. A clock that
-            is passed is used as it is.
-        rng: Source of jitter.
-        codec: Turns payloads and results into JSON values; by default that of `kinds`, or `JsonCodec`. Tasks
-            have payloads and results as they are stored.
-        kinds: The kinds of messages that it takes, `Handlers`: a put of another kind, or of a payload that
-            does not fit, is refused. None: any.
-        telemetry: Receives every verb and every run of a worker, such as `OpenTelemetry()`; by default
-            nothing does.
-    """
+class QueueConfig(StorableOptions):
+    """Options of a queue: those that can be stored with it, and those that only a program can give."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
+        defer_build=False,
     )
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "default"
-    order: Annotated[Order, Field(strict=False)] = Order.LIFO
-    max_age_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 3600.0
-    max_attempts: Annotated[int, Field(ge=1)] = 5
-    lease_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 60.0
-    retention_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 86_400.0
-    backoff: Backoff = Backoff()
-    reserve: ReserveRule = ReserveRule()
-    codel: CodelRule | None = None
-    backlog: BacklogLimit | None = None
-    door: Door | None = None
-    worker_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = Field(
-        default_factory=_random_name
+    name: Name = Field("default", description="Name of the queue: several can share a table.")
+    backoff: Backoff = Field(Backoff(), description="Delay between attempts.")
+    codel: CodelRule | None = Field(
+        None, description="Shed tasks that waited long while every wait is long. Only with order FIFO."
     )
-    clock: Callable[[], float] = time.time
-    # Jitter only spreads retries; it needs no secure source.
-    rng: random.Random = Field(default_factory=random.Random)
-    codec: Codec = JSON
-    kinds: Kinds | None = None
-    telemetry: Telemetry = Telemetry()
-
-    @field_validator("reserve", mode="before")
-    @classmethod
-    def _written_reserve(cls, value: object) -> object:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            return value
-        return ReserveRule.parse(str(value))
+    backlog: BacklogLimit | None = Field(
+        None, description="Maximum number of waiting tasks, and which ones to shed when it is reached."
+    )
+    door: Door | None = Field(
+        None, description="While overloaded, reject new tasks beyond a multiple of the served rate."
+    )
+    worker_name: Name = Field(
+        default_factory=_random_name,
+        description="Prefix of the lease tokens of this process, so that the change stream shows who held a "
+        "task. Random by default.",
+    )
+    clock: Callable[[], float] = Field(
+        time.time,
+        description="Returns the time in seconds since the Unix epoch. By default the store's time; a clock "
+        "that is passed is used as it is.",
+    )
+    rng: random.Random = Field(default_factory=random.Random, description="Source of jitter.")
+    codec: Codec = Field(
+        JSON,
+        description="Turns payloads and results into JSON values. By default the codec of `kinds`, or "
+        "`JsonCodec`. A `Task` has its payload and result as they are stored.",
+    )
+    kinds: Kinds | None = Field(
+        None,
+        description="Kinds of messages that the queue takes, as `Handlers`: a put of another kind, or of a "
+        "payload that does not fit, is refused. By default the queue takes any.",
+    )
+    telemetry: Telemetry = Field(
+        Telemetry(),
+        description="Receives every verb and every run of a worker, such as `OpenTelemetry()`. By default "
+        "nothing does.",
+    )
 
     @field_validator("codec", mode="before")
     @classmethod

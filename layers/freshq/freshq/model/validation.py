@@ -177,9 +177,10 @@ class Problem(NamedTuple):
         return self.error_type == "extra_forbidden"
 
     @property
-    def continued(self) -> str:
+    def reason(self) -> str:
         """The message as it follows a colon."""
-        return self.message[0].lower() + self.message[1:]
+        message = self.message.removeprefix("Value error, ")
+        return message[0].lower() + message[1:]
 
 
 def problem_of(error: ValidationError) -> Problem:
@@ -199,10 +200,8 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     field = plain(problem.field) or "input"
     if problem.is_unknown_field:
         return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
-    message = problem.message.removeprefix("Value error, ")
-    if problem.error_type == "value_error" and (not problem.path or message.startswith(f"{field}: ")):
-        return message  # from a check that names the fields itself
-    message = message[0].lower() + message[1:]
+    if problem.error_type == "value_error" and (not problem.path or problem.reason.startswith(f"{field}: ")):
+        return problem.reason  # from a check that names the fields itself
     shown = field not in ("payload", "input")
     given = repr(error.errors(include_url=False)[0]["input"]) if shown else ""
-    return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")
+    return f"{field}: {problem.reason}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

@@ -330,7 +330,7 @@ def _parse(file: Path, number: int, line: str) -> Arrival:
         return Arrival.model_validate_json(line)
     except ValidationError as error:
         problem = problem_of(error)
-    message = problem.continued
+    message = problem.reason
     if problem.is_unknown_field:
         message = f"unknown field; known are {', '.join(Arrival.model_fields)}"
     msg = f"{file}, line {number}: " + (f"{problem.field}: " if problem.path else "") + message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self, TypedDict
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Options by name, as `Worker` takes them; `WorkerConfig` describes them."""
+    """Options by name, as `Worker` takes them, for type checkers; see `WorkerConfig`."""
 
     concurrency: int
     rate_per_second: float | None
@@ -34,48 +34,74 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class WorkerConfig(BaseModel):
-    """Options of a worker.
-
-    Attributes:
-        concurrency: Maximum number of tasks that this worker runs at a time.
-        rate_per_second: Maximum number of tasks that this worker starts per second; None for no limit.
-        limit: Maximum number of tasks that all workers of the queue run at a time, fixed or adapted to the
-            downstream's push-back; None for no limit.
-        shared_bucket: Rate at which all workers of the queue start tasks; None for no limit.
-        retry_budget: Limits the retries of all workers of the queue. A task that fails without budget
-            becomes a dead letter. None for no limit.
-        poll_seconds: Pause between claims while the queue has too little.
-        idle_exit_seconds: Stop after this time without a task to claim or to run; None: never.
-        drain_seconds: Maximum time to wait for running tasks at the end; None: until they are done.
-        max_run_seconds: Stop extending the lease of a task that runs longer; None: extend it while the
-            task runs.
-        give_up_seconds: End the run with the error if the store does not answer claims for this time; None:
-            wait for as long as it takes.
-        at_most_once: Complete each task before its run, so that it never runs twice. A run that fails, or
-            dies with its process, is not repeated, and its result is not kept.
-        transaction: Hold each task in a database transaction (`Queue.transaction`) instead of a lease. The
-            runner is called with the task and the connection; what it writes through that is committed
-            together with the task's end. SQL only.
-        observer: Receives what happens; None for the log.
-    """
+    """Options of a worker: the only place for their defaults, bounds and help texts."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
-    concurrency: Annotated[int, Field(ge=1)] = 3
-    rate_per_second: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
-    limit: ConcurrencyLimit | None = None
-    shared_bucket: SharedBucket | None = None
-    retry_budget: RetryBudget | None = None
-    poll_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 0.5
-    idle_exit_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
-    drain_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
-    max_run_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
-    give_up_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
-    at_most_once: bool = False
-    transaction: bool = False
-    observer: Observer | None = None
+    concurrency: int = Field(3, ge=1, description="Maximum number of tasks that one process runs at a time.")
+    rate_per_second: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_SECONDS,
+        description="Maximum number of tasks that one process starts per second. No limit by default.",
+    )
+    limit: ConcurrencyLimit | None = Field(
+        None,
+        description="Maximum number of tasks that all workers of the queue run at a time, fixed or adapted "
+        "to push-back from the downstream. No limit by default.",
+    )
+    shared_bucket: SharedBucket | None = Field(
+        None, description="Rate at which all workers of the queue start tasks. No limit by default."
+    )
+    retry_budget: RetryBudget | None = Field(
+        None,
+        description="Limits the retries of all workers of the queue. A task that fails without budget "
+        "becomes a dead letter. No limit by default.",
+    )
+    poll_seconds: float = Field(
+        0.5, gt=0, le=MAX_SECONDS, description="Pause between claims that find too few tasks."
+    )
+    idle_exit_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="End after this time without a task to claim or run. Never by default.",
+    )
+    drain_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Maximum time to wait for running tasks at the end, before their leases are given back. "
+        "By default the wait lasts until the tasks are done.",
+    )
+    max_run_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_SECONDS,
+        description="Stop extending the lease of a task that runs longer, and free its slot. By default the "
+        "lease is extended while the task runs.",
+    )
+    give_up_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="End with the error if the store answers no claim for this time. By default, wait.",
+    )
+    at_most_once: bool = Field(
+        default=False,
+        description="Complete each task before its run, so that it never runs twice. A failed run is not "
+        "repeated, and its result is lost.",
+    )
+    transaction: bool = Field(
+        default=False,
+        description="Hold each task in a database transaction instead of a lease, and call the runner with "
+        "the task and the connection: its writes commit together with the task. SQL only.",
+    )
+    observer: Observer | None = Field(
+        None, description="Receives the events of the run. By default they go to the log."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

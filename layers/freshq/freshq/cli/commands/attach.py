@@ -10,10 +10,12 @@ import typer
 
 from freshq.cli.command import Group, QueueCommand, QueueContext, Yes, parsed
 from freshq.cli.errors import printable
+from freshq.cli.flags import help_of
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
 from freshq.errors import TaskNotFound, needs, quoted
 from freshq.model.checks import checked_count
+from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order
 from freshq.queue.attached import AttachedQueue
 
@@ -27,9 +29,7 @@ Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
 OrderBy = Annotated[
     str | None, typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records, not by time.")
 ]
-Shards = Annotated[
-    int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
-]
+Shards = Annotated[int, typer.Option(help=help_of(DynamoDBOptions, "shards"))]
 Stream = Annotated[
     bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
 ]
@@ -107,7 +107,6 @@ def attach(
             default_client,
             translated,
         )
-        from freshq.stores.dynamodb.store import MAX_SHARDS
         from freshq.stores.dynamodb.table import enable_stream, stream_arn
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)

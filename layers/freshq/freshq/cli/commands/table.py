@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +20,11 @@ from freshq.cli.configuration import (
     store_options,
     stored_options,
 )
+from freshq.cli.flags import with_flags
 from freshq.cli.process import progress_bars
 from freshq.errors import needs
 from freshq.model.checks import without_password
-from freshq.policy.order import Order
+from freshq.model.storable_options import DynamoDBOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,20 +32,6 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.stores.dynamodb.table import TablePlan
 
-OrderOption = Annotated[Order | None, typer.Option("--order", help="Order within a priority level.")]
-MaxAge = Annotated[float | None, typer.Option("--max-age-seconds", help="Age at which a task is stale.")]
-MaxAttempts = Annotated[
-    int | None, typer.Option(help="Attempts after which a task that fails becomes a dead letter.")
-]
-Lease = Annotated[float | None, typer.Option("--lease-seconds", help="Time until a lease expires.")]
-Retention = Annotated[
-    float | None, typer.Option("--retention-seconds", help="How long a task that is over can be read.")
-]
-Reserve = Annotated[
-    str | None,
-    typer.Option(help="Time that must be left when a task is claimed: seconds, or a percentile as p90."),
-]
-Shards = Annotated[int | None, typer.Option(help="Partitions of the index, on DynamoDB.")]
 Forget = Annotated[bool, typer.Option("--forget", help="Delete what is stored.")]
 app = typer.Typer(cls=Group, help="Tables of a new queue, or from a description file.", no_args_is_help=True)
 Url = Annotated[
@@ -62,32 +49,14 @@ CloudFormation = Annotated[
 ]
 
 
-def configure(
-    context: QueueContext,
-    order: OrderOption = None,
-    max_age_seconds: MaxAge = None,
-    max_attempts: MaxAttempts = None,
-    lease_seconds: Lease = None,
-    retention_seconds: Retention = None,
-    reserve: Reserve = None,
-    shards: Shards = None,
-    forget: Forget = False,
-) -> None:
+@with_flags(DynamoDBOptions, dict.fromkeys(DynamoDBOptions.model_fields), show_defaults=False)
+def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
     """Store options with a queue, so that addresses need not repeat them; without any, show them.
 
     Commands read them when they start, `freshq work` included. An option in an address wins. Applications
     pass their own options.
     """
     session = context.session
-    options = {
-        "order": None if order is None else order.value,
-        "max_age_seconds": max_age_seconds,
-        "max_attempts": max_attempts,
-        "lease_seconds": lease_seconds,
-        "retention_seconds": retention_seconds,
-        "reserve": reserve,
-        "shards": shards,
-    }
     given = {name: value for name, value in options.items() if value is not None}
     if forget and given:
         raise ValueError("forget: give either options to store or --forget")

@@ -9,22 +9,22 @@ from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.command import QueueContext, application_imports
-from freshq.cli.commands import supervisor as option
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.errors import exit_status
-from freshq.cli.http_server import HttpResponse, HttpServer
+from freshq.cli.flags import with_flags
+from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.cli.process import ControlChannel, JsonLines, end_process, report_log
 from freshq.errors import StoreError
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
-from freshq.worker.options import WorkerOptions
+from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
 from freshq.worker.settle import OUTAGES
 from freshq.worker.worker import Worker
@@ -37,7 +37,67 @@ if TYPE_CHECKING:
     from freshq.cli.process import ProcessStatus, Reporter
     from freshq.cli.session import Session
     from freshq.queue.base import BaseQueue
+    from freshq.worker.options import WorkerOptions
 
+# The option that makes a process one of a supervisor's.
+SUPERVISED: Final = "--supervised"
+LIMITS: Final = "Limits"
+ENDS: Final = "Ends"
+OPERATION: Final = "Operation"
+# The options of a worker that are flags, with the headings that help lists them under.
+FLAGS: Final = {
+    "concurrency": None,
+    "transaction": None,
+    "at_most_once": None,
+    "rate_per_second": LIMITS,
+    "max_run_seconds": LIMITS,
+    "poll_seconds": LIMITS,
+    "drain_seconds": ENDS,
+    "idle_exit_seconds": ENDS,
+    "give_up_seconds": ENDS,
+}
+RunnerName = Annotated[
+    str, typer.Argument(metavar="MODULE:FUNCTION", help="The runner, such as app:run, in the current folder.")
+]
+LimitLowest = Annotated[
+    int | None,
+    typer.Option(
+        help="Lower bound of the number of tasks that all workers of the queue run at a time.",
+        rich_help_panel=LIMITS,
+    ),
+]
+LimitHighest = Annotated[
+    int | None,
+    typer.Option(
+        help="Upper bound. Between the bounds the limit adapts to push-back from the downstream.",
+        rich_help_panel=LIMITS,
+    ),
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Number of processes. A process that dies is replaced.", rich_help_panel=OPERATION
+    ),
+]
+HealthPort = Annotated[
+    int | None, typer.Option(help="Port of /live and /ready; 0 for a free one.", rich_help_panel=OPERATION)
+]
+HealthHost = Annotated[
+    str,
+    typer.Option(
+        help="Address of the health checks; 0.0.0.0 for probes from outside.", rich_help_panel=OPERATION
+    ),
+]
+StatusSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between two status lines of JSON.", rich_help_panel=OPERATION)
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Show the tasks that would be claimed, and claim none.", rich_help_panel=OPERATION
+    ),
+]
+Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
 # A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
@@ -254,7 +314,9 @@ def _supervise(job: Job, processes: int) -> NoReturn:
     job.session.queue.close()  # each process opens its own connections
     control = ControlChannel()
     reporter = _reporter(job)
-    supervisor = Supervisor(processes, sys.argv[1:], reporter, control)
+    # -P: modules of the folder must not stand in for those of Python.
+    command = [sys.executable, "-P", "-m", "freshq.cli", *sys.argv[1:], SUPERVISED]
+    supervisor = Supervisor(processes, command, reporter, control)
     with _reporting(job, reporter, supervisor.statuses) as port:
         control.follow_signals()
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
@@ -316,40 +378,25 @@ def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
     output.waiting(waiting, queue.now())
 
 
+@with_flags(WorkerConfig, FLAGS)
 def work(
     context: QueueContext,
-    runner: option.RunnerName,
-    concurrency: option.Concurrency = 3,
-    transaction: option.Transaction = False,
-    at_most_once: option.AtMostOnce = False,
-    limit_lowest: option.LimitLowest = None,
-    limit_highest: option.LimitHighest = None,
-    rate_per_second: option.RatePerSecond = None,
-    max_run_seconds: option.MaxRunSeconds = None,
-    poll_seconds: option.PollSeconds = 0.5,
-    drain_seconds: option.DrainSeconds = None,
-    idle_exit_seconds: option.IdleExitSeconds = None,
-    give_up_seconds: option.GiveUpSeconds = None,
-    processes: option.Processes = 1,
-    health_port: option.HealthPort = None,
-    health_host: option.HealthHost = option.LOOPBACK,
-    status_seconds: option.StatusSeconds = 10.0,
-    dry_run: option.DryRun = False,
-    supervised: option.Supervised = False,
+    runner: RunnerName,
+    limit_lowest: LimitLowest = None,
+    limit_highest: LimitHighest = None,
+    processes: Processes = 1,
+    health_port: HealthPort = None,
+    health_host: HealthHost = LOOPBACK,
+    status_seconds: StatusSeconds = 10.0,
+    dry_run: DryRun = False,
+    supervised: Supervised = False,
+    **options: Any,
 ) -> None:
     """Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back."""
-    from freshq.worker.options import WorkerOptions
-
-    worker_options = WorkerOptions(
-        concurrency=concurrency,
-        limit=concurrency_limit(limit_lowest, limit_highest),
-        rate_per_second=rate_per_second,
-        poll_seconds=poll_seconds,
-        idle_exit_seconds=idle_exit_seconds,
-        max_run_seconds=max_run_seconds,
-        give_up_seconds=give_up_seconds,
-        at_most_once=at_most_once,
-        transaction=transaction,
+    parse_worker_options(cast("WorkerOptions", options))
+    drain_seconds = options.pop("drain_seconds")
+    worker_options = cast(
+        "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
     )
     address = (health_host, health_port)
     job = Job(context.session, runner, worker_options, drain_seconds, address, status_seconds, supervised)

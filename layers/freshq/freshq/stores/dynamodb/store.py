@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, quoted
 from freshq.model.settlement import rounds
+from freshq.model.storable_options import MAX_SHARDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, Store
 from freshq.stores.dynamodb import queries
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.keyspace import Item
     from freshq.stores.dynamodb.put import T
 
-MAX_SHARDS: Final = 64
 # Tasks whose lines are announced at a time: they are put within a second, or their records are read again.
 ANNOUNCED_TASKS: Final = 100
 # Lines that share the two calls that close them, after a claim that found enough.

@@ -1,0 +1,23 @@
+"""The options by name, as type checkers see them, are the options that are checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq.model.options import QueueConfig, QueueOptions
+from freshq.worker.options import WorkerConfig, WorkerOptions
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+@pytest.mark.parametrize(("typed", "checked"), [(QueueOptions, QueueConfig), (WorkerOptions, WorkerConfig)])
+def test_type_checkers_know_every_option(typed: Any, checked: type[BaseModel]) -> None:
+    assert typed.__annotations__.keys() == checked.model_fields.keys()
+
+
+@pytest.mark.parametrize("checked", [QueueConfig, WorkerConfig])
+def test_every_option_has_a_help_text(checked: type[BaseModel]) -> None:
+    assert [name for name, option in checked.model_fields.items() if not option.description] == []
