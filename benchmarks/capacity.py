@@ -36,11 +36,11 @@ from freshq import MatchQueue, Queue, Settlement
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.errors import FreshqError
 from freshq.stores import clocks
-from freshq.stores.dynamodb import lines, shared_records
+from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
-from freshq.stores.dynamodb.lines import RULES
+from freshq.stores.dynamodb.line_records import RULES
 from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.worker.options import WorkerConfig
 
@@ -206,7 +206,7 @@ def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
     bench = Bench(client)
     machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
     with ExitStack() as patches:
-        for module in (clocks, shared_records, lines):
+        for module in (clocks, line_records):
             patches.enter_context(patch.object(module, "time", machine))
         yield bench
 

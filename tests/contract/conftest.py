@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.stores.dynamodb import lines, shared_records
+from freshq.stores.dynamodb import line_records
 from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
 from tests.support.attached import Shipments
 from tests.support.matching import Desk, emptied_resources
@@ -61,5 +61,5 @@ def table_desk(dynamodb_local: DynamoDBClient) -> Desk:
 @pytest.fixture
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a process read the control record and the list of lines once, however slow this machine is."""
-    monkeypatch.setattr(shared_records, "MAX_STALENESS_SECONDS", 3600.0)
-    monkeypatch.setattr(lines, "LIST_SECONDS", 3600.0)
+    monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", 3600.0)
+    monkeypatch.setattr(line_records, "LIST_SECONDS", 3600.0)

@@ -27,7 +27,7 @@ from freshq import (
     Unreachable,
 )
 from freshq.policy.order import Order
-from freshq.stores.dynamodb import shared_records
+from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb import table as table_changes
 from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
@@ -542,9 +542,7 @@ class TestCost:
     def test_a_whole_life_at_claims_of_one(
         self, shipments: Shipments, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(
-            shared_records, "MAX_STALENESS_SECONDS", 3600.0
-        )  # read once, however slow this is
+        monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", 3600.0)  # read once, however slow this is
         with metered(shipments.client) as meter:
             consumer = shipments.queue()
             for number in range(100):

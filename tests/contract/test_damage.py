@@ -9,7 +9,7 @@ import pytest
 
 from freshq import Queue, TaskStatus
 from freshq.errors import StoreError
-from freshq.stores.dynamodb import shared_records
+from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.readings import ids
 
@@ -130,7 +130,7 @@ def test_a_lease_record_that_names_nothing_goes_away(
 def test_damaged_line_and_control_records(
     table: StoreUnderTest, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_records, "MAX_STALENESS_SECONDS", 0.0)
+    monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", 0.0)
     queue.put("work", task_id="a", group="g")
     queue.put("work", task_id="b", priority=3)
     change(table, "freshq#control#default", {"levels": {"NS": ["3", "4.5"]}, "paused": {"S": "?"}})

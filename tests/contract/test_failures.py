@@ -31,7 +31,7 @@ from local.servers import load
 from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
-from freshq.stores.dynamodb.put import PUT_THREADS
+from freshq.stores.dynamodb.batches import PUT_THREADS
 from tests.conftest import on_table
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared

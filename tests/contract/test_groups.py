@@ -8,11 +8,11 @@ import pytest
 from local.faults import counted, meanwhile
 
 from freshq import StoreError
-from freshq.stores.dynamodb import lines
+from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import encode
 from freshq.stores.dynamodb.keyspace import Keyspace
-from freshq.stores.dynamodb.lines import LINE_PREFIX, LineRules, line_record
+from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
 from tests.conftest import on_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ LONG_SECONDS = 120.0
 @pytest.fixture
 def _list_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each claim read which lines were announced."""
-    monkeypatch.setattr(lines, "LIST_SECONDS", 0.0)
+    monkeypatch.setattr(line_records, "LIST_SECONDS", 0.0)
 
 
 def write(table: StoreUnderTest, items: list[Any]) -> None:
@@ -180,7 +180,7 @@ class TestNothingIsForgotten:
         self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at_once = LineRules(trust_seconds=3600, send_seconds=1, landing_seconds=-3600, index_lag_seconds=1)
-        monkeypatch.setattr(lines, "RULES", at_once)
+        monkeypatch.setattr(line_records, "RULES", at_once)
         producer = table_store.queue()
         producer.put("first", group="g")
         (record,) = line_items(table_store)

@@ -12,7 +12,7 @@ from botocore.exceptions import ConnectionClosedError
 from local.faults import AFTER, hooked, meanwhile, refused
 
 from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
-from freshq.stores.dynamodb import put as puts
+from freshq.stores.dynamodb import tasks as puts
 from tests.contract.test_concurrency import at_once
 from tests.support.readings import counts, ids, known, payloads, total
 

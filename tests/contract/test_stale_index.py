@@ -12,8 +12,8 @@ from local.faults import AFTER, hooked
 from local.servers import load
 
 from freshq import Order, TaskStatus
-from freshq.stores.dynamodb import agenda, queries
 from freshq.stores.dynamodb import counts as approximate_counts
+from freshq.stores.dynamodb import queries, unfit
 from freshq.stores.dynamodb.queries import MAX_PAGES
 from tests.support.readings import known
 
@@ -135,7 +135,7 @@ def test_claims_after_the_first_begin_where_only_stale_tasks_were(
 def test_upkeep_sheds_what_claims_passed_over_in_bounded_portions(
     table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agenda, "MAX_SHED", 50)
+    monkeypatch.setattr(unfit, "MAX_SHED", 50)
     table, client = table_store, dynamodb_local
     queue = table.queue()
     queue.put("stale", task_id="stale", max_age_seconds=5)

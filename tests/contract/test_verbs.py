@@ -12,7 +12,7 @@ from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
-from freshq.stores.dynamodb import shared_records as control
+from freshq.stores.dynamodb import line_records as control
 from freshq.stores.sql import records
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds

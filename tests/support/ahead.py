@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from freshq.stores.dynamodb import passes, store
+from freshq.stores.dynamodb import part, passes
 
 if TYPE_CHECKING:
     import pytest
@@ -23,5 +23,5 @@ class Ahead:
 
     def lead(self, patch: pytest.MonkeyPatch) -> None:
         """Have all tables that are opened from now on, and the slots of passes, go by this clock."""
-        for module in (passes, store):
-            patch.setattr(module, "compared", lambda _range: self.now)
+        for module in (passes, part):
+            patch.setattr(module, "table_clock", lambda _calls: self.now)

@@ -20,7 +20,7 @@ from local.servers import create_without_stream
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import environment
 from freshq.aws.settings import QueueSettings
-from freshq.stores.dynamodb import claim, lines
+from freshq.stores.dynamodb import line_records, lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_event, load_function
@@ -281,7 +281,7 @@ def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
 def lines_close_at_once() -> Iterator[None]:
     """Let a worker close a line as soon as it is empty, which otherwise needs a pass of two seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (claim, lines):
+        for module in (lines, line_records):
             patch.setattr(module, "QUIET_SECONDS", 0.0)
         yield
 

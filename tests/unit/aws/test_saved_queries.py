@@ -122,7 +122,7 @@ def test_the_life_of_a_task_shows_lines_that_name_it_in_their_text_only(
     _functions, query = queries()["LifeOfATaskQuery"]
     assert 'filter task_id = "TASK_ID" or message like "TASK_ID"' in query
     application.queue.put(1, task_id="damaged")
-    client: Any = application.queue.store._calls.client  # type: ignore[attr-defined]  # of the store on DynamoDB
+    client: Any = application.queue.store.calls.client  # type: ignore[attr-defined]  # of the store on DynamoDB
     key = {"TableName": "QueueTable", "Key": {"taskId": {"S": "damaged"}}}
     client.update_item(**key, UpdateExpression="REMOVE payload")
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Unreachable
-from freshq.stores.clocks import CONFIRM_SECONDS, ComparedClock, MachineClock, TimeRange
-from freshq.stores.dynamodb.clock import ServerTime
+from freshq.stores.clocks import CONFIRM_SECONDS, MachineClock
+from freshq.stores.dynamodb.clock import ComparedClock, ServerTime, TimeRange
 from tests.conftest import START
 
 if TYPE_CHECKING:

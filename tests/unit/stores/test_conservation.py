@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.queue.upkeep import SMALL_PORTION
-from freshq.stores.dynamodb import shared_records
+from freshq.stores.dynamodb import line_records
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
@@ -384,7 +384,7 @@ class TestOnSqlite:
 class TestOnDynamoDBLocal:
     @pytest.fixture
     def machine(self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Conservation]:
-        monkeypatch.setattr(shared_records, "MAX_STALENESS_SECONDS", -1.0)  # no process caches the levels
+        monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", -1.0)  # no process caches the levels
         return bound(lambda: table_store.make_store(2))
 
     def test_explored(self, machine: type[Conservation]) -> None:

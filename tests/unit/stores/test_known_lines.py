@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from freshq.stores.dynamodb.lines import (
+from freshq.stores.dynamodb.line_records import (
     EMPTY_CHECK_SECONDS,
     EMPTY_IN_WINDOW,
     OUTDATED_SECONDS,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from typing_extensions import override
 
-from freshq.stores.dynamodb.lines import RULES, LineRules
+from freshq.stores.dynamodb.line_records import RULES, LineRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,11 +1,10 @@
-"""Clocks that withstand jumps of the machine's time, and its difference from the store's."""
+"""Clocks that withstand jumps of the machine's time."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +17,6 @@ logger = logging.getLogger(__name__)
 JUMP_SECONDS: Final = 1.0
 # A jump counts once it has lasted this long: a clock that is wrong for a moment moves no lease.
 CONFIRM_SECONDS: Final = 5.0
-# A clock that was wrong counts as right again once it is this part of the range away from both ends.
-INNER_PART: Final = 0.25
 
 
 # Returns a time that never jumps and, where the system has such a clock, runs while it is suspended.
@@ -44,24 +41,6 @@ class Stopwatch:
     def seconds(self) -> float:
         """Return the time since the start."""
         return max(steady_seconds() - self._steady, time.time() - self._wall)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """What is known of the time of a store's clock, in seconds since the epoch.
-
-    Attributes:
-        earliest: It is certainly not earlier.
-        latest: It is certainly not later.
-        likely: The best estimate.
-    """
-
-    earliest: float
-    latest: float
-    likely: float
-
-
-ANY_TIME: Final = TimeRange(float("-inf"), float("inf"), float("nan"))
 
 
 class MachineClock:
@@ -109,48 +88,3 @@ class MachineClock:
                 CONFIRM_SECONDS,
             )
         return steady - self._jumped_at >= CONFIRM_SECONDS
-
-
-class ComparedClock:
-    """The clock of this machine, corrected when it is certainly not the store's time. Thread-safe."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        store_range: Callable[[], TimeRange],
-        steady: Callable[[], float] = steady_seconds,
-    ) -> None:
-        """Compare a clock.
-
-        Args:
-            clock: Returns the time in seconds since the epoch.
-            store_range: Returns between which times the store's clock is now.
-            steady: Returns a time in seconds that never jumps.
-        """
-        self._clock = clock
-        self._store_range = store_range
-        self._steady = steady
-        self._wrong = False
-
-    def __call__(self) -> float:
-        """Return the time in seconds since the epoch.
-
-        Raises:
-            StoreError: If the store's time was never read, and it does not answer.
-        """
-        asked = self._steady()
-        true = self._store_range()
-        given = self._clock()
-        # The store's time went on after it was read.
-        latest = true.latest + self._steady() - asked
-        inset = INNER_PART * (true.latest - true.earliest) if self._wrong else 0.0
-        wrong = not true.earliest + inset <= given <= latest - inset
-        if wrong and not self._wrong:
-            logger.warning(
-                "the clock of this process is about %.1f s %s the store's; the store's time is used instead. "
-                "Synchronize the clock",
-                abs(given - true.likely),
-                "ahead of" if given > true.likely else "behind",
-            )
-        self._wrong = wrong
-        return true.likely if wrong else given

@@ -19,7 +19,7 @@ from freshq.matching.stores.base import ChangedError, MatchStore
 from freshq.matching.stores.transactions import Transactions
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
-from freshq.stores.dynamodb.clock import compared, server_time
+from freshq.stores.dynamodb.clock import server_clock
 from freshq.stores.dynamodb.keyspace import WAITER_CONFIG, milliseconds, seconds
 
 if TYPE_CHECKING:
@@ -361,8 +361,7 @@ class DynamoDBMatchStore(MatchStore):
         # Names are never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
         self._added_combinations: frozenset[str] = frozenset()
-        self._time = server_time(self._client)
-        self._clock = compared(lambda: self._time.now(lambda: self._get(NAMES_KEY)))
+        self._clock = server_clock(self._client, partial(self._get, NAMES_KEY))
 
     @override
     def clock(self) -> float:

@@ -1,4 +1,4 @@
-"""Write several items in one call."""
+"""Write several items: in one call where the table allows it, else by several calls at a time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import logging
 import random
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from freshq.errors import FreshqError, Throttled, Unreachable
 from freshq.stores.dynamodb.calls import (
@@ -23,13 +25,18 @@ from freshq.stores.dynamodb.keyspace import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Item
 
 _CLAUSE: Final = re.compile(r"(SET|REMOVE|ADD) (.*?)(?= (?:SET|REMOVE|ADD) |$)")
 _MARK: Final = re.compile(r"attribute_not_exists\(#(?P<missing>\w+)\)|#(?P<name>\w+)|(?P<value>:\w+)")
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
+# Concurrent puts of one batch: a batch of 25 takes about four round trips.
+PUT_THREADS: Final = 8
 # Service quota of BatchExecuteStatement.
 BATCH_STATEMENTS: Final = 25
 IF_FREE: Final = {"ConditionExpression": f"attribute_not_exists(#{KEY})"}
@@ -317,3 +324,78 @@ class Batches:
 
 def _unanswered(answer: Item | FreshqError) -> Unreachable | None:
     return answer if isinstance(answer, Unreachable) else None
+
+
+def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
+    """Put tasks concurrently, those of the same id one after the other; return the answers in order.
+
+    Once a put was never answered, the remaining puts get the same error. So all end with the puts that are
+    under way, rather than each after its own timeout.
+    """
+    unanswered: list[Callable[[], T]] = []
+
+    def put_one(task: Task) -> T:
+        if unanswered:
+            return unanswered[0]()
+        try:
+            answer = put(task)
+        except Unreachable as error:
+            unanswered.append(partial(_raise, error))
+            raise
+        if isinstance(answer, Unreachable):
+            unanswered.append(lambda: answer)
+        return answer
+
+    by_id: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        by_id.setdefault(task.task_id, []).append(index)
+    answers: dict[int, T] = {}
+
+    def put_all(indexes: list[int]) -> None:
+        for index in indexes:
+            answers[index] = put_one(tasks[index])
+
+    if len(by_id) == 1:
+        put_all(*by_id.values())
+    else:
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
+            list(pool.map(put_all, by_id.values()))  # raises the error of a put
+    return [answers[index] for index in range(len(tasks))]
+
+
+def each_within(
+    tasks: Sequence[Task],
+    context_of: Callable[[Task], AbstractContextManager[None]],
+    write: Callable[[Sequence[Task]], Sequence[T | FreshqError]],
+) -> list[T | FreshqError]:
+    """Write tasks together, each within its own context, which ends with the task's own answer.
+
+    Args:
+        tasks: The tasks.
+        context_of: Returns the context of a task.
+        write: Writes tasks, and returns for each its answer, or its error.
+    """
+    answers: dict[int, T | FreshqError] = {}
+    entered: dict[int, ExitStack] = {}
+    for index, task in enumerate(tasks):
+        stack = ExitStack()
+        try:
+            stack.enter_context(context_of(task))
+        except FreshqError as error:
+            answers[index] = error  # the caller reports it with the answers for the others
+        else:
+            entered[index] = stack
+    written = write([tasks[index] for index in entered])
+    for (index, stack), answer in zip(entered.items(), written, strict=True):
+        try:
+            with stack:
+                if isinstance(answer, FreshqError):
+                    raise answer
+                answers[index] = answer
+        except FreshqError as error:
+            answers[index] = error
+    return [answers[index] for index in range(len(tasks))]
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from freshq.errors import StoreError
-from freshq.stores.clocks import ANY_TIME, JUMP_SECONDS, ComparedClock, TimeRange, steady_seconds
+from freshq.stores.clocks import JUMP_SECONDS, steady_seconds
 from freshq.stores.dynamodb.items import CONTROL_PREFIX
 
 if TYPE_CHECKING:
@@ -30,10 +32,31 @@ SPREAD_SECONDS: Final = 0.25
 MAX_DRIFT: Final = 0.0005
 # Where answers have no Date header, one is looked for again after this time.
 CHECK_INTERVAL_SECONDS: Final = 30.0
+# A clock that was wrong counts as right again once it is this part of the range away from both ends.
+INNER_PART: Final = 0.25
 # An item that does not exist. To ask for it shows the time.
 NO_ITEM: Final = CONTROL_PREFIX
+logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _of_clients: WeakKeyDictionary[BaseClient, ServerTime] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """What is known of the time of a store's clock, in seconds since the epoch.
+
+    Attributes:
+        earliest: It is certainly not earlier.
+        latest: It is certainly not later.
+        likely: The best estimate.
+    """
+
+    earliest: float
+    latest: float
+    likely: float
+
+
+ANY_TIME: Final = TimeRange(float("-inf"), float("inf"), float("nan"))
 
 
 class ServerTime:
@@ -99,16 +122,16 @@ class ServerTime:
         Raises:
             StoreError: If the time is not known and the call fails.
         """
-        if (now := self._range()) is None and self._steady() >= self._check_at:
+        if (known := self._range()) is None and self._steady() >= self._check_at:
             try:
                 ask()
             except StoreError:
                 # An answer that is an error has a Date as well.
                 if self._range() is None:
                     raise
-            if (now := self._range()) is None:
+            if (known := self._range()) is None:
                 self._check_at = self._steady() + CHECK_INTERVAL_SECONDS
-        return now or ANY_TIME
+        return known or ANY_TIME
 
     def _range(self) -> TimeRange | None:
         with self._lock:
@@ -148,12 +171,61 @@ def server_time(client: BaseClient) -> ServerTime:
         return found
 
 
-def table_time(calls: TableCalls) -> Callable[[], TimeRange]:
-    """Return a function that returns between which times the clock of a table's servers is."""
-    server = server_time(calls.client)
-    return lambda: server.now(lambda: calls.get(NO_ITEM))
+class ComparedClock:
+    """The clock of this machine, corrected when it is certainly not the store's time. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        store_range: Callable[[], TimeRange],
+        steady: Callable[[], float] = steady_seconds,
+    ) -> None:
+        """Compare a clock.
+
+        Args:
+            clock: Returns the time in seconds since the epoch.
+            store_range: Returns between which times the store's clock is now.
+            steady: Returns a time in seconds that never jumps.
+        """
+        self._clock = clock
+        self._store_range = store_range
+        self._steady = steady
+        self._wrong = False
+
+    def __call__(self) -> float:
+        """Return the time in seconds since the epoch.
+
+        Raises:
+            StoreError: If the store's time was never read, and it does not answer.
+        """
+        asked = self._steady()
+        true = self._store_range()
+        given = self._clock()
+        # The store's time went on after it was read.
+        latest = true.latest + self._steady() - asked
+        inset = INNER_PART * (true.latest - true.earliest) if self._wrong else 0.0
+        wrong = not true.earliest + inset <= given <= latest - inset
+        if wrong and not self._wrong:
+            logger.warning(
+                "the clock of this process is about %.1f s %s the store's; the store's time is used instead. "
+                "Synchronize the clock",
+                abs(given - true.likely),
+                "ahead of" if given > true.likely else "behind",
+            )
+        self._wrong = wrong
+        return true.likely if wrong else given
 
 
-def compared(time_range: Callable[[], TimeRange]) -> ComparedClock:
-    """Return the machine's clock, corrected where it is certainly not the servers' time."""
-    return ComparedClock(time.time, time_range)
+def table_clock(calls: TableCalls) -> Callable[[], float]:
+    """Return the machine's clock, corrected when it is certainly not the time of a table's servers."""
+    return server_clock(calls.client, partial(calls.get, NO_ITEM))
+
+
+def server_clock(client: BaseClient, ask: Callable[[], object]) -> Callable[[], float]:
+    """Return the machine's clock, corrected when it is certainly not the time of a client's servers.
+
+    Args:
+        client: The client.
+        ask: Makes a call by which to learn the time, if it is not known.
+    """
+    return ComparedClock(time.time, partial(server_time(client).now, ask))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
-from freshq.stores.dynamodb.clock import compared, table_time
+from freshq.stores.dynamodb.clock import table_clock
 from freshq.stores.dynamodb.keyspace import milliseconds, seconds_or
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class WorkerPasses:
         """
         self._calls = TableCalls(client or default_client(), table, names)
         self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
-        self._clock = compared(table_time(self._calls)) if clock is None else clock
+        self._clock = table_clock(self._calls) if clock is None else clock
 
     @contextmanager
     def slot(self, holder: str) -> Iterator[bool]:

@@ -1,0 +1,880 @@
+"""Announce, list and close the lines that have work; keep the levels, groups and pause of each queue."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import uuid
+from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from math import ceil
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from freshq.errors import StoreError
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.stores.clocks import Stopwatch
+from freshq.stores.dynamodb.batches import PUT_THREADS
+from freshq.stores.dynamodb.calls import InvalidUpdate
+from freshq.stores.dynamodb.items import CONTROL_PREFIX
+from freshq.stores.dynamodb.keyspace import milliseconds
+from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from freshq.model.task import Task
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.keyspace import Item, Keyspace
+    from freshq.stores.lines import Line
+
+logger = logging.getLogger(__name__)
+# Another process's change is noticed within this time, so that not every claim reads the record.
+MAX_STALENESS_SECONDS: Final = 1.0
+LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
+CLOSING: Final = "closing"
+# TTL is the last resort for items that no process deletes.
+TTL_SECONDS: Final = 7 * 86_400
+# A record is written again when its TTL leaves less than this after the deadline of a task.
+TTL_MARGIN_SECONDS: Final = 86_400
+# A line whose tasks come more often than this stays announced while it is empty.
+QUIET_SECONDS: Final = 2.0
+LIST_SECONDS: Final = 1.0
+# A listing reads what was announced since the last one. This much earlier, for slow writes, a lagging index
+# and clocks that differ.
+OVERLAP_SECONDS: Final = 5.0
+# After this time the whole list is read again, for clocks that differ by more.
+WHOLE_LIST_SECONDS: Final = 30.0
+# Pages of a megabyte, or about 9,000 records, that one listing reads at most of either.
+MAX_LIST_PAGES: Final = 2
+NEVER: Final = float("-inf")
+# Lines of a closing: with it, they fill one BatchWriteItem.
+CLOSING_LINES: Final = 24
+# Clocks differ by less. A process that has just learnt of a closing waits for so much longer.
+MAX_CLOCK_SKEW_SECONDS: Final = 60.0
+# Upkeep does not know the deadlines of the tasks in a line that it announces again.
+LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
+MIN_LINES_FOR_THREADS: Final = 4
+# Groups of a level among which a claim of one task chooses; a larger claim has as many more as it wants.
+WINDOW: Final = 64
+# Lines found empty into which a claim looks again, and how often into each.
+EMPTY_IN_WINDOW: Final = 2
+EMPTY_CHECK_SECONDS: Final = 0.5
+# After this time a line is looked into again before its record is taken away.
+OUTDATED_SECONDS: Final = 1.0
+# Lines whose records a producer remembers to have seen.
+MAX_CHECKS: Final = 10_000
+# How many closed lines the upkeep within a claim looks into, and how often; the background does more.
+CLAIM_RECHECKS: Final = 1
+CLAIM_RECHECK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The state of a queue that every claim needs.
+
+    Attributes:
+        paused: Whether claims are suspended.
+        levels: Priority levels that may hold tasks of no group; always has 0.
+        grouped: Whether a task of a group was ever put.
+        as_of: Monotonic time at which the read began.
+    """
+
+    paused: bool
+    levels: frozenset[int]
+    grouped: bool
+    as_of: float
+
+
+class ControlRecords:
+    """Reads and writes control records, and caches them for `MAX_STALENESS_SECONDS`. Thread-safe."""
+
+    def __init__(self, calls: TableCalls) -> None:
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._cache: dict[str, Control] = {}
+
+    def read(self, queue: str) -> Control:
+        """Return the state of a queue, at most `MAX_STALENESS_SECONDS` old."""
+        now = time.monotonic()
+        with self._lock:
+            cached = self._cache.get(queue)
+        if cached is not None and now - cached.as_of <= MAX_STALENESS_SECONDS:
+            return cached
+        return self._remember(queue, self._calls.get(CONTROL_PREFIX + queue) or {}, now)
+
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        """Suspend claims, or allow them again."""
+        self._update(
+            queue, {":paused": {"BOOL": paused}}, "SET #paused = :paused, #requestToken = :requestToken"
+        )
+
+    def use_level(self, queue: str, level: int) -> None:
+        """Record that a level holds tasks, before the first one is written."""
+        cached = self._cached(queue)
+        if level and (cached is None or level not in cached.levels):
+            values = {":levels": {"NS": [str(level)]}}
+            try:
+                self._update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
+            except InvalidUpdate:
+                logger.warning("queue %r: its levels were damaged and are replaced", queue)
+                levels = {level, *(() if cached is None else cached.levels)}
+                values = {":levels": {"NS": [str(level) for level in levels]}}
+                self._update(queue, values, "SET #requestToken = :requestToken, #levels = :levels")
+
+    def use_groups(self, queue: str) -> None:
+        """Record that groups have tasks, before the first one is written."""
+        cached = self._cached(queue)
+        if cached is None or not cached.grouped:
+            expression = "SET #grouped = :grouped, #requestToken = :requestToken"
+            self._update(queue, {":grouped": {"BOOL": True}}, expression)
+
+    def _update(self, queue: str, values: Item, expression: str) -> None:
+        now = time.monotonic()
+        arguments = {
+            "Key": {"taskId": {"S": CONTROL_PREFIX + queue}},
+            "UpdateExpression": expression,
+            "ExpressionAttributeValues": values | {":requestToken": {"S": new_token()}},
+        }
+        self._remember(queue, self._calls.update(arguments) or {}, now)
+
+    def _cached(self, queue: str) -> Control | None:
+        with self._lock:
+            return self._cache.get(queue)
+
+    def _remember(self, queue: str, item: Item, as_of: float) -> Control:
+        """Cache a record unless a later call was answered first; return the one that is cached."""
+        # A level that is not a whole number is damage: the others are still served.
+        levels = frozenset(
+            int(level) for level in item.get("levels", {}).get("NS", []) if level.isdigit()
+        ) | {0}
+        paused = bool(item.get("paused", {}).get("BOOL", False))
+        grouped = bool(item.get("grouped", {}).get("BOOL", False))
+        read = Control(paused, levels, grouped, as_of)
+        with self._lock:
+            cached = self._cache.get(queue)
+            if cached is None or cached.as_of <= as_of:
+                self._cache[queue] = read
+            return self._cache[queue]
+
+
+def record_id(queue: str, line: Line) -> str:
+    """Return the id of the record of a line."""
+    return f"{LINE_PREFIX}{queue}#{_name(line)}"
+
+
+def line_record(queue: str, line: Line, now: float, deadline: float) -> Item:
+    """Return the record of a line.
+
+    Args:
+        queue: Name of the queue.
+        line: The line.
+        now: Current time in seconds.
+        deadline: Deadline of a task that is put into the line.
+    """
+    # No two records of a line have the same time, even if a clock stands still.
+    opened = now + secrets.randbelow(1000) / 1e6
+    return {
+        "taskId": {"S": record_id(queue, line)},
+        "dueShard": {"S": lines_partition(queue)},
+        "dueAt": milliseconds(opened),
+        "ttl": {"N": str(ceil(deadline) + TTL_SECONDS)},
+        "requestToken": {"S": new_token()},
+    }
+
+
+def outlasts(record: Item, deadline: float) -> bool:
+    """Return whether a line record stays until well after a deadline."""
+    try:
+        return int(record["ttl"]["N"]) >= deadline + TTL_MARGIN_SECONDS
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def lines_partition(queue: str) -> str:
+    """Return the partition of the line records in the due index."""
+    return f"{queue}#LINES"
+
+
+def closings_partition(queue: str) -> str:
+    """Return the partition of the closings in the due index."""
+    return f"{queue}#CLOSING"
+
+
+def closing_item(queue: str, lines: Iterable[Line], due_at: float) -> Item:
+    """Return the closing of some lines, due at a time in seconds."""
+    return {
+        "taskId": {"S": f"{LINE_PREFIX}{queue}#{CLOSING}#{uuid.uuid4().hex}"},
+        "dueShard": {"S": closings_partition(queue)},
+        "dueAt": milliseconds(due_at),
+        "lines": {"SS": [_name(line) for line in lines]},
+        "ttl": {"N": str(ceil(due_at) + TTL_SECONDS)},
+        "requestToken": {"S": new_token()},
+    }
+
+
+def lines_of(closing: Item) -> list[Line]:
+    """Return the lines that a closing names; of a damaged one, those that can be read."""
+    names: Sequence[str] = closing.get("lines", {}).get("SS", ())
+    return [line for name in names if (line := _named(name)) is not None]
+
+
+def line_of(item_id: str, queue: str) -> Line | None:
+    """Return the line of a record; None if its id names none."""
+    return _named(item_id.removeprefix(f"{LINE_PREFIX}{queue}#"))
+
+
+def _name(line: Line) -> str:
+    level, group = line
+    return f"{level}#{group}"
+
+
+def _named(name: str) -> Line | None:
+    level, _, group = name.partition("#")
+    if not level.isdecimal():
+        logger.warning("left out: %r names no line", name)
+        return None
+    return int(level), group
+
+
+@dataclass(frozen=True, slots=True)
+class LineRules:
+    """The times of the protocol, in seconds.
+
+    Attributes:
+        trust_seconds: How long a producer puts into a line without another look at its record.
+        send_seconds: How long after its closing was written a record may still be deleted.
+        landing_seconds: From sending a write to its effect, unless the sender notices that it took longer.
+        index_lag_seconds: From the effect of a put until every query of the index finds the task.
+    """
+
+    trust_seconds: float
+    send_seconds: float
+    landing_seconds: float
+    index_lag_seconds: float
+
+    def may_put(self, check_age_seconds: float) -> bool:
+        """Return whether a task may be put, given the time since the record was last looked at."""
+        return check_age_seconds < self.trust_seconds
+
+    def put_was_late(self, check_age_seconds: float) -> bool:
+        """Return whether the record must be looked at again after a put that has just ended."""
+        return check_age_seconds > self.trust_seconds + self.landing_seconds
+
+    def may_delete(self, closing_age_seconds: float) -> bool:
+        """Return whether the records of a closing may still be deleted."""
+        return closing_age_seconds < self.send_seconds
+
+    def deletion_was_late(self, closing_age_seconds: float) -> bool:
+        """Return whether the lines need another closing after a deletion that has just ended."""
+        return closing_age_seconds > self.send_seconds + self.landing_seconds
+
+    @property
+    def recheck_after_seconds(self) -> float:
+        """From a closing until upkeep looks into its lines.
+
+        A deletion takes effect up to `send_seconds + landing_seconds` after the closing. A put may have
+        looked at the record right before that.
+        """
+        deleted = self.send_seconds + self.landing_seconds
+        return deleted + self.trust_seconds + self.landing_seconds + self.index_lag_seconds
+
+
+RULES: Final = LineRules(trust_seconds=1.0, send_seconds=1.0, landing_seconds=2.0, index_lag_seconds=3.0)
+
+
+class LineListing:
+    """The line records of one queue, as far as they were read. For one thread at a time."""
+
+    def __init__(self, calls: TableCalls, queue: str) -> None:
+        self._calls = calls
+        self._queue = queue
+        self._next_at = NEVER
+        self._next_whole_at = NEVER
+        # Where reading the whole list continues; None if it is complete.
+        self._resume: Item | None = None
+        self._read_until = NEVER
+
+    def is_due(self, moment: float) -> bool:
+        """Return whether it is time for a listing; if so, the next one is due later.
+
+        Args:
+            moment: Monotonic time in seconds.
+        """
+        if moment < self._next_at:
+            return False
+        self._next_at = moment + LIST_SECONDS
+        return True
+
+    def try_again(self) -> None:
+        """Make a listing due at once, after one that failed."""
+        self._next_at = NEVER
+
+    def read(self, now: float, moment: float) -> list[tuple[Line, float]]:
+        """Return lines and when they were announced, in seconds; the latest first.
+
+        Args:
+            now: Current time of the queue's clock, in seconds.
+            moment: Monotonic time in seconds.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        since = self._read_until - OVERLAP_SECONDS
+        found: list[tuple[str, float]] = []
+        if self._resume is not None or moment < self._next_whole_at:
+            found, more = self._pages(since, None)
+            if more is not None:
+                self._next_whole_at = moment
+        if self._resume is not None or moment >= self._next_whole_at:
+            if self._resume is None:
+                self._next_whole_at = moment + WHOLE_LIST_SECONDS
+            earlier, self._resume = self._pages(0.0, self._resume)
+            found += earlier
+        self._read_until = now
+        return [
+            (line, opened) for item_id, opened in found if (line := line_of(item_id, self._queue)) is not None
+        ]
+
+    def _pages(self, since: float, start_after: Item | None) -> tuple[list[tuple[str, float]], Item | None]:
+        return newest_due(
+            self._calls, lines_partition(self._queue), since, start_after, max_pages=MAX_LIST_PAGES
+        )
+
+
+class LineClosings:
+    """The closings of one table. Thread-safe."""
+
+    def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
+        self._calls = calls
+        self._keyspace = keyspace
+        self._lock = threading.Lock()
+        # Closings in the table: since when they are known here, and the lines not looked into yet.
+        self._known_for: dict[str, Stopwatch] = {}
+        self._left: dict[str, list[Line]] = {}
+
+    def close(self, queue: str, lines: Sequence[Line], now: float) -> bool:
+        """Delete the records of up to `CLOSING_LINES` lines; return whether that was done.
+
+        Args:
+            queue: Name of the queue.
+            lines: The lines.
+            now: Current time in seconds.
+
+        Raises:
+            StoreError: If the store did not answer. The records may be deleted; a closing names them.
+        """
+        since = Stopwatch()
+        self._put_closing(queue, lines, now)
+        if not RULES.may_delete(since.seconds()):
+            return False
+        try:
+            self._calls.delete_many([record_id(queue, line) for line in lines])
+        finally:
+            if RULES.deletion_was_late(since.seconds()):
+                self._put_closing(queue, lines, now + since.seconds())
+        return True
+
+    def _put_closing(self, queue: str, lines: Sequence[Line], now: float) -> None:
+        self._calls.put(closing_item(queue, lines, now + RULES.recheck_after_seconds))
+
+    def recheck(self, queue: str, now: float, limit: int) -> int:
+        """Look into lines whose closing is due, and announce those with tasks again.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time in seconds.
+            limit: Maximum number of lines.
+
+        Returns:
+            How many lines were looked into.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        entries = earliest_due(self._calls, closings_partition(queue), now + RULES.recheck_after_seconds)
+        ripe = self._ripe(entries, now)[: ceil(limit / CLOSING_LINES)]
+        done = 0
+        for closing in self._calls.get_many(ripe):
+            done += self._recheck(queue, closing, now, limit - done)
+        return done
+
+    def _ripe(self, entries: Sequence[tuple[str, float]], now: float) -> list[str]:
+        """Return the closings whose lines can be looked into.
+
+        Either this process has known them for long enough, whatever the clocks say, or they are overdue by
+        more than clocks differ.
+        """
+        with self._lock:
+            known_for = {item_id: self._known_for.get(item_id) or Stopwatch() for item_id, _due in entries}
+            self._known_for = known_for
+            self._left = {item_id: left for item_id, left in self._left.items() if item_id in known_for}
+        return [
+            item_id
+            for item_id, due in entries
+            if due + MAX_CLOCK_SKEW_SECONDS <= now
+            or known_for[item_id].seconds() >= RULES.recheck_after_seconds
+        ]
+
+    def _recheck(self, queue: str, closing: Item, now: float, limit: int) -> int:
+        """Look into up to `limit` lines of a closing; delete it after the last. Return how many."""
+        closing_id = closing["taskId"]["S"]
+        with self._lock:
+            left = self._left.setdefault(closing_id, lines_of(closing))
+        lines = left[:limit]
+        for line in self.with_work(queue, lines, now):
+            self._calls.put(line_record(queue, line, now, now + LONGEST_DEADLINE_SECONDS))
+        if len(left) > limit:
+            with self._lock:
+                self._left[closing_id] = left[limit:]
+        else:
+            self._calls.delete(closing_id)
+        return len(lines)
+
+    def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
+        """Return those of some lines that have live tasks, by one query of each or more."""
+        live = self._keyspace.status_index.live(0.0, now)
+
+        def has_work(line: Line) -> bool:
+            partitions = self._keyspace.pending_partitions(queue, [line])
+            return any(may_have_live(self._calls, partition, live) for partition in partitions)
+
+        if len(lines) < MIN_LINES_FOR_THREADS:
+            return list(filter(has_work, lines))
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
+            return [line for line, works in zip(lines, pool.map(has_work, lines), strict=True) if works]
+
+
+@dataclass(slots=True)
+class _OpenGroups:
+    """The groups of a level that may have work.
+
+    Attributes:
+        new: Those not served since they were announced, in this order.
+        served: The others, the one served longest ago first.
+    """
+
+    new: OrderedDict[str | None, None] = field(default_factory=OrderedDict)
+    served: OrderedDict[str | None, None] = field(default_factory=OrderedDict)
+
+    def add(self, group: str | None) -> None:
+        if group not in self.served:
+            self.new[group] = None
+
+    def serve(self, group: str | None) -> None:
+        self.discard(group)
+        self.served[group] = None
+
+    def discard(self, group: str | None) -> None:
+        self.new.pop(group, None)
+        self.served.pop(group, None)
+
+    def first(self, count: int) -> list[str | None]:
+        """Return up to `count` groups, half of each kind if there are as many."""
+        new_count = max(count // 2, count - len(self.served))
+        chosen = [*islice(self.new, new_count)]
+        return [*chosen, *islice(self.served, count - len(chosen))]
+
+
+@dataclass(slots=True)
+class _EmptyLine:
+    """A line that was found empty, by monotonic times in seconds.
+
+    Attributes:
+        since: When it was found empty first.
+        seen: When it was found empty last.
+        drained_here: Whether this process took its last task.
+    """
+
+    since: float
+    seen: float
+    drained_here: bool
+
+
+class KnownLines:
+    """The lines of one queue that one process knows. Not thread-safe.
+
+    Up to `WINDOW` groups of a level are all in the window of a claim. If there are more, groups enter it in
+    turn.
+    """
+
+    def __init__(self) -> None:
+        # Each known line is in exactly one of the three states below; here by when it was announced.
+        self._announced_at: dict[Line, float] = {}
+        self._open: defaultdict[int, _OpenGroups] = defaultdict(_OpenGroups)
+        self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
+        self._closing: dict[Line, _EmptyLine] = {}
+        # Processes that learn of many lines at once begin with different ones.
+        self._salt = uuid.uuid4().int
+
+    def lines(self) -> list[Line]:
+        """Return the lines that may have tasks, the empty ones included."""
+        return [line for line in self._announced_at if line not in self._closing]
+
+    def announced(self, lines: Sequence[tuple[Line, float]]) -> None:
+        """Note line records and when each was written; those known already change nothing."""
+        news = [(line, at) for line, at in lines if self._announced_at.get(line) != at]
+        start = self._salt % len(news) if len(news) > WINDOW else 0
+        for line, at in [*news[start:], *news[:start]]:
+            self.may_have_work(line)
+            self._announced_at[line] = at
+
+    def may_have_work(self, line: Line) -> None:
+        """Note that a line may have tasks."""
+        self._announced_at.setdefault(line, 0.0)
+        self._empty.pop(line, None)
+        self._closing.pop(line, None)
+        self._open[line[0]].add(line[1])
+
+    def window(self, count: int, now: float) -> list[Line]:
+        """Return the lines that a claim looks into.
+
+        Args:
+            count: How many tasks it wants.
+            now: Monotonic time in seconds.
+        """
+        lines = [
+            (level, group) for level, groups in self._open.items() for group in groups.first(WINDOW + count)
+        ]
+        return lines + self.due_checks(EMPTY_IN_WINDOW, now)
+
+    def due_checks(self, count: int, now: float) -> list[Line]:
+        """Return up to `count` lines found empty into which it is time to look again."""
+        return [
+            line
+            for line, empty in islice(self._empty.items(), count)
+            if now - empty.seen >= EMPTY_CHECK_SECONDS
+        ]
+
+    def served(self, line: Line) -> None:
+        """Note that tasks of a line were claimed, and more may wait."""
+        self.may_have_work(line)
+        self._open[line[0]].serve(line[1])
+
+    def drained(self, line: Line, now: float, *, quiet: bool) -> None:
+        """Note that this process took the last task of a line.
+
+        Args:
+            line: The line.
+            now: Monotonic time in seconds.
+            quiet: Whether no task was put into it lately.
+        """
+        if line in self._announced_at:
+            self._note_empty(line, now, drained_here=True, close=quiet)
+
+    def found_empty(self, line: Line, now: float) -> None:
+        """Note that a line has no claimable task at `now`, a monotonic time in seconds."""
+        if line in self._announced_at:
+            empty = self._empty.get(line)
+            close = empty is not None and now - empty.since >= QUIET_SECONDS
+            self._note_empty(line, now, drained_here=False, close=close)
+
+    def _note_empty(self, line: Line, now: float, *, drained_here: bool, close: bool) -> None:
+        self._open[line[0]].discard(line[1])
+        empty = (
+            self._empty.pop(line, None) or self._closing.pop(line, None) or _EmptyLine(now, now, drained_here)
+        )
+        empty.seen = now
+        empty.drained_here |= drained_here
+        (self._closing if close else self._empty)[line] = empty
+
+    def to_close(self, least: int, most: int, now: float) -> dict[Line, bool]:
+        """Return up to `most` lines that are to be closed, if there are at least `least`.
+
+        Args:
+            least: Fewest lines.
+            most: Most lines.
+            now: Monotonic time in seconds.
+
+        Returns:
+            For each line, whether this process took its last task.
+        """
+        outdated = [line for line, empty in self._closing.items() if now - empty.seen > OUTDATED_SECONDS]
+        for line in outdated:
+            self._empty[line] = self._closing.pop(line)
+            self._empty.move_to_end(line, last=False)
+        if len(self._closing) < least:
+            return {}
+        return {line: empty.drained_here for line, empty in islice(self._closing.items(), most)}
+
+    def closed(self, lines: Iterable[Line]) -> None:
+        """Forget lines whose records were deleted, unless they were announced again meanwhile."""
+        for line in lines:
+            if self._closing.pop(line, None) is not None:
+                del self._announced_at[line]
+
+
+class _Check(NamedTuple):
+    """A producer's look at the record of a line.
+
+    Attributes:
+        since: The time since it began.
+        deadline: A task with this deadline was put; the record stays for a day longer.
+    """
+
+    since: Stopwatch
+    deadline: float
+
+
+@dataclass
+class _QueueLines:
+    """What this process knows about the lines of one queue."""
+
+    listing: LineListing
+    known: KnownLines = field(default_factory=KnownLines)
+    checks: OrderedDict[Line, _Check] = field(default_factory=OrderedDict)
+    # Only a process that claims needs to know the lines.
+    is_claimed: bool = False
+    next_recheck: float = field(default_factory=lambda: time.monotonic() + CLAIM_RECHECK_SECONDS)
+
+
+class LineRecords:
+    """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
+
+    def __init__(self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace) -> None:
+        self._calls = calls
+        self._control = control
+        self._closings = LineClosings(calls, keyspace)
+        self._lock = threading.Lock()
+        self._queues: dict[str, _QueueLines] = {}
+
+    def announce(self, tasks: Iterable[Task]) -> None:
+        """Make claimers look into the lines of tasks that are about to be put.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        grouped: defaultdict[str, dict[Line, Task]] = defaultdict(dict)
+        for task in tasks:
+            if task.group is None:
+                self._control.use_level(task.queue, task.priority)
+                continue
+            latest = grouped[task.queue].setdefault((task.priority, task.group), task)
+            if task.deadline > latest.deadline:
+                grouped[task.queue][task.priority, task.group] = task
+        for queue, lines in grouped.items():
+            self._control.use_groups(queue)
+            self._check(queue, {line: task for line, task in lines.items() if not self._may_put(task)})
+
+    @contextmanager
+    def announcing(self, task: Task) -> Iterator[None]:
+        """Put a task within the block. Its line is announced before, and after if the put took long.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        self.announce([task])
+        try:
+            yield
+        finally:
+            if task.group is not None:
+                self._check_late(task, (task.priority, task.group))
+
+    def _check_late(self, task: Task, line: Line) -> None:
+        with self._lock:
+            check = self._of(task.queue).checks.get(line)
+        if check is None or RULES.put_was_late(check.since.seconds()):
+            self._check(task.queue, {line: task})
+
+    def _may_put(self, task: Task) -> bool:
+        """Return whether the record of a task's line was seen lately; the line has work again."""
+        line = (task.priority, task.group)
+        with self._lock:
+            of = self._of(task.queue)
+            check = of.checks.get(line)
+            if (
+                check is None
+                or not RULES.may_put(check.since.seconds())
+                or task.deadline > check.deadline + TTL_MARGIN_SECONDS / 2
+            ):
+                return False
+            if of.is_claimed:
+                of.known.may_have_work(line)
+        return True
+
+    def _check(self, queue: str, lines: dict[Line, Task]) -> None:
+        """Read the records of lines into which tasks are put, and write those that are missing."""
+        if not lines:
+            return
+        since = Stopwatch()
+        records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
+        missing = [
+            line_record(queue, line, task.updated, task.deadline)
+            for line, task in lines.items()
+            if not outlasts(records.get(record_id(queue, line), {}), task.deadline)
+        ]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
+                list(pool.map(self._calls.put, missing))  # raises the error of a put
+        elif missing:
+            self._calls.put(missing[0])
+        with self._lock:
+            of = self._of(queue)
+            for line, task in lines.items():
+                of.checks[line] = _Check(since, task.deadline)
+                of.checks.move_to_end(line)
+                if of.is_claimed:
+                    of.known.may_have_work(line)
+            while len(of.checks) > MAX_CHECKS:
+                of.checks.popitem(last=False)
+
+    def window(self, queue: str, now: float, count: int) -> list[Line]:
+        """Return the lines that a claim of `count` tasks looks into.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time of the queue's clock, in seconds.
+            count: How many tasks are wanted.
+        """
+        control = self._control.read(queue)
+        lines: list[Line] = [(level, None) for level in control.levels]
+        if control.grouped:
+            self._list(queue, now)
+            with self._lock:
+                lines += self._of(queue).known.window(count, time.monotonic())
+        return lines
+
+    def all_lines(self, queue: str, now: float) -> list[Line]:
+        """Return the lines that may have claimable tasks, and those that were found empty."""
+        control = self._control.read(queue)
+        lines: list[Line] = [(level, None) for level in control.levels]
+        if control.grouped:
+            self._list(queue, now)
+            with self._lock:
+                lines += self._of(queue).known.lines()
+        return lines
+
+    def _list(self, queue: str, now: float) -> None:
+        """Read what was announced lately, unless that was done just now."""
+        moment = time.monotonic()
+        with self._lock:
+            of = self._of(queue)
+            of.is_claimed = True
+            if not of.listing.is_due(moment):
+                return
+        try:
+            listed = of.listing.read(now, moment)
+        except StoreError:
+            of.listing.try_again()
+            raise
+        with self._lock:
+            of.known.announced(listed)
+
+    def served(self, queue: str, line: Line) -> None:
+        """Note that tasks of a line were claimed, or may be, and more may wait."""
+        with self._lock:
+            self._of(queue).known.served(line)
+
+    def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
+        """Note that this process took the last task of a line; `quiet` if none was put lately."""
+        with self._lock:
+            self._of(queue).known.drained(line, time.monotonic(), quiet=quiet)
+
+    def found_empty(self, queue: str, line: Line) -> None:
+        """Note that a line has no claimable task."""
+        with self._lock:
+            self._of(queue).known.found_empty(line, time.monotonic())
+
+    def close_empty(self, queue: str, clock: Callable[[], float], least: int) -> None:
+        """Delete the records of up to `CLOSING_LINES` empty lines, if there are at least `least`.
+
+        If the store does not answer, a later call does it.
+
+        Args:
+            queue: Name of the queue.
+            clock: Returns the time in seconds since the epoch; called if there are lines to close.
+            least: Fewest lines.
+        """
+        with self._lock:
+            if (of := self._queues.get(queue)) is None:
+                return
+            closing = of.known.to_close(least, CLOSING_LINES, time.monotonic())
+        if not closing:
+            return
+        try:
+            self._close(queue, closing, clock())
+        except StoreError:
+            logger.warning("the records of %d empty lines stay for now", len(closing), exc_info=True)
+
+    def _close(self, queue: str, closing: dict[Line, bool], now: float) -> None:
+        # Whoever took the last task takes the record away as well, unless that process died.
+        doubtful = [line for line, drained_here in closing.items() if not drained_here]
+        present = {item["taskId"]["S"] for item in self._calls.get_many(self._ids(queue, doubtful))}
+        lines = [line for line, drained in closing.items() if drained or record_id(queue, line) in present]
+        if not lines or self._closings.close(queue, lines, now):
+            with self._lock:
+                of = self._of(queue)
+                of.known.closed(closing)
+                for line in lines:
+                    of.checks.pop(line, None)
+
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        """Look again into lines that were found empty, and into those whose closing is due.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time in seconds.
+            limit: Maximum number of lines.
+
+        Returns:
+            How many closed lines were looked into.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not self._control.read(queue).grouped:
+            return 0
+        self._check_again(queue, now, limit)
+        return self._closings.recheck(queue, now, limit)
+
+    def tidy_in_claim(self, queue: str, now: float) -> int:
+        """Look again into a line whose closing is due, at most once a second.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time in seconds.
+
+        Returns:
+            How many closed lines were looked into.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not self._control.read(queue).grouped:
+            return 0
+        moment = time.monotonic()
+        with self._lock:
+            of = self._of(queue)
+            if moment < of.next_recheck:
+                return 0
+            of.next_recheck = moment + CLAIM_RECHECK_SECONDS
+        return self._closings.recheck(queue, now, CLAIM_RECHECKS)
+
+    def _check_again(self, queue: str, now: float, limit: int) -> None:
+        """Look again into up to `limit` lines that this process found empty, and close what is."""
+        with self._lock:
+            lines = self._of(queue).known.due_checks(limit, time.monotonic())
+        working = set(self._closings.with_work(queue, lines, now))
+        with self._lock:
+            known, moment = self._of(queue).known, time.monotonic()
+            for line in lines:
+                if line in working:
+                    known.may_have_work(line)
+                else:
+                    known.found_empty(line, moment)
+        for _ in range(0, limit, CLOSING_LINES):
+            self.close_empty(queue, lambda: now, 1)
+
+    def _ids(self, queue: str, lines: Iterable[Line]) -> list[str]:
+        return [record_id(queue, line) for line in lines]
+
+    def _of(self, queue: str) -> _QueueLines:
+        """Return what is known about a queue; only under the lock."""
+        if queue not in self._queues:
+            self._queues[queue] = _QueueLines(LineListing(self._calls, queue))
+        return self._queues[queue]

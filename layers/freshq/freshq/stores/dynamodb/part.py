@@ -1,0 +1,51 @@
+"""The base of the parts of the store: the table, and the state that several parts share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freshq.stores.base import Store
+from freshq.stores.dynamodb.batches import Batches
+from freshq.stores.dynamodb.clock import table_clock
+from freshq.stores.dynamodb.keyspace import Keyspace, StatusIndex
+from freshq.stores.dynamodb.leases import LeaseRecords
+from freshq.stores.dynamodb.line_records import ControlRecords, LineRecords
+from freshq.stores.dynamodb.unfit import Quarantine, StaleItems
+
+if TYPE_CHECKING:
+    from freshq.stores.dynamodb.calls import TableCalls
+
+
+class DynamoPart(Store):
+    """The base of the parts: each implements some of the methods of `Store`.
+
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Names of its index partitions.
+        batches: Writes of several items in one call.
+        control: The control records of its queues.
+        line_records: The lines of its queues.
+        lease_records: The lease records of this process.
+        quarantine: Makes dead letters of tasks that cannot be read.
+        stale_items: Sheds stale tasks.
+    """
+
+    def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
+        """Use a table.
+
+        Args:
+            calls: Calls to it.
+            shards: Partitions of each line and of the due index.
+            status_index: Its index of the claimable tasks; None for the index of freshq's own tables.
+        """
+        self.calls = calls
+        # Another client may have another account, with a table of the same name.
+        self.place = (calls.client, calls.table)
+        self.clock = table_clock(calls)
+        self.keyspace = Keyspace(shards, calls.names.is_attached, status_index or StatusIndex())
+        self.batches = Batches(calls)
+        self.control = ControlRecords(calls)
+        self.line_records = LineRecords(calls, self.control, self.keyspace)
+        self.lease_records = LeaseRecords(calls, self.keyspace)
+        self.quarantine = Quarantine(calls, self.keyspace)
+        self.stale_items = StaleItems(calls, self.keyspace)

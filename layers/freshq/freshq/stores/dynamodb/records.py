@@ -1,0 +1,123 @@
+"""Keep records and counts that the processes of a queue share, and its pause."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.stores.base import SharedRecord
+from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
+from freshq.stores.dynamodb.part import DynamoPart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from freshq.stores.dynamodb.keyspace import Item
+
+logger = logging.getLogger(__name__)
+RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
+COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
+# Prefix of the attributes that hold counts.
+COUNT: Final = "count_"
+# The version of a record that has none.
+DAMAGED: Final = ""
+
+
+class DynamoRecords(DynamoPart):
+    """The shared records of a queue, its counts and its pause."""
+
+    @override
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
+        """Return a record, strongly consistent; None if there is none.
+
+        A damaged one is empty, and the next write replaces it.
+        """
+        item = self.calls.get(f"{RECORD_PREFIX}{queue}#{name}")
+        return None if item is None else SharedRecord(_values_of(item), _version_of(item))
+
+    @override
+    def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a record if it still has this version; return whether it was written."""
+        record = {
+            "taskId": {"S": f"{RECORD_PREFIX}{queue}#{name}"},
+            "values": {"S": json.dumps(values)},
+            "requestToken": {"S": new_token()},
+        }
+        unchanged: Item = {"ConditionExpression": "attribute_not_exists(#taskId)"}
+        if version == DAMAGED:
+            unchanged = {
+                "ConditionExpression": "NOT attribute_type(#requestToken, :string)",
+                "ExpressionAttributeValues": {":string": {"S": "S"}},
+            }
+        elif version is not None:
+            unchanged = {
+                "ConditionExpression": "#requestToken = :seen",
+                "ExpressionAttributeValues": {":seen": {"S": version}},
+            }
+        try:
+            self.calls.put(record, unchanged)
+        except ConditionFailed:
+            return False
+        return True
+
+    @override
+    def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a record of counts; a damaged one is replaced."""
+        record_id = f"{COUNTS_PREFIX}{queue}#{name}"
+        values: Item = {f":{key}": {"N": str(value)} for key, value in counts.items()}
+        values[":requestToken"] = {"S": new_token()}
+        expression = "SET #requestToken = :requestToken"
+        if expires is not None:
+            expression += ", #ttl = :ttl"
+            values[":ttl"] = {"N": str(expires)}
+        arguments = {
+            "Key": {"taskId": {"S": record_id}},
+            "UpdateExpression": expression + " ADD " + ", ".join(f"#{COUNT}{key} :{key}" for key in counts),
+            "ExpressionAttributeValues": values,
+        }
+        try:
+            self.calls.update(arguments)
+        except InvalidUpdate:
+            logger.warning("%s was damaged and is replaced", record_id)
+            self.calls.delete(record_id)
+            self.calls.update(arguments)
+
+    @override
+    def read_counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts; empty if there is none."""
+        item = self.calls.get(f"{COUNTS_PREFIX}{queue}#{name}") or {}
+        return {
+            key.removeprefix(COUNT): int(value["N"])
+            for key, value in item.items()
+            if key.startswith(COUNT) and value.get("N", "").lstrip("-").isdecimal()
+        }
+
+    @override
+    def paused(self, queue: str) -> bool:
+        return self.control.read(queue).paused
+
+    @override
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        self.control.set_paused(queue, paused=paused)
+
+
+def _values_of(item: Item) -> dict[str, Any]:
+    """Return the values in the item of a record; none if it is damaged."""
+    try:
+        values = json.loads(item["values"]["S"])
+    except (KeyError, TypeError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        logger.warning("%s is damaged: it counts as empty", item["taskId"]["S"])
+        return {}
+    return values
+
+
+def _version_of(item: Item) -> str:
+    """Return the version of a record; `DAMAGED` if it has none."""
+    return str(item.get("requestToken", {}).get("S", DAMAGED))

@@ -1,0 +1,358 @@
+"""Put, read, change and delete tasks, each an item of a table of freshq's own; list dead letters."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from typing_extensions import override
+
+from freshq.errors import FreshqError, LostRace
+from freshq.model.answers import PutOutcome
+from freshq.model.lifecycle import new_token
+from freshq.model.settlement import rounds
+from freshq.model.task import LIVE, Task, TaskStatus
+from freshq.policy.retry import until_committed
+from freshq.stores.base import ConflictError, DeadPlace, Guard, put_over
+from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import (
+    decode,
+    decode_if_task,
+    delete_condition,
+    encode,
+    is_task,
+    replace_arguments,
+    version_of,
+)
+from freshq.stores.dynamodb.keyspace import KEY, milliseconds
+from freshq.stores.dynamodb.part import DynamoPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from freshq.stores.base import OnConflict, PutResult
+    from freshq.stores.dynamodb.keyspace import Item
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+# Tries to put over a task that keeps changing.
+MAX_TRIES: Final = 10
+# Tasks whose lines are announced at a time: they are put within a second, or their records are read again.
+ANNOUNCED_TASKS: Final = 100
+# Dead letters that are read at a time: first one page of a listing, then as many as BatchGetItem takes.
+FIRST_TASKS: Final = 25
+MORE_TASKS: Final = 100
+
+
+class DynamoTasks(DynamoPart):
+    """Tasks by their ids."""
+
+    @override
+    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        return self._announced(tasks, self._insert, self._insert_many)
+
+    def _insert(self, task: Task) -> bool | FreshqError:
+        """Add a task if its id is free; return whether it was, or the error that prevented the put."""
+        try:
+            self.calls.put(encode(task, self.keyspace), IF_FREE)
+        except ConditionFailed:
+            return False
+        except FreshqError as error:
+            return error  # the caller reports it with the outcomes of the others
+        return True
+
+    def _insert_many(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Add tasks whose ids are free, no id twice; return for each the answer of `_insert`."""
+        answers = self.batches.insert([encode(task, self.keyspace) for task in tasks])
+        return [_inserted(answer) for answer in answers]
+
+    @override
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
+        return self._announced(tasks, lambda task: self._put_over(task, on_conflict))
+
+    def _put_over(self, task: Task, on_conflict: OnConflict) -> PutResult:
+        """Put a task under its id, live or not; return the outcome, or the error that prevented it.
+
+        If the id is free, or its task is over, this takes one write. Otherwise the failed condition
+        returns the live task. An update is conditional on that version, so the task it replaces is known
+        even if the reply is lost.
+        """
+        try:
+            return until_committed(lambda: self._put_over_once(task, on_conflict), ConditionFailed, MAX_TRIES)
+        except ConditionFailed:
+            return LostRace(task.task_id, MAX_TRIES)
+        except FreshqError as error:
+            return error
+
+    def _put_over_once(self, task: Task, on_conflict: OnConflict) -> PutOutcome:
+        """Put a task once.
+
+        Raises:
+            ConditionFailed: If the task changed before it was updated.
+        """
+        item = encode(task, self.keyspace)
+        try:
+            self.calls.put(item, _if_nothing_lives(task))
+        except ConditionFailed as failed:
+            current = decode_if_task(failed.item)
+        else:
+            return PutOutcome.CREATED
+        if current is None or current.queue != task.queue:
+            return PutOutcome.DUPLICATE
+        outcome = put_over(current, task, on_conflict)
+        if outcome is not PutOutcome.DUPLICATE:
+            self.calls.put(item, _if_still(current))
+        return outcome
+
+    def _announced(
+        self,
+        tasks: Sequence[Task],
+        put: Callable[[Task], T | FreshqError],
+        put_many: Callable[[Sequence[Task]], Sequence[T | FreshqError]] | None = None,
+    ) -> list[T | FreshqError]:
+        """Announce the lines of tasks and put them, several at a time.
+
+        Args:
+            tasks: The tasks.
+            put: Puts one.
+            put_many: Puts several with different ids in few calls; None if there is no such way.
+        """
+        if len(tasks) == 1:
+            with self._announcing(tasks[0]):
+                return [put(tasks[0])]
+
+        def announced_put(task: Task) -> T | FreshqError:
+            try:
+                with self._announcing(task):
+                    return put(task)
+            except FreshqError as error:
+                return error  # the caller reports it with the outcomes of the others
+
+        answers: list[T | FreshqError] = []
+        for start in range(0, len(tasks), ANNOUNCED_TASKS):
+            some = tasks[start : start + ANNOUNCED_TASKS]
+            try:
+                self.line_records.announce(filter(_waits, some))
+            except FreshqError as error:
+                if not answers:
+                    raise
+                answers += [error] * len(some)
+            else:
+                if put_many is not None and self.batches.serve(len(some)):
+                    answers += self._put_together(some, put_many)
+                else:
+                    answers += each_in_order(some, announced_put)
+        return answers
+
+    def _put_together(
+        self, tasks: Sequence[Task], put_many: Callable[[Sequence[Task]], Sequence[T | FreshqError]]
+    ) -> list[T | FreshqError]:
+        """Put tasks whose lines are announced, those of the same id one after the other."""
+        answers: dict[int, T | FreshqError] = {}
+        for now in rounds([task.task_id for task in tasks]):
+            put = each_within([tasks[index] for index in now], self._announcing, put_many)
+            answers |= dict(zip(now, put, strict=True))
+        return [answers[index] for index in range(len(tasks))]
+
+    def _announcing(self, task: Task) -> AbstractContextManager[None]:
+        """Return the context in which a task is stored: its line is announced if the task is claimable."""
+        return self.line_records.announcing(task) if _waits(task) else nullcontext()
+
+    @override
+    def get(self, task_id: str) -> Task | None:
+        item = self.calls.get(task_id)
+        return decode(item) if item is not None and is_task(item) else None
+
+    @override
+    def replace(self, task: Task, guard: Guard) -> Task:
+        return self._replace(task, guard, replace_arguments(task, guard, self.keyspace))
+
+    def _replace(self, task: Task, guard: Guard, arguments: Item) -> Task:
+        """Store a new version of a task by an UpdateItem, whose condition is the guard or more.
+
+        Raises:
+            ConflictError: If the condition did not hold.
+        """
+        try:
+            with self._replacing(task, guard):
+                item = self.calls.update(arguments)
+        except ConditionFailed as failed:
+            raise ConflictError(decode_if_task(failed.item)) from None
+        return task if item is None else replace(task, version=version_of(item))
+
+    @contextmanager
+    def _replacing(self, task: Task, guard: Guard) -> Iterator[None]:
+        """Keep line and lease records correct while the block stores a new version of a task."""
+        with self._announcing(task), self.lease_records.following(task, guard):
+            yield
+
+    @override
+    def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        guards = {id(task): guard for task, guard in changes}
+        tasks = [task for task, _guard in changes]
+        self.line_records.announce(filter(_waits, tasks))
+        return each_in_order(tasks, lambda task: self._replaced_or_none(task, guards[id(task)]))
+
+    @override
+    def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
+        tasks = [task for task, _lease_token in settled]
+        lease_tokens = {task.task_id: lease_token for task, lease_token in settled}
+        if not self.batches.serve(len(tasks)):
+            return each_in_order(tasks, lambda task: self._settled(task, lease_tokens[task.task_id]))
+
+        def guard_of(task: Task) -> Guard:
+            return Guard(TaskStatus.TAKEN, lease_token=lease_tokens[task.task_id])
+
+        answers = each_within(
+            tasks,
+            lambda task: self._replacing(task, guard_of(task)),
+            lambda some: self.batches.update(
+                [replace_arguments(task, guard_of(task), self.keyspace) for task in some]
+            ),
+        )
+        return [_settled_by(task, answer) for task, answer in zip(tasks, answers, strict=True)]
+
+    @override
+    def delete(self, task: Task, guard: Guard) -> None:
+        try:
+            self.calls.delete(task.task_id, delete_condition(task, guard))
+        except ConditionFailed as failed:
+            if failed.item is not None:
+                raise ConflictError(decode_if_task(failed.item)) from None
+
+    @override
+    def purge(self, queue: str) -> int:
+        ids = [item[KEY]["S"] for item in queries.all_tasks(self.calls, queue)]
+        self.calls.delete_many(ids)
+        return len(ids)
+
+    @override
+    def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
+        items = _reporting_unlisted(queue, queries.all_tasks(self.calls, queue, start_after))
+        return filter(None, map(decode_if_task, items))
+
+    @override
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        """Yield dead letters, the last to die first; those of one instant in the order of their shards."""
+        shards = (self._dead_places(queue, shard, start_after) for shard in range(self.keyspace.shards))
+        places = heapq.merge(*shards, key=lambda place: place.dead_at, reverse=True)
+        size = FIRST_TASKS
+        while ids := [place.task_id for place in islice(places, size)]:
+            tasks = map(decode_if_task, self.calls.get_many(ids))
+            # The index lags behind the table.
+            found = {task.task_id: task for task in tasks if task and task.status is TaskStatus.FAILURE}
+            yield from (found[task_id] for task_id in ids if task_id in found)
+            size = MORE_TASKS
+
+    def _dead_places(self, queue: str, shard: int, start_after: DeadPlace | None) -> Iterator[DeadPlace]:
+        """Yield the places of one shard, the last to die first, reading pages as needed."""
+        partition = self.keyspace.dead(queue, shard)
+        arguments: Item = queries.due_query(partition) | {"ScanIndexForward": False, "Limit": FIRST_TASKS}
+        if start_after is not None:
+            arguments |= self._after(partition, shard, start_after, arguments)
+        for page in queries.due_pages(self.calls, arguments, MORE_TASKS):
+            yield from (DeadPlace(dead_at, task_id) for task_id, dead_at in page)
+
+    def _after(self, partition: str, shard: int, place: DeadPlace, arguments: Item) -> Item:
+        """Return query arguments that resume one shard after a position taken from any shard."""
+        dead_at = milliseconds(place.dead_at)
+        own_shard = self.keyspace.shard_of(place.task_id)
+        if shard == own_shard:
+            key = {KEY: {"S": place.task_id}, "dueShard": {"S": partition}, "dueAt": dead_at}
+            return {"ExclusiveStartKey": key}
+        relation = "<" if shard < own_shard else "<="
+        return {
+            "KeyConditionExpression": f"#dueShard = :shard AND #dueAt {relation} :deadAt",
+            "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | {":deadAt": dead_at},
+        }
+
+    @override
+    def index_dead(self, queue: str) -> int:
+        unlisted = filter(None, map(decode_if_task, queries.unlisted_dead(self.calls, queue)))
+        indexed = 0
+        while some := list(islice(unlisted, ANNOUNCED_TASKS)):
+            indexed += sum(task is not None for task in self.replace_many(list(map(_listed, some))))
+        return indexed
+
+
+def _waits(task: Task) -> bool:
+    """Return whether a task is to be claimable."""
+    return task.status is TaskStatus.PENDING and not task.delayed
+
+
+def _inserted(answer: Item | FreshqError) -> bool | FreshqError:
+    if isinstance(answer, ConditionFailed):
+        return False
+    return answer if isinstance(answer, FreshqError) else True
+
+
+def _settled_by(task: Task, answer: Item | FreshqError) -> Task | FreshqError:
+    """Return the answer of `settle_many` for a task."""
+    if not isinstance(answer, ConditionFailed):
+        return answer if isinstance(answer, FreshqError) else task
+    return ConflictError(decode_if_task(answer.item))
+
+
+def _listed(dead: Task) -> tuple[Task, Guard]:
+    """Return the change that lists a dead letter that an earlier version left in no index."""
+    died = dead.updated if dead.dead_at is None else dead.dead_at
+    listed = replace(dead, dead_at=died, request_token=new_token())
+    return listed, Guard(TaskStatus.FAILURE, request_token=dead.request_token)
+
+
+def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items that were read anyway; warn once if a dead letter among them is in no index.
+
+    An unreadable one does not count: no listing can show it.
+    """
+    unlisted = 0
+    for item in items:
+        is_unlisted = item["taskStatus"].get("S") == TaskStatus.FAILURE and "dueShard" not in item
+        unlisted += is_unlisted and decode_if_task(item) is not None
+        yield item
+    if unlisted:
+        logger.warning(
+            "queue %r: %d dead letters of an earlier version are in no index, so listings lack them; "
+            "run `freshq dlq index`, or index_dead()",
+            queue,
+            unlisted,
+        )
+
+
+def _if_nothing_lives(task: Task) -> Item:
+    """Return the condition that an id is free, or its task is over: done, dead, cancelled or stale.
+
+    The task must not be this very put's: after a lost reply, a worker may complete the task before the
+    put is repeated.
+    """
+    over = [status for status in TaskStatus if status not in LIVE]
+    values: Item = {f":over{index}": {"S": status.value} for index, status in enumerate(over)}
+    ended = f"#taskStatus IN ({', '.join(values)}) OR (#taskStatus = :pending AND #deadline <= :now)"
+    return {
+        "ConditionExpression": "attribute_not_exists(#taskId) "
+        f"OR (#taskQueue = :queue AND #putToken <> :ownToken AND ({ended}))",
+        "ExpressionAttributeValues": values
+        | {
+            ":pending": {"S": TaskStatus.PENDING.value},
+            ":now": milliseconds(task.updated),
+            ":queue": {"S": task.queue},
+            ":ownToken": {"S": task.request_token},
+        },
+    }
+
+
+def _if_still(current: Task) -> Item:
+    """Return the condition that a task has not changed since it was read."""
+    return {
+        "ConditionExpression": "#taskQueue = :queue AND #requestToken = :seen",
+        "ExpressionAttributeValues": {
+            ":queue": {"S": current.queue},
+            ":seen": {"S": current.request_token},
+        },
+    }

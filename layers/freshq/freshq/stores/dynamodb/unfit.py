@@ -1,0 +1,183 @@
+"""Take tasks that no claim can take out of the way: shed the stale ones, quarantine the unreadable ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import DamagedTaskError
+from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
+from freshq.policy.shedding import too_late
+from freshq.stores.base import Guard
+from freshq.stores.dynamodb.batches import each_in_order
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import (
+    conditioned,
+    decode,
+    decode_if_task,
+    replace_arguments,
+    update_arguments,
+    version_count,
+)
+from freshq.stores.dynamodb.keyspace import LiveTasks, milliseconds
+from freshq.stores.dynamodb.queries import stale_page
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.keyspace import Item, Keyspace
+
+logger = logging.getLogger(__name__)
+# Tasks shed at a time, and by one portion of upkeep, which should not keep what is due waiting.
+BATCH: Final = 25
+MAX_SHED: Final = 200
+# A status that this version does not know belongs to a newer one, which may still run the task.
+WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
+
+
+class StaleItems:
+    """Sheds tasks past their own deadline: one that a claim tried, or those it passed over. Thread-safe."""
+
+    def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
+        self._calls = calls
+        self._keyspace = keyspace
+        self._lock = threading.Lock()
+        # By queue, the partitions in which claims passed over tasks: the queue's max age, and where the
+        # next look goes on.
+        self._passed: dict[str, dict[str, tuple[float, Item | None]]] = {}
+
+    def passed_over(self, queue: str, partition: str, max_age_seconds: float) -> None:
+        """Note that a claim passed over stale tasks.
+
+        Args:
+            queue: Name of the queue.
+            partition: Their partition of the status index.
+            max_age_seconds: The queue's max age.
+        """
+        with self._lock:
+            self._passed.setdefault(queue, {}).setdefault(partition, (max_age_seconds, None))
+
+    def shed_passed_over(self, queue: str, now: float, limit: int) -> int:
+        """Shed up to `limit`, and `MAX_SHED`, tasks that claims of this process passed over; return how many.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        left = min(limit, MAX_SHED)
+        with self._lock:
+            partitions = [*self._passed.get(queue, {}).items()]
+        for partition, (max_age_seconds, start_after) in partitions:
+            if left < BATCH:
+                break
+            live = LiveTasks(self._keyspace.status_index, now - max_age_seconds)
+            ids, more = stale_page(self._calls, partition, live, now, start_after)
+            self._shed_in_batches(ids[:left], now)
+            # Tasks that are left over here are found again from the same key.
+            self._go_on(queue, partition, max_age_seconds, more if len(ids) <= left else start_after, ids)
+            left -= len(ids[:left])
+        return min(limit, MAX_SHED) - left
+
+    def _go_on(
+        self, queue: str, partition: str, max_age_seconds: float, start_after: Item | None, ids: list[str]
+    ) -> None:
+        """Note where to continue in a partition; forget it if there is nothing more."""
+        with self._lock:
+            if start_after is None and not ids:
+                del self._passed[queue][partition]
+            else:
+                self._passed[queue][partition] = (max_age_seconds, start_after)
+
+    def _shed_in_batches(self, ids: list[str], now: float) -> None:
+        entries = iter(ids)
+        while batch := list(islice(entries, BATCH)):
+            tasks = filter(None, map(decode_if_task, self._calls.get_many(batch)))
+            each_in_order(list(tasks), lambda task: self.shed(task, now, reserve_seconds=0.0))
+
+    def shed(self, task: Task, now: float, reserve_seconds: float) -> None:
+        """Shed a PENDING task whose own deadline is too near, unless it changes meanwhile.
+
+        Args:
+            task: The task.
+            now: Current time in seconds.
+            reserve_seconds: Time that a task must have left.
+        """
+        reason = too_late(now, task.deadline, reserve_seconds)
+        if task.status is not TaskStatus.PENDING or reason is None:
+            return
+        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=now)
+        try:
+            guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
+            self._calls.update(replace_arguments(shed, guard, self._keyspace))
+        except ConditionFailed:
+            logger.debug("task %s changed before it could be shed", task.task_id)
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """Makes dead letters of tasks that cannot be read.
+
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Names of its index partitions.
+        admitted: How many tasks became dead letters since `take_admitted`.
+    """
+
+    calls: TableCalls
+    keyspace: Keyspace
+    admitted: int = 0
+
+    def admit(self, item: Item, now: float) -> None:
+        """Make a dead letter of a task if it cannot be read, unless it changes or its status is unknown.
+
+        Args:
+            item: The item of the task as it was read.
+            now: Current time in seconds.
+        """
+        try:
+            decode(item)
+        except DamagedTaskError as damage:
+            if item["taskStatus"] not in WAITING_OR_HELD:
+                return
+            error = str(damage)
+        else:
+            return
+        task_id = item["taskId"]["S"]
+        try:
+            self.calls.update(self._arguments(item, error, now))
+        except ConditionFailed:
+            logger.debug("task %s changed before it could be quarantined", task_id)
+        else:
+            self.admitted += 1
+            logger.error("task %s is a dead letter now: %s", task_id, error)
+
+    def take_admitted(self) -> int:
+        """Return how many tasks became dead letters since the last call."""
+        admitted, self.admitted = self.admitted, 0
+        return admitted
+
+    def _arguments(self, item: Item, error: str, now: float) -> Item:
+        task_id = item["taskId"]["S"]
+        changes: Item = dict.fromkeys(
+            ("leaseToken", "leaseUntil", "notBefore", "pendingShard", "dueShard", "dueAt")
+        )
+        changes |= {
+            "taskStatus": {"S": TaskStatus.FAILURE.value},
+            "taskUpdated": milliseconds(now),
+            "error": {"S": error},
+            "requestToken": {"S": new_token()},
+            "deadAt": milliseconds(now),
+        }
+        if (queue := item.get("taskQueue", {}).get("S")) is not None:
+            dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
+            changes |= {"dueShard": {"S": dead}, "dueAt": milliseconds(now)}
+        unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}
+        if "requestToken" in item:
+            unchanged.append("#requestToken = :seenToken")
+            values[":seenToken"] = item["requestToken"]
+        return conditioned(
+            update_arguments(task_id, changes, version_count(self.keyspace)), unchanged, values
+        )
