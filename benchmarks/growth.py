@@ -43,8 +43,7 @@ from benchmarks.growth_page import STORES, growth_sections
 from benchmarks.render import markdown
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
-from freshq.stores.dynamodb.items import encode
-from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.rows import row_of
 

@@ -30,8 +30,7 @@ from benchmarks.figures import rotated
 from benchmarks.worker import processor_seconds
 from freshq import OpenTelemetry, Queue, Worker
 from freshq.model.telemetry import Telemetry
-from freshq.stores.dynamodb.items import encode
-from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.items import Keyspace, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

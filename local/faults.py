@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
-from freshq.stores.dynamodb.keyspace import create_table
+from freshq.stores.dynamodb.schema import create_table
 from local.servers import ANSWER_SECONDS, HOST
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ import sqlalchemy as sa
 from botocore.config import Config
 from sqlalchemy.exc import OperationalError
 
-from freshq.stores.dynamodb.items import encode
-from freshq.stores.dynamodb.keyspace import Keyspace, table_definition
+from freshq.stores.dynamodb.items import Keyspace, encode
+from freshq.stores.dynamodb.schema import table_definition
 from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from freshq.aws.observability import count, fields, logger, metrics, traced_hand
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.model.task import OVER, TaskStatus
-from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX
+from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,7 @@ from local.faults import counted, meanwhile
 from freshq import StoreError
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
-from freshq.stores.dynamodb.items import encode
-from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
 from tests.conftest import on_table
 

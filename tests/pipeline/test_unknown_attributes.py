@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Queue
-from freshq.stores.dynamodb.items import encode, mutable_attributes
-from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.items import Keyspace, encode, mutable_attributes
 from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, most_frequent
 from freshq_pipeline.ingest.sources import OWN, canonical_files
 from freshq_pipeline.schemas import Format

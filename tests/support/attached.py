@@ -15,7 +15,7 @@ from freshq.stores.dynamodb.attached.attach import (
     own_definitions,
 )
 from freshq.stores.dynamodb.key import TableKey
-from freshq.stores.dynamodb.keyspace import Names
+from freshq.stores.dynamodb.schema import Names
 from tests.conftest import Clock
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 )
 
 from freshq.stores.dynamodb.key import KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import KEY
+from freshq.stores.dynamodb.schema import KEY
 from tests.template.test_template import statements
 
 if TYPE_CHECKING:

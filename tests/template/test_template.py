@@ -26,7 +26,7 @@ from freshq.matching.stores.dynamodb import caller_key, encode_resource
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import TTL_ATTRIBUTE, table_definition
+from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,8 @@ import pytest
 
 from freshq import Queue
 from freshq.aws.landing import landed_event
-from freshq.stores.dynamodb.items import encode
+from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.key import KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import Keyspace
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 from tests.support.attached import Shipments
 

@@ -12,7 +12,7 @@ from freshq.errors import Throttled
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords, due_at, task_ids_of
 from tests.support.patience import PATIENCE_SECONDS
 

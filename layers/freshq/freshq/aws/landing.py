@@ -10,7 +10,7 @@ from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX
+from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from freshq.aws.events import part_of, text_of
 from freshq.aws.landing import required, stream_ms
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.stores.dynamodb import CHANGED_AT, decode_caller, decode_resource, is_caller, is_resource
-from freshq.stores.dynamodb.keyspace import seconds
+from freshq.stores.dynamodb.items import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

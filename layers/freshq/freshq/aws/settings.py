@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from freshq.model.options import QueueOptions
     from freshq.queue.base import BaseQueue
-    from freshq.stores.dynamodb.keyspace import Names
+    from freshq.stores.dynamodb.schema import Names
 
 
 def dynamodb_client() -> DynamoDBClient:
@@ -64,7 +64,7 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
             return None
         # Only attached tables need these.
         from freshq.stores.dynamodb.attached.attach import described_key  # noqa: PLC0415
-        from freshq.stores.dynamodb.keyspace import Names  # noqa: PLC0415
+        from freshq.stores.dynamodb.schema import Names  # noqa: PLC0415
 
         key = described_key(client, self.table, self.attach_key)
         if key.hash.attribute_type != "S":

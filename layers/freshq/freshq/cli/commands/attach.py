@@ -164,7 +164,7 @@ def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
         ValueError: If it is none of the records' attributes, or there is only a type.
     """
     from freshq.stores.dynamodb.key import NUMBER, TEXT, KeyPart
-    from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX
+    from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
     if name is None:
         if order_type is not None:

@@ -20,7 +20,8 @@ from freshq.matching.stores.transactions import Transactions
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.clock import server_clock
-from freshq.stores.dynamodb.keyspace import WAITER_CONFIG, milliseconds, seconds
+from freshq.stores.dynamodb.items import milliseconds, seconds
+from freshq.stores.dynamodb.schema import WAITER_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from freshq.matching.places import Place
     from freshq.matching.stores.base import Change, Span
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 # A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
 # the shards allow 1,600 cycles per second.

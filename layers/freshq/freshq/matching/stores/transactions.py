@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 T = TypeVar("T")
 # A transaction in progress ends within milliseconds, throttling of a partition within seconds.

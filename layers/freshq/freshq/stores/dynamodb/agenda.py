@@ -13,8 +13,7 @@ from freshq.model.new_task import MAX_EPOCH_SECONDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task, is_task
-from freshq.stores.dynamodb.keyspace import seconds_or
+from freshq.stores.dynamodb.items import decode_if_task, is_task, seconds_or
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids, earliest_due
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
 

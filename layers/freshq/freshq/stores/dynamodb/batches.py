@@ -21,7 +21,7 @@ from freshq.stores.dynamodb.calls import (
     sent_despite_lost_reply,
     translated,
 )
-from freshq.stores.dynamodb.keyspace import KEY
+from freshq.stores.dynamodb.schema import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 _CLAUSE: Final = re.compile(r"(SET|REMOVE|ADD) (.*?)(?= (?:SET|REMOVE|ADD) |$)")
 _MARK: Final = re.compile(r"attribute_not_exists\(#(?P<missing>\w+)\)|#(?P<name>\w+)|(?P<value>:\w+)")

@@ -25,7 +25,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.dynamodb.keyspace import EXPRESSIONS, EXPRESSIONS_CACHED, KEY, RECORD, Names
+from freshq.stores.dynamodb.schema import EXPRESSIONS, EXPRESSIONS_CACHED, KEY, RECORD, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import boto3
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 T = TypeVar("T")
 
@@ -179,7 +179,8 @@ class TableCalls:
             if not made_by(failed.item, arguments["ExpressionAttributeValues"][":requestToken"]["S"]):
                 raise
             return failed.item
-        return self._own(response["Attributes"])
+        changed: Item = response["Attributes"]
+        return self.names.from_table(changed) if self._is_attached else changed
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
         """Delete an item; a missing one is no error.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.base import OldestRequest
-    from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Item, Keyspace, LiveTasks
+    from freshq.stores.dynamodb.queries import LiveTasks
+    from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
 
 NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
@@ -44,9 +44,10 @@ BOUNDS_OF_SOME_LINES = {
 class ApproximateCounts:
     """Counts a queue by at most one page of each partition and kind, of up to `MAX_LINES` lines."""
 
-    def __init__(self, calls: TableCalls, keyspace: Keyspace, queue: str) -> None:
-        self._calls = calls
-        self._keyspace = keyspace
+    def __init__(self, store: DynamoCounts, queue: str) -> None:
+        self._calls = store.calls
+        self._keyspace = store.keyspace
+        self._index = store.status_index
         self._queue = queue
         self._bounded = dict.fromkeys(NOT_COUNTED, "not counted")
         # A task that was shed early, or before its queue's max age, is in no index.
@@ -64,7 +65,7 @@ class ApproximateCounts:
         if len(counted_lines) > MAX_LINES:
             self._bounded |= BOUNDS_OF_SOME_LINES
         partitions = self._keyspace.pending_partitions(self._queue, counted_lines[:MAX_LINES])
-        index = self._keyspace.status_index
+        index = self._index
         live = index.live(created_after, now)
         ends = [end for partition in partitions for end in self._ends(partition, live)]
         delayed, lease_ids = self._due()
@@ -154,7 +155,7 @@ class DynamoCounts(DynamoPart):
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, int]:
         """Count the claimable tasks by group, up to `at_most` of each partition."""
-        live = self.keyspace.status_index.live(created_after, now)
+        live = self.status_index.live(created_after, now)
         counts: Counter[str | None] = Counter()
         for line in self.line_records.all_lines(queue, now):
             for partition in self.keyspace.pending_partitions(queue, [line]):
@@ -169,7 +170,7 @@ class DynamoCounts(DynamoPart):
 
         Where time is not the order, the last ones of each partition, newest first.
         """
-        live = self.keyspace.status_index.live(created_after, now)
+        live = self.status_index.live(created_after, now)
         times: defaultdict[str | None, list[float]] = defaultdict(list)
         for line in self.line_records.all_lines(queue, now):
             for partition in self.keyspace.pending_partitions(queue, [line]):
@@ -183,7 +184,7 @@ class DynamoCounts(DynamoPart):
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         """Return the creation time of the oldest claimable task; None if there is none."""
         lines = self.line_records.all_lines(queue, now)
-        return self.oldest_of(queue, self.keyspace.status_index.live(created_after, now), lines)
+        return self.oldest_of(queue, self.status_index.live(created_after, now), lines)
 
     def oldest_of(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> float | None:
         """Return the creation time of the oldest live task of some lines; None if there is none."""
@@ -199,7 +200,7 @@ class DynamoCounts(DynamoPart):
         levels: dict[int, list[Line]] = {}
         for line in self._asked_lines(request):
             levels.setdefault(line[0], []).append(line)
-        live = self.keyspace.status_index.live(request.created_after, request.now)
+        live = self.status_index.live(request.created_after, request.now)
         ids: list[str] = []
         for level in sorted(levels):
             ids += self._oldest_ids(request.queue, levels[level], live, request.count - len(ids))
@@ -222,4 +223,4 @@ class DynamoCounts(DynamoPart):
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         lines = self.line_records.all_lines(queue, now)
-        return ApproximateCounts(self.calls, self.keyspace, queue).stats(lines, now, created_after)
+        return ApproximateCounts(self, queue).stats(lines, now, created_after)

@@ -1,9 +1,11 @@
-"""Tasks as items: attributes, index keys and update expressions."""
+"""Tasks as items: attributes, index keys, and the arguments of updates."""
 
 from __future__ import annotations
 
 import json
 import logging
+import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,14 +14,13 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
-from freshq.stores.dynamodb.keyspace import (
+from freshq.stores.dynamodb.schema import (
     EXPRESSIONS_CACHED,
     KEY,
     MISSING,
     POSITION,
     RECORD,
     Item,
-    milliseconds,
     plain_values,
 )
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
-    from freshq.stores.dynamodb.keyspace import Keyspace
+    from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
@@ -99,6 +100,88 @@ PUT_FIELDS: Final = (
 )
 
 
+INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
+
+
+def milliseconds(seconds: float) -> Item:
+    """Return a time as a number of milliseconds, with microseconds as the fraction."""
+    return {"N": f"{seconds * 1000:.3f}"}
+
+
+def seconds(attribute: Item) -> float:
+    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
+    return round(float(attribute["N"]) / 1000, 6)
+
+
+def seconds_or(attribute: Item | None, default: float) -> float:
+    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
+    try:
+        return default if attribute is None else seconds(attribute)
+    except (KeyError, TypeError, ValueError):
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """Names of the index partitions of one table.
+
+    Attributes:
+        shards: Partitions of each line and of the due index.
+        is_attached: Whether the table is an application's. Then changes of a record are counted, and records
+            never expire.
+    """
+
+    shards: int
+    is_attached: bool = False
+
+    def shard_of(self, item_id: str) -> int:
+        """Return the shard of an item, by a hash that is the same in every process."""
+        return zlib.crc32(item_id.encode()) % self.shards
+
+    def pending(self, queue: str, line: Line, shard: int) -> str:
+        """Return the partition of the claimable tasks of a line."""
+        level, group = line
+        partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
+        return partition if group is None else f"{partition}#{group}"
+
+    def due(self, queue: str, shard: int) -> str:
+        """Return a partition of the due index: delayed tasks and lease records."""
+        return f"{queue}#DUE#{shard}"
+
+    def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
+        """Return all partitions of the claimable tasks of some lines."""
+        return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
+
+    def due_partitions(self, queue: str) -> list[str]:
+        """Return all partitions of a queue in the due index."""
+        return [self.due(queue, shard) for shard in range(self.shards)]
+
+    def dead(self, queue: str, shard: int) -> str:
+        """Return a partition of the due index for dead letters, by the time of their death."""
+        return f"{queue}#DEAD#{shard}"
+
+    def index_attributes(self, task: Task) -> Item:
+        """Return the index keys of a task at `task.updated`; None for those to remove.
+
+        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
+        dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
+        """
+        keys: Item = dict.fromkeys(INDEX_KEYS)
+        is_waiting = task.status is TaskStatus.PENDING and task.deadline > task.updated
+        if not (is_waiting or task.status is TaskStatus.FAILURE):
+            return keys
+        shard = self.shard_of(task.task_id)
+        if task.status is TaskStatus.FAILURE:
+            keys["dueShard"] = {"S": self.dead(task.queue, shard)}
+            keys["dueAt"] = milliseconds(task.updated)
+        elif task.not_before is not None:
+            keys["dueShard"] = {"S": self.due(task.queue, shard)}
+            keys["dueAt"] = milliseconds(task.not_before)
+        else:
+            keys["pendingShard"] = {"S": self.pending(task.queue, (task.priority, task.group), shard)}
+        return keys
+
+
 def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
     """Return the attributes that hold some fields of a task; None for a field that it does not have."""
     found: Item = {}
@@ -107,7 +190,7 @@ def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
         if value is None:
             found[name] = None
         elif kind == TIME:
-            found[name] = {"N": f"{value * 1000:.3f}"}
+            found[name] = milliseconds(value)
         elif kind == TEXT:
             found[name] = {"S": str(value)}
         else:
@@ -195,7 +278,7 @@ def _stored_fields(item: Item) -> dict[str, Any]:
         elif kind == TEXT:
             found[field] = value["S"]
         elif kind == TIME:
-            found[field] = round(float(value["N"]) / 1000, 6)
+            found[field] = seconds(value)
         elif kind == JSON:
             found[field] = json.loads(value["S"])
         else:
@@ -215,22 +298,33 @@ def _payload(item: Item) -> Any:
         raise
 
 
-def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: str = "") -> Item:
-    """Return the arguments of an UpdateItem.
+def update_arguments(
+    task_id: str,
+    changes: Mapping[str, Item | None],
+    condition: tuple[str, Item],
+    keyspace: Keyspace,
+    added: str = "",
+) -> Item:
+    """Return the arguments of a conditional UpdateItem, which also counts the changes of a record.
 
     Args:
         task_id: Id of the task.
         changes: New values by name; None to remove the attribute.
+        condition: The condition, and the values in it.
+        keyspace: Names of the table's index partitions.
         added: The attributes to increment, as an ADD clause without its keyword.
     """
+    if keyspace.is_attached:
+        added = f"{added}, #version :one" if added else "#version :one"
     values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
-    removed = tuple(name for name, value in changes.items() if value is None)
     if added:
         values[":one"] = ONE
+    removed = tuple([name for name, value in changes.items() if value is None])
     return {
         "Key": {KEY: {"S": task_id}},
         "UpdateExpression": _update_expression(tuple(changes), removed, added),
-        "ExpressionAttributeValues": values,
+        "ConditionExpression": condition[0],
+        "ExpressionAttributeValues": values | condition[1],
     }
 
 
@@ -248,25 +342,9 @@ def _update_expression(changed: tuple[str, ...], removed: tuple[str, ...], added
     return " ".join([f"{keyword} {clause}" for keyword, clause in clauses.items() if clause])
 
 
-def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Item:
-    """Return the arguments of an UpdateItem, made conditional on all of some conditions."""
-    return arguments | {
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | values,
-    }
-
-
-def version_count(keyspace: Keyspace) -> str:
-    """Return the ADD clause of every change: an application's record counts them."""
-    return "#version :one" if keyspace.is_attached else ""
-
-
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
-    condition, values = _guarded(task, guard)
-    changes = mutable_attributes(task, keyspace)
-    arguments = update_arguments(task.task_id, changes, version_count(keyspace))
-    return conditioned(arguments, [condition], values)
+    return update_arguments(task.task_id, mutable_attributes(task, keyspace), _guarded(task, guard), keyspace)
 
 
 def delete_condition(task: Task, guard: Guard) -> Item:
@@ -302,22 +380,16 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
         "ttl": {"N": str(moment.expires)},
         "requestToken": {"S": token},
         "lastClaimAt": now,
-        "pendingShard": None,
-        "dueShard": None,
-        "dueAt": None,
         "notBefore": None,
+        **dict.fromkeys(INDEX_KEYS),
     }
-    added = "#attempts :one"
     if keyspace.is_attached:
         del changes["ttl"]
-        added += ", #version :one"
-    arguments = update_arguments(task_id, changes, added)
-    arguments["ConditionExpression"] = CLAIMABLE
-    arguments["ExpressionAttributeValues"] |= {
+    values: Item = {
         ":pending": PENDING,
         ":queue": {"S": queue},
         ":now": now,
         ":createdAfter": milliseconds(moment.created_after),
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
-    return arguments
+    return update_arguments(task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")

@@ -6,13 +6,12 @@ import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX
-from freshq.stores.dynamodb.keyspace import milliseconds, seconds, seconds_or
+from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Item, Keyspace
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.schema import Item
 
 # The sweep deletes the record of a dead process; TTL is the last resort, a week later.
 RECORD_TTL_SECONDS: Final = 7 * 86_400
@@ -82,25 +82,16 @@ class _Naming:
     """Tasks to name before they are claimed, or before their lease changes.
 
     Attributes:
-        holdings: The tasks and their lease tokens.
+        held: The tasks with their lease tokens, and when their leases will end.
         lease_until: When their leases will end, in seconds.
         now: Current time in seconds.
         ahead: Tasks that may be claimed next.
     """
 
-    holdings: Sequence[Holding]
+    held: dict[Holding, float]
     lease_until: float
     now: float
-    ahead: frozenset[str] = frozenset()
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the ids."""
-        return _size_bytes(self.holdings)
-
-    def held(self) -> dict[Holding, float]:
-        """Return the holdings with the end of their lease."""
-        return dict.fromkeys(self.holdings, self.lease_until)
+    ahead: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +119,8 @@ class _Version:
             naming: What is to be named.
             previous: The version in the table, if it is known.
         """
-        held = held | naming.held()
-        in_hand = frozenset(task_id for task_id, _token in held)
+        held = held | naming.held
+        in_hand = frozenset([task_id for task_id, _token in held])
         ahead = naming.ahead - in_hand
         lease_seconds = naming.lease_until - naming.now
         due_at = min(held.values())
@@ -152,9 +143,7 @@ class _Version:
         looks next at `held_until`: at the end of the lease or later, by at most the length of one.
         """
         in_time = naming.now < self.due_at <= naming.lease_until <= self.held_until
-        return in_time and all(
-            task_id in self.in_hand or task_id in self.ahead for task_id, _token in naming.holdings
-        )
+        return in_time and {task_id for task_id, _token in naming.held} - self.in_hand <= self.ahead
 
 
 class _LeaseRecord:
@@ -184,7 +173,7 @@ class _LeaseRecord:
         with self._lock:
             if self._version is None or self._expired(naming.now) or not self._version.covers(naming):
                 return False
-            self._held |= naming.held()
+            self._held |= naming.held
             return True
 
     def begin(self, naming: _Naming) -> tuple[str, _Version]:
@@ -194,7 +183,7 @@ class _LeaseRecord:
                 # The sweep acts on the record that names the expired leases: leave that one as it is.
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
-            if _size_bytes(self._held) + naming.size_bytes > MAX_NAMED_BYTES:
+            if _size_bytes(self._held) + _size_bytes(naming.held) > MAX_NAMED_BYTES:
                 self._record_id, self._version = self._new_id(), None
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
                 self._held = {}
@@ -206,13 +195,13 @@ class _LeaseRecord:
         """Note that a version was written, and of the holdings that it covers."""
         with self._lock:
             self._version = version
-            self._held |= naming.held()
+            self._held |= naming.held
 
     def extend(self, holding: Holding, lease_until: float) -> bool:
         """Note a longer lease; return whether the task is held and its lease not shortened."""
         with self._lock:
             held = self._held_earlier if holding in self._held_earlier else self._held
-            if held.get(holding, float("inf")) > lease_until:
+            if held.get(holding, inf) > lease_until:
                 return False
             held[holding] = lease_until
             return True
@@ -239,7 +228,7 @@ class _LeaseRecord:
         return f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}"
 
     def _expired(self, now: float) -> bool:
-        return any(until <= now for until in self._held.values())
+        return min(self._held.values(), default=inf) <= now
 
 
 class LeaseRecords:
@@ -268,7 +257,7 @@ class LeaseRecords:
             now: Current time in seconds.
             ahead: Tasks that may be claimed next; named too if the record is written.
         """
-        naming = _Naming(holdings, lease_until, now, frozenset(ahead))
+        naming = _Naming(dict.fromkeys(holdings, lease_until), lease_until, now, frozenset(ahead))
         record = self._record(queue)
         if record.cover(naming):
             return
@@ -326,7 +315,9 @@ class LeaseRecords:
 
     def _record(self, queue: str) -> _LeaseRecord:
         with self._lock:
-            return self._records.setdefault(queue, _LeaseRecord(queue))
+            if (record := self._records.get(queue)) is None:
+                record = self._records[queue] = _LeaseRecord(queue)
+            return record
 
     def _item(self, queue: str, record_id: str, version: _Version) -> Item:
         return {
@@ -340,7 +331,7 @@ class LeaseRecords:
 
 
 def _size_bytes(holdings: Iterable[Holding]) -> int:
-    return sum(len(task_id.encode()) for task_id, _token in holdings)
+    return len("".join([task_id for task_id, _token in holdings]).encode())
 
 
 def _unexpired(held: dict[Holding, float], now: float) -> dict[Holding, float]:

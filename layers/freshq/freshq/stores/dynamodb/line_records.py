@@ -21,8 +21,7 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.clocks import Stopwatch
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
-from freshq.stores.dynamodb.items import CONTROL_PREFIX
-from freshq.stores.dynamodb.keyspace import milliseconds
+from freshq.stores.dynamodb.items import CONTROL_PREFIX, milliseconds
 from freshq.stores.dynamodb.queries import earliest_due, may_have_live, newest_due
 
 if TYPE_CHECKING:
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Item, Keyspace
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
@@ -350,9 +351,10 @@ class LineListing:
 class LineClosings:
     """The closings of one table. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
+    def __init__(self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex) -> None:
         self._calls = calls
         self._keyspace = keyspace
+        self._index = status_index
         self._lock = threading.Lock()
         # Closings in the table: since when they are known here, and the lines not looked into yet.
         self._known_for: dict[str, Stopwatch] = {}
@@ -438,7 +440,7 @@ class LineClosings:
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
         """Return those of some lines that have live tasks, by one query of each or more."""
-        live = self._keyspace.status_index.live(0.0, now)
+        live = self._index.live(0.0, now)
 
         def has_work(line: Line) -> bool:
             partitions = self._keyspace.pending_partitions(queue, [line])
@@ -636,10 +638,12 @@ class _QueueLines:
 class LineRecords:
     """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace) -> None:
+    def __init__(
+        self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace, status_index: StatusIndex
+    ) -> None:
         self._calls = calls
         self._control = control
-        self._closings = LineClosings(calls, keyspace)
+        self._closings = LineClosings(calls, keyspace, status_index)
         self._lock = threading.Lock()
         self._queues: dict[str, _QueueLines] = {}
 

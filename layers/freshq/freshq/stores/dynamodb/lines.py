@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.dynamodb.keyspace import Entry, Item, StatusIndex
     from freshq.stores.dynamodb.leases import Holding
+    from freshq.stores.dynamodb.queries import IndexEntry, StatusIndex
+    from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Candidates:
         self.request = request
         self.moment = moment
         self._store = store
-        self._live = store.keyspace.status_index.live(moment.created_after, moment.deadline_after)
+        self._live = store.status_index.live(moment.created_after, moment.deadline_after)
         # The ids on each page read so far.
         self._pages: list[list[str]] = []
         self._searches: list[GroupSearch] = []
@@ -185,7 +186,9 @@ class Candidates:
         empty = sum(not search.task_ids for search in self._searches)
         return MAX_EMPTY_LINES + MORE_EMPTY_LINES * found - empty
 
-    def _shard(self, partition: str, search: GroupSearch | None, *, newest_first: bool) -> Iterator[Entry]:
+    def _shard(
+        self, partition: str, search: GroupSearch | None, *, newest_first: bool
+    ) -> Iterator[IndexEntry]:
         request, store = self.request, self._store
         pages = queries.claimable_pages(
             store.calls,

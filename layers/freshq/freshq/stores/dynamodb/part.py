@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from freshq.stores.base import Store
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.clock import table_clock
-from freshq.stores.dynamodb.keyspace import Keyspace, StatusIndex
+from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import ControlRecords, LineRecords
+from freshq.stores.dynamodb.queries import StatusIndex
 from freshq.stores.dynamodb.unfit import Quarantine, StaleItems
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class DynamoPart(Store):
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
+        status_index: Its index of the claimable tasks.
         batches: Writes of several items in one call.
         control: The control records of its queues.
         line_records: The lines of its queues.
@@ -42,10 +44,11 @@ class DynamoPart(Store):
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table)
         self.clock = table_clock(calls)
-        self.keyspace = Keyspace(shards, calls.names.is_attached, status_index or StatusIndex())
+        self.keyspace = Keyspace(shards, calls.names.is_attached)
+        self.status_index = status_index or StatusIndex()
         self.batches = Batches(calls)
         self.control = ControlRecords(calls)
-        self.line_records = LineRecords(calls, self.control, self.keyspace)
+        self.line_records = LineRecords(calls, self.control, self.keyspace, self.status_index)
         self.lease_records = LeaseRecords(calls, self.keyspace)
         self.quarantine = Quarantine(calls, self.keyspace)
-        self.stale_items = StaleItems(calls, self.keyspace)
+        self.stale_items = StaleItems(calls, self.keyspace, self.status_index)

@@ -12,14 +12,14 @@ from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
 from freshq.stores.dynamodb.clock import table_clock
-from freshq.stores.dynamodb.keyspace import milliseconds, seconds_or
+from freshq.stores.dynamodb.items import milliseconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.keyspace import Item, Names
+    from freshq.stores.dynamodb.schema import Item, Names
 
 PASS_PREFIX: Final = f"{RESERVED_ID_PREFIX}pass#"
 # The slot of a pass that died is free again after this time. A live pass renews it RENEWALS times within it.

@@ -3,19 +3,119 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.model.task import TaskStatus
 from freshq.stores.clocks import steady_seconds
-from freshq.stores.dynamodb.items import is_task
-from freshq.stores.dynamodb.keyspace import DUE_INDEX, filtered, milliseconds, seconds
+from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
+from freshq.stores.dynamodb.schema import CREATED_ATTRIBUTE, DUE_INDEX, STATUS_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Entry, Item, LiveTasks, StatusIndex
+    from freshq.stores.dynamodb.schema import Item
+
+
+class IndexEntry(NamedTuple):
+    """A claimable task in the index.
+
+    Attributes:
+        position: What orders it; comparable with those of the other tasks of its table.
+        created: Its creation time, in seconds.
+        task_id: Its id.
+    """
+
+    position: Any
+    created: float
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusIndex:
+    """How the claimable tasks of a table are indexed.
+
+    Attributes:
+        name: Name of the index.
+        range_key: The attribute that orders its partitions.
+        has_deadlines: Whether the index has the deadlines. One that was attached by keys only has none; there
+            the condition of each claim finds what is stale.
+    """
+
+    name: str = STATUS_INDEX
+    range_key: str = CREATED_ATTRIBUTE
+    has_deadlines: bool = True
+
+    @property
+    def by_time(self) -> bool:
+        """Whether the creation time orders it."""
+        return self.range_key == CREATED_ATTRIBUTE
+
+    def query(
+        self, partition: str, relation: str, created: float, deadline: tuple[str, float] | None = None
+    ) -> Item:
+        """Return the arguments of a query of the tasks of a partition, by creation time and deadline.
+
+        Args:
+            partition: The partition.
+            relation: How creation times compare with `created`, such as ``>``.
+            created: A time in seconds.
+            deadline: How deadlines compare with a time, and that time in seconds; None: any deadline.
+        """
+        key, filters = "#pendingShard = :shard", []
+        values = {":shard": {"S": partition}, ":created": milliseconds(created)}
+        if self.by_time:
+            key += f" AND #taskCreated {relation} :created"
+        else:
+            filters.append(f"#taskCreated {relation} :created")
+        if deadline is not None:
+            filters.append(f"#deadline {deadline[0]} :deadline")
+            values[":deadline"] = milliseconds(deadline[1])
+        arguments: Item = {
+            "IndexName": self.name,
+            "KeyConditionExpression": key,
+            "ExpressionAttributeValues": values,
+        }
+        return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
+
+    def live(self, created_after: float, deadline_after: float) -> LiveTasks:
+        """Return which tasks are live, by their deadlines too if the index has them."""
+        return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
+
+    def place(self, key: Item) -> Any:
+        """Return what orders an entry, comparable as DynamoDB compares it."""
+        ((attribute_type, value),) = key[self.range_key].items()
+        if self.by_time:
+            return seconds(key[self.range_key])
+        return Decimal(value) if attribute_type == "N" else value.encode() if attribute_type == "S" else value
+
+    def entry(self, item: Item) -> IndexEntry:
+        """Return an item of the index as an entry."""
+        created = seconds(item[CREATED_ATTRIBUTE])
+        return IndexEntry(created if self.by_time else self.place(item), created, item["taskId"]["S"])
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTasks:
+    """The tasks of a line that are not stale.
+
+    Attributes:
+        index: Where they are.
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
+            or the index does not have the deadlines.
+    """
+
+    index: StatusIndex
+    created_after: float
+    deadline_after: float | None = None
+
+    def query(self, partition: str) -> Item:
+        """Return the arguments of a query of them in a partition of the index."""
+        deadline = None if self.deadline_after is None else (">", self.deadline_after)
+        return self.index.query(partition, ">", self.created_after, deadline)
 
 
 class Resume(NamedTuple):
@@ -57,7 +157,7 @@ class KeysPage:
         passed_over: How many stale tasks the query read beside them.
     """
 
-    entries: list[Entry]
+    entries: list[IndexEntry]
     is_last: bool
     passed_over: int
 
@@ -194,7 +294,7 @@ def stale_page(
     Returns:
         The ids, last first, and the key after which there may be more; None if there is no more.
     """
-    arguments = filtered(live.query(partition), "#deadline <= :now", ":now", now) | {
+    arguments = live.index.query(partition, ">", live.created_after, ("<=", now)) | {
         "ScanIndexForward": False,
         "Limit": LARGER_PAGES_KEYS[0],
     }

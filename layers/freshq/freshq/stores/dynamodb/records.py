@@ -17,7 +17,7 @@ from freshq.stores.dynamodb.part import DynamoPart
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
 RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"

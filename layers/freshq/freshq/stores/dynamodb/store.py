@@ -10,13 +10,15 @@ from freshq.errors import quoted
 from freshq.model.storable_options import MAX_SHARDS
 from freshq.stores.dynamodb.agenda import DynamoAgenda
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
-from freshq.stores.dynamodb.keyspace import StatusIndex, create_table
 from freshq.stores.dynamodb.lines import DynamoLines
 from freshq.stores.dynamodb.records import DynamoRecords
+from freshq.stores.dynamodb.schema import create_table
 from freshq.stores.dynamodb.tasks import DynamoTasks
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.queries import StatusIndex
 
 
 class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):

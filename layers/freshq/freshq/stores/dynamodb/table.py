@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 # The default of the article's tool for a capacity that is not positive.
 DEFAULT_CAPACITY_UNITS: Final = 5

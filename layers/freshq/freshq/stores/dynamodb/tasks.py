@@ -27,17 +27,18 @@ from freshq.stores.dynamodb.items import (
     delete_condition,
     encode,
     is_task,
+    milliseconds,
     replace_arguments,
     version_of,
 )
-from freshq.stores.dynamodb.keyspace import KEY, milliseconds
 from freshq.stores.dynamodb.part import DynamoPart
+from freshq.stores.dynamodb.schema import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.stores.base import OnConflict, PutResult
-    from freshq.stores.dynamodb.keyspace import Item
+    from freshq.stores.dynamodb.schema import Item
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class DynamoTasks(DynamoPart):
             ConflictError: If the condition did not hold.
         """
         try:
-            with self._replacing(task, guard):
+            with self._announcing(task), self.lease_records.following(task, guard):
                 item = self.calls.update(arguments)
         except ConditionFailed as failed:
             raise ConflictError(decode_if_task(failed.item)) from None

@@ -16,20 +16,21 @@ from freshq.stores.base import Guard
 from freshq.stores.dynamodb.batches import each_in_order
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
-    conditioned,
+    INDEX_KEYS,
     decode,
     decode_if_task,
+    milliseconds,
     replace_arguments,
     update_arguments,
-    version_count,
 )
-from freshq.stores.dynamodb.keyspace import LiveTasks, milliseconds
-from freshq.stores.dynamodb.queries import stale_page
+from freshq.stores.dynamodb.queries import LiveTasks, stale_page
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Item, Keyspace
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
 # Tasks shed at a time, and by one portion of upkeep, which should not keep what is due waiting.
@@ -42,9 +43,10 @@ WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKE
 class StaleItems:
     """Sheds tasks past their own deadline: one that a claim tried, or those it passed over. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
+    def __init__(self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex) -> None:
         self._calls = calls
         self._keyspace = keyspace
+        self._index = status_index
         self._lock = threading.Lock()
         # By queue, the partitions in which claims passed over tasks: the queue's max age, and where the
         # next look goes on.
@@ -73,7 +75,7 @@ class StaleItems:
         for partition, (max_age_seconds, start_after) in partitions:
             if left < BATCH:
                 break
-            live = LiveTasks(self._keyspace.status_index, now - max_age_seconds)
+            live = LiveTasks(self._index, now - max_age_seconds)
             ids, more = stale_page(self._calls, partition, live, now, start_after)
             self._shed_in_batches(ids[:left], now)
             # Tasks that are left over here are found again from the same key.
@@ -161,9 +163,7 @@ class Quarantine:
 
     def _arguments(self, item: Item, error: str, now: float) -> Item:
         task_id = item["taskId"]["S"]
-        changes: Item = dict.fromkeys(
-            ("leaseToken", "leaseUntil", "notBefore", "pendingShard", "dueShard", "dueAt")
-        )
+        changes: Item = dict.fromkeys(("leaseToken", "leaseUntil", "notBefore", *INDEX_KEYS))
         changes |= {
             "taskStatus": {"S": TaskStatus.FAILURE.value},
             "taskUpdated": milliseconds(now),
@@ -178,6 +178,4 @@ class Quarantine:
         if "requestToken" in item:
             unchanged.append("#requestToken = :seenToken")
             values[":seenToken"] = item["requestToken"]
-        return conditioned(
-            update_arguments(task_id, changes, version_count(self.keyspace)), unchanged, values
-        )
+        return update_arguments(task_id, changes, (" AND ".join(unchanged), values), self.keyspace)

@@ -12,7 +12,8 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.key import KeyPart, TableKey
-from freshq.stores.dynamodb.keyspace import (
+from freshq.stores.dynamodb.queries import StatusIndex
+from freshq.stores.dynamodb.schema import (
     CREATED_ATTRIBUTE,
     DUE_INDEX,
     KEY,
@@ -23,7 +24,6 @@ from freshq.stores.dynamodb.keyspace import (
     STATUS_INDEX_ATTRIBUTE,
     Item,
     Names,
-    StatusIndex,
     table_definition,
 )
 from freshq.stores.dynamodb.table import POLL_SECONDS, TableChanges, index_names, is_on_demand

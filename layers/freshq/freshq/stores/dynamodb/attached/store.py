@@ -26,25 +26,20 @@ from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
-    conditioned,
+    INDEX_KEYS,
+    MUTABLE_FIELDS,
+    PUT_FIELDS,
+    attributes,
     decode,
     is_task,
+    milliseconds,
     mutable_attributes,
     replace_arguments,
     update_arguments,
-    version_count,
     version_of,
 )
 from freshq.stores.dynamodb.key import NUMBER
-from freshq.stores.dynamodb.keyspace import (
-    KEY,
-    POSITION,
-    RECORD,
-    Item,
-    milliseconds,
-    plain_values,
-    typed_value,
-)
+from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item, plain_values, typed_value
 from freshq.stores.dynamodb.store import TableStore
 
 if TYPE_CHECKING:
@@ -53,15 +48,20 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Guard, OnConflict, PutResult
+    from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.key import KeyValue
-    from freshq.stores.dynamodb.keyspace import Keyspace
 
 # A record can be put from these states, and while it is PENDING past its deadline.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
-# Attributes that a record keeps out of the queue.
-KEPT: Final = ("requestToken",)
-# Attributes that only the put of a record sets.
-PUT_ATTRIBUTES: Final = ("taskQueue", "taskGroup", "taskKind", "traceContext", "putToken")
+# The attributes that only a queued record has.
+QUEUED_ATTRIBUTES: Final = (
+    *(
+        name
+        for _field, name, *_how in MUTABLE_FIELDS + PUT_FIELDS
+        if name not in (KEY, "ttl", "requestToken")
+    ),
+    *("putToken", POSITION, *INDEX_KEYS),
+)
 MAX_RANGE_KEY_BYTES: Final = 1024
 # A record in a queue is deleted by force only.
 _NOT_QUEUED: Final = (
@@ -251,13 +251,13 @@ class AttachedDynamoDBStore(TableStore):
         if self._attachment.order_by is None:
             return arguments
         attribute_type = self._attachment.order_by.attribute_type
-        conditions = [arguments["ConditionExpression"], "attribute_type(#orderBy, :orderType)"]
+        conditions = ["attribute_type(#orderBy, :orderType)"]
         values: Item = {":orderType": {"S": attribute_type}}
         if attribute_type != NUMBER:
             conditions.append("size(#orderBy) BETWEEN :one AND :mostBytes")
             values[":mostBytes"] = {"N": str(MAX_RANGE_KEY_BYTES)}
         update = arguments["UpdateExpression"].replace("SET ", "SET #position = #orderBy, ", 1)
-        return conditioned(arguments | {"UpdateExpression": update}, conditions, values)
+        return _also(arguments | {"UpdateExpression": update}, " AND ".join(conditions), values)
 
     def _refusal(self, task: Task, item: Item | None) -> FreshqError:
         """Return the error that says why a record was not queued."""
@@ -309,8 +309,7 @@ class AttachedDynamoDBStore(TableStore):
             arguments = replace_arguments(task, guard, self.keyspace)
             if self._attachment.order_by is not None and task.status is TaskStatus.PENDING:
                 # Otherwise no index would list it.
-                has_place = [arguments["ConditionExpression"], "attribute_exists(#position)"]
-                arguments = conditioned(arguments, has_place, {})
+                arguments = _also(arguments, "attribute_exists(#position)", {})
             return self._placed(task, guard, arguments)
         try:
             item = self.calls.update(_unqueued_arguments(task, guard, self.keyspace)) or {}
@@ -386,28 +385,24 @@ class AttachedDynamoDBStore(TableStore):
 
 def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that queues a record which exists and is unqueued."""
-    changes: Item = mutable_attributes(task, keyspace) | {
-        "taskQueue": {"S": task.queue},
-        "putToken": {"S": task.request_token},
-        "taskGroup": None if task.group is None else {"S": task.group},
-        "taskKind": None if task.kind is None else {"S": task.kind},
-        "traceContext": None if task.trace_context is None else {"S": task.trace_context},
-    }
+    changes: Item = mutable_attributes(task, keyspace) | attributes(task, PUT_FIELDS)
+    changes["putToken"] = changes["requestToken"]
+    del changes[KEY]
     puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
     unqueued = (
+        "attribute_exists(#taskId) AND "
         f"(attribute_not_exists(#taskStatus) OR #taskStatus IN ({', '.join(puttable)}) "
         "OR (#taskStatus = :pending AND #deadline <= :now))"
     )
     values: Item = {name: {"S": status.value} for name, status in zip(puttable, PUTTABLE, strict=True)}
     values |= {":pending": {"S": TaskStatus.PENDING.value}, ":now": changes["taskUpdated"]}
-    arguments = update_arguments(task.task_id, changes, version_count(keyspace))
-    return conditioned(arguments, ["attribute_exists(#taskId)", unqueued], values)
+    return update_arguments(task.task_id, changes, (unqueued, values), keyspace)
 
 
 def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that makes a record READY, or changes a READY one."""
     if task.status is TaskStatus.READY:
-        changes = _without_queue(keyspace) | {"requestToken": {"S": task.request_token}}
+        changes = dict.fromkeys(QUEUED_ATTRIBUTES) | {"requestToken": {"S": task.request_token}}
     else:
         changes = mutable_attributes(task, keyspace) | {"taskQueue": {"S": task.queue}}
     conditions = ["attribute_exists(#taskId)"]
@@ -422,23 +417,21 @@ def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
         values[":guardRequest"] = {"S": guard.request_token}
     else:
         conditions.append("attribute_not_exists(#requestToken)")
-    return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
+    return update_arguments(task.task_id, changes, (" AND ".join(conditions), values), keyspace)
 
 
 def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that takes a record out of a queue and makes it READY."""
-    changes = _without_queue(keyspace) | {"requestToken": {"S": new_token()}}
-    arguments = update_arguments(task_id, changes, version_count(keyspace))
-    return conditioned(arguments, ["#taskQueue = :queue"], {":queue": {"S": queue}})
+    changes = dict.fromkeys(QUEUED_ATTRIBUTES) | {"requestToken": {"S": new_token()}}
+    return update_arguments(task_id, changes, ("#taskQueue = :queue", {":queue": {"S": queue}}), keyspace)
 
 
-def _without_queue(keyspace: Keyspace) -> Item:
-    """Return the removal of every attribute that only a queued record has."""
-    blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
-    names = [*mutable_attributes(blank, keyspace), *PUT_ATTRIBUTES]
-    if not keyspace.status_index.by_time:
-        names.append(POSITION)
-    return dict.fromkeys(name for name in names if name not in KEPT)
+def _also(arguments: Item, condition: str, values: Item) -> Item:
+    """Return the arguments of an UpdateItem with one more condition."""
+    return arguments | {
+        "ConditionExpression": f"{arguments['ConditionExpression']} AND {condition}",
+        "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | values,
+    }
 
 
 def _task_or_record(item: Item) -> Task:

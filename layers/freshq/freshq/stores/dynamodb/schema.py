@@ -1,19 +1,17 @@
-"""Names, values and keys of freshq's items and indexes."""
+"""The tables: the names of attributes and indexes, the values of records, and the definition of a table."""
 
 from __future__ import annotations
 
 import base64
 import logging
 import re
-import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.key import TableKey
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef, WaiterConfigTypeDef
 
-    from freshq.model.task import Task
-    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 # An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
@@ -218,24 +214,6 @@ def _exact(value: Any) -> Any:
     return {_exact(inner) for inner in value} if isinstance(value, set | frozenset) else value
 
 
-def milliseconds(seconds: float) -> Item:
-    """Return a time as a number of milliseconds, with microseconds as the fraction."""
-    return {"N": f"{seconds * 1000:.3f}"}
-
-
-def seconds(attribute: Item) -> float:
-    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
-    return round(float(attribute["N"]) / 1000, 6)
-
-
-def seconds_or(attribute: Item | None, default: float) -> float:
-    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
-    try:
-        return default if attribute is None else seconds(attribute)
-    except (KeyError, TypeError, ValueError):
-        return default
-
-
 def table_definition(table: str) -> CreateTableInputTypeDef:
     """Return the arguments of CreateTable.
 
@@ -301,174 +279,3 @@ def _check_owned(client: DynamoDBClient, table: str) -> None:
     if found.get("KeySchema") != wanted["KeySchema"] or not indexes >= {STATUS_INDEX, DUE_INDEX}:
         msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
         raise StoreError(msg)
-
-
-class Entry(NamedTuple):
-    """A claimable task in the index.
-
-    Attributes:
-        position: What orders it; comparable with those of the other tasks of its table.
-        created: Its creation time, in seconds.
-        task_id: Its id.
-    """
-
-    position: Any
-    created: float
-    task_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class StatusIndex:
-    """How the claimable tasks of a table are indexed.
-
-    Attributes:
-        name: Name of the index.
-        range_key: The attribute that orders its partitions.
-        has_deadlines: Whether the index has the deadlines. One that was attached by keys only has none; there
-            the condition of each claim finds what is stale.
-    """
-
-    name: str = STATUS_INDEX
-    range_key: str = CREATED_ATTRIBUTE
-    has_deadlines: bool = True
-
-    @property
-    def by_time(self) -> bool:
-        """Whether the creation time orders it."""
-        return self.range_key == CREATED_ATTRIBUTE
-
-    def query(self, partition: str, relation: str, created: float) -> Item:
-        """Return the arguments of a query of the tasks of a partition, by creation time.
-
-        Args:
-            partition: The partition.
-            relation: Such as ``>``.
-            created: The time that theirs is compared with, in seconds.
-        """
-        key, filtered = "#pendingShard = :shard", {}
-        if self.by_time:
-            key += f" AND #taskCreated {relation} :created"
-        else:
-            filtered = {"FilterExpression": f"#taskCreated {relation} :created"}
-        return {
-            "IndexName": self.name,
-            "KeyConditionExpression": key,
-            "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
-        } | filtered
-
-    def live(self, created_after: float, deadline_after: float) -> LiveTasks:
-        """Return which tasks are live, by their deadlines too if the index has them."""
-        return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
-
-    def place(self, key: Item) -> Any:
-        """Return what orders an entry, comparable as DynamoDB compares it."""
-        ((attribute_type, value),) = key[self.range_key].items()
-        if self.by_time:
-            return seconds(key[self.range_key])
-        return Decimal(value) if attribute_type == "N" else value.encode() if attribute_type == "S" else value
-
-    def entry(self, item: Item) -> Entry:
-        """Return an item of the index as an entry."""
-        created = seconds(item[CREATED_ATTRIBUTE])
-        return Entry(created if self.by_time else self.place(item), created, item["taskId"]["S"])
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTasks:
-    """The tasks of a line that are not stale.
-
-    Attributes:
-        index: Where they are.
-        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
-            or the index does not have the deadlines.
-    """
-
-    index: StatusIndex
-    created_after: float
-    deadline_after: float | None = None
-
-    def query(self, partition: str) -> Item:
-        """Return the arguments of a query of them in a partition of the index."""
-        arguments = self.index.query(partition, ">", self.created_after)
-        if self.deadline_after is not None:
-            return filtered(arguments, "#deadline > :deadlineAfter", ":deadlineAfter", self.deadline_after)
-        return arguments
-
-
-def filtered(arguments: Item, condition: str, name: str, moment: float) -> Item:
-    """Return the arguments of a query, with a condition on a time as one more filter.
-
-    Args:
-        arguments: The query.
-        condition: The condition.
-        name: The value in it.
-        moment: The time, in seconds.
-    """
-    known = arguments.get("FilterExpression")
-    return arguments | {
-        "FilterExpression": condition if known is None else f"{known} AND {condition}",
-        "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | {name: milliseconds(moment)},
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Keyspace:
-    """Names of the index partitions of one table.
-
-    Attributes:
-        shards: Partitions of each line and of the due index.
-        is_attached: Whether the table is an application's. Then changes of a record are counted, and records
-            never expire.
-        status_index: The index of the claimable tasks.
-    """
-
-    shards: int
-    is_attached: bool = False
-    status_index: StatusIndex = field(default_factory=StatusIndex)
-
-    def shard_of(self, item_id: str) -> int:
-        """Return the shard of an item, by a hash that is the same in every process."""
-        return zlib.crc32(item_id.encode()) % self.shards
-
-    def pending(self, queue: str, line: Line, shard: int) -> str:
-        """Return the partition of the claimable tasks of a line."""
-        level, group = line
-        partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
-        return partition if group is None else f"{partition}#{group}"
-
-    def due(self, queue: str, shard: int) -> str:
-        """Return a partition of the due index: delayed tasks and lease records."""
-        return f"{queue}#DUE#{shard}"
-
-    def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
-        """Return all partitions of the claimable tasks of some lines."""
-        return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
-
-    def due_partitions(self, queue: str) -> list[str]:
-        """Return all partitions of a queue in the due index."""
-        return [self.due(queue, shard) for shard in range(self.shards)]
-
-    def dead(self, queue: str, shard: int) -> str:
-        """Return a partition of the due index for dead letters, by the time of their death."""
-        return f"{queue}#DEAD#{shard}"
-
-    def index_attributes(self, task: Task) -> Item:
-        """Return the index keys of a task at `task.updated`; None for those to remove.
-
-        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
-        dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
-        """
-        keys: Item = {"pendingShard": None, "dueShard": None, "dueAt": None}
-        shard = self.shard_of(task.task_id)
-        if task.status is TaskStatus.FAILURE:
-            keys["dueShard"] = {"S": self.dead(task.queue, shard)}
-            keys["dueAt"] = milliseconds(task.updated)
-        elif task.status is not TaskStatus.PENDING or task.deadline <= task.updated:
-            pass
-        elif task.not_before is not None:
-            keys["dueShard"] = {"S": self.due(task.queue, shard)}
-            keys["dueAt"] = milliseconds(task.not_before)
-        else:
-            keys["pendingShard"] = {"S": self.pending(task.queue, (task.priority, task.group), shard)}
-        return keys
