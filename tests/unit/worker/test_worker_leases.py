@@ -12,8 +12,8 @@ import pytest
 from freshq import LeaseLost, Outcome, Queue, Worker
 from freshq.model.task import handle_of
 from freshq.stores.memory import MemoryStore
-from freshq.worker import leases, loop
-from freshq.worker.leases import LeaseRenewal
+from freshq.worker import background, loop
+from freshq.worker.background import LeaseRenewal
 from freshq.worker.run import Phase, TaskRuns
 from freshq.worker.settle import too_late_to_run
 from tests.support.patience import PATIENCE_SECONDS
@@ -68,7 +68,7 @@ class TestLeases:
             return extend(claim, seconds, **progress)
 
         monkeypatch.setattr(queue, "extend", noted)
-        monkeypatch.setattr(leases, "MAX_EXTENSIONS", 1)
+        monkeypatch.setattr(background, "MAX_EXTENSIONS", 1)
         renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
         renewal.renew()
         renewal.wait()

@@ -14,7 +14,7 @@ import pytest
 from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import leases, settle
+from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, Quiet, lease_of, wait_until
@@ -199,9 +199,9 @@ class SlowChanges(MemoryStore):
 
 class TestRenewal:
     def test_leases_are_extended_many_at_a_time(self, clock: Clock) -> None:
-        store = SlowChanges(together=leases.MAX_EXTENSIONS)
+        store = SlowChanges(together=background.MAX_EXTENSIONS)
         queue = Queue(store, clock=clock, lease_seconds=20)
-        tasks = 2 * leases.MAX_EXTENSIONS
+        tasks = 2 * background.MAX_EXTENSIONS
         with working(queue, concurrency=tasks, tasks=tasks):
             store.slow.set()
             clock.advance(15)
@@ -265,7 +265,7 @@ def test_acknowledged_tasks_run_when_one_thread_is_all_there_is(monkeypatch: pyt
 def test_an_extension_that_finds_no_thread_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start, refused = threading.Thread.start, [True] * leases.MAX_EXTENSIONS
+    start, refused = threading.Thread.start, [True] * background.MAX_EXTENSIONS
 
     def refuse_extensions(thread: threading.Thread) -> None:
         if thread.name == "freshq-extend" and refused:
@@ -278,4 +278,4 @@ def test_an_extension_that_finds_no_thread_is_tried_again(
         monkeypatch.setattr(threading.Thread, "start", refuse_extensions)
         clock.advance(15)
         wait_until(lambda: leases_of(queue) == {clock.now + 20})
-    assert caplog.text.count("could not extend the lease") == leases.MAX_EXTENSIONS
+    assert caplog.text.count("could not extend the lease") == background.MAX_EXTENSIONS

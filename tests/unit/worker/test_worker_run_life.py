@@ -13,7 +13,7 @@ from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
-from freshq.worker.leases import LeaseRenewal
+from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.run import Phase, TaskRun, TaskRuns
 from tests.support.patience import PATIENCE_SECONDS

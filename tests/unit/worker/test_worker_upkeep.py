@@ -12,9 +12,9 @@ from freshq import Queue, StoreError, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.queue.upkeep import LARGE_PORTION
 from freshq.stores.memory import MemoryStore
-from freshq.worker import leases as worker_upkeep
+from freshq.worker import background as worker_upkeep
 from freshq.worker import settle
-from freshq.worker.leases import BackgroundUpkeep
+from freshq.worker.background import BackgroundUpkeep
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, wait_until

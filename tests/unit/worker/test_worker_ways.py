@@ -13,7 +13,7 @@ from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, Tas
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
-from freshq.worker.leases import LeaseRenewal
+from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 # Makes a coroutine.
 Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
-# While claimed tasks wait for a thread, or one has just begun, finished runs are batched, at most this long.
+# Longest time for which finished runs are batched while claimed tasks wait for a thread or have just begun.
 GATHER_SECONDS: Final = 0.002
-# Runs that are settled by one call at most.
+# Most runs to settle in one call.
 MAX_TOGETHER: Final = 500
-# A call that takes longer no longer holds up the others.
+# Other settlements wait for a call under way at most this long.
 SLOW_CALL_SECONDS: Final = 0.25
 MAX_CALLS: Final = 4
 
 
 class OwnLoop:
-    """An event loop in a separate thread, which its first coroutine starts."""
+    """An event loop in its own thread, started by its first coroutine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, which runs.
+        """Return the running loop.
 
         Raises:
             RuntimeError: If the system has no thread left for it; the next call tries again.
@@ -62,7 +62,7 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 
 
 def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutines) -> Future[Any]:
-    """Start a coroutine on a loop, beside those of other threads; return the future of its result.
+    """Start a coroutine on a loop that runs in another thread; return the future of its result.
 
     If it cannot be started, the future has the error.
     """
@@ -79,16 +79,16 @@ def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutin
 
 
 class Crew:
-    """Threads that take what there is to do: a claimed task to run, or ended runs to settle.
+    """Threads that run claimed tasks and settle ended runs.
 
-    While one call settles runs, those that end meanwhile gather for the next one (group commit). A run that
-    ends alone is settled at once, by its own thread. Only while a burst of runs goes on, those that ended
-    wait for the others, for `GATHER_SECONDS` at most.
+    While one call settles runs, further ended runs gather for the next call (group commit). A run that ends
+    alone is settled immediately, by its own thread. Only during a burst do ended runs wait for the others,
+    for at most `GATHER_SECONDS`.
 
-    A thread that has work wakes another one if there is more, and looks for more itself before it sleeps.
-    So a burst of short runs is done by one thread, without a switch for each, and one that waits for
-    something leaves the rest to others. The slots that a burst frees are reported together, so that one
-    claim fills them. The threads do not keep the process alive.
+    A thread with work wakes another thread if there is more, and looks for more itself before it sleeps. So
+    one thread does a burst of short runs without a switch for each, and a thread that blocks leaves the rest
+    to others. The slots that a burst frees are reported together, so that one claim fills them. The threads
+    do not keep the process alive.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Crew:
         self._claimed: deque[TaskRun] = deque()
         self._pending: deque[PendingSettlement] = deque()
         self._gathering_since = 0.0
-        # When the calls that settle now began.
+        # When each settling call under way began.
         self._calls: list[float] = []
         # Each sleeping thread waits for its lock to be released.
         self._sleeping: list[threading.Lock] = []
@@ -121,12 +121,12 @@ class Crew:
         self._last_began = 0.0
 
     def start(self, runs: Iterable[TaskRun]) -> None:
-        """Have tasks run that were claimed together. Call `wake` afterwards."""
+        """Queue claimed tasks to run. Call `wake` afterwards."""
         with self._lock:
             self._claimed.extend(runs)
 
     def settle(self, pending: PendingSettlement) -> None:
-        """Have a run settled. Threads of the crew do so by themselves; others call `wake` afterwards."""
+        """Queue a run to settle. Threads of the crew look for it themselves; other callers call `wake`."""
         with self._lock:
             if not self._pending:
                 self._gathering_since = time.monotonic()
@@ -134,7 +134,7 @@ class Crew:
             self._has_freed = True
 
     def wake(self) -> None:
-        """Have a thread look for work, if there is any.
+        """Wake or start a thread if there is work.
 
         Raises:
             RuntimeError: If that takes a new thread, and the system has none left.
@@ -155,7 +155,7 @@ class Crew:
             raise
 
     def close(self) -> None:
-        """End the threads that have nothing to do; the others end with their work."""
+        """End the idle threads; busy threads end after their work."""
         with self._lock:
             self._is_closed = True
             sleepers, self._sleeping = self._sleeping, []
@@ -163,7 +163,7 @@ class Crew:
             sleeper.release()
 
     def _work(self) -> None:
-        """Do what there is to do, until the crew is closed."""
+        """Do work until the crew is closed."""
         wakened = threading.Lock()
         wakened.acquire()
         is_awake = has_run = False
@@ -198,13 +198,13 @@ class Crew:
         return bool(self._claimed) or (not self._is_gathering and (self._has_freed or self._may_settle()))
 
     def _may_settle(self) -> bool:
-        """Return whether there is something to settle, and no call under way that it could wait for."""
+        """Return whether there is something to settle, and no call under way worth waiting for."""
         if not self._pending or len(self._calls) >= MAX_CALLS:
             return False
         return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS
 
     def _next_work(self) -> tuple[Work | None, bool]:
-        """Return what to do next, and whether that is to run a task."""
+        """Return the next work, and whether it runs a task."""
         now = time.monotonic()
         if self._may_settle():
             gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
@@ -226,7 +226,7 @@ class Crew:
         return self._running > 0 and now - self._last_began < GATHER_SECONDS
 
     def _gather(self, seconds: float) -> None:
-        """Wait for the last runs of a burst, unless it takes them longer."""
+        """Wait for the last runs of a burst."""
         time.sleep(seconds)
         with self._lock:
             self._is_gathering = False

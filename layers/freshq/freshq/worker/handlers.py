@@ -33,8 +33,8 @@ MAX_PARAMETERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Handler:
-    """One function, and how it is called."""
+class _KindHandler:
+    """The function of one kind, and how it is called."""
 
     function: Callable[..., Any]
     is_async: bool
@@ -43,7 +43,7 @@ class _Handler:
     max_run_seconds: float | None
 
     def arguments(self, task: Task) -> tuple[Any, ...]:
-        """Return what the function takes.
+        """Return the arguments of the function.
 
         Raises:
             Reject: If the payload does not fit its type; the reason names the field, not its value.
@@ -69,25 +69,24 @@ class Handlers(CoroutineRunner):
         """Begin without functions.
 
         Args:
-            codec: Makes payloads from what is stored, and what is stored of results: the one of the queue
-                that the tasks are put into.
+            codec: Decodes payloads and encodes results: the codec of the queue that the tasks are put into.
 
         Raises:
             ValueError: If it is no codec.
         """
         self.codec = checked_codec(codec, "codec: ")
-        self._handlers: dict[str, _Handler] = {}
+        self._handlers: dict[str, _KindHandler] = {}
         self._loop = OwnLoop()
 
     def on(
         self, kind: str, *, max_attempts: int | None = None, max_run_seconds: float | None = None
     ) -> Callable[[Function], Function]:
-        """Return a decorator that has a function run the tasks of a kind.
+        """Return a decorator that registers a function for the tasks of a kind.
 
         Args:
             kind: The kind, as in `put(..., kind=...)`.
-            max_attempts: Claims after which a failed task is a dead letter; None, or more than the queue
-                allows: as many as the queue allows.
+            max_attempts: Claims after which a failed task is a dead letter; None for the queue's
+                limit, which a larger number does not raise.
             max_run_seconds: Cancel an `async def` after this time, and try again later.
 
         Raises:
@@ -112,7 +111,7 @@ class Handlers(CoroutineRunner):
                     "max_run_seconds: only an async function can be cancelled; for others, set the worker's"
                 )
             decode = _decoder(kind, function, self.codec)
-            self._handlers[kind] = _Handler(function, runs_async, decode, max_attempts, max_run_seconds)
+            self._handlers[kind] = _KindHandler(function, runs_async, decode, max_attempts, max_run_seconds)
             return function
 
         return add
@@ -167,7 +166,7 @@ class Handlers(CoroutineRunner):
 
 
 @contextmanager
-def _last_attempt_rejects(handler: _Handler, task: Task) -> Iterator[None]:
+def _last_attempt_rejects(handler: _KindHandler, task: Task) -> Iterator[None]:
     """Turn a failure of the handler's last attempt into a dead letter.
 
     Raises:
@@ -185,12 +184,12 @@ def _last_attempt_rejects(handler: _Handler, task: Task) -> Iterator[None]:
         raise Reject(msg) from error
 
 
-async def _run_async(handler: _Handler, task: Task) -> Any:
+async def _run_async(handler: _KindHandler, task: Task) -> Any:
     with _last_attempt_rejects(handler, task):
         return await _limited(handler, handler.arguments(task))
 
 
-async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:
+async def _limited(handler: _KindHandler, arguments: tuple[Any, ...]) -> Any:
     try:
         async with asyncio.timeout(handler.max_run_seconds) as limit:
             return await handler.function(*arguments)
@@ -205,7 +204,7 @@ async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:
 
 
 def _decoder(kind: str, function: object, codec: Codec) -> Callable[[Any], Any] | None:
-    """Return what makes a function's payload from what is stored; None if it takes only the task.
+    """Return the decoder of a function's payload; None if the function takes only the task.
 
     Raises:
         ValueError: If it takes neither one nor two arguments, or its annotation cannot be read.
@@ -228,7 +227,7 @@ def _decoder(kind: str, function: object, codec: Codec) -> Callable[[Any], Any] 
     if len(parameters) == 1:
         return None
     annotation = parameters[1].annotation
-    # Other annotations may name what is imported for type checkers only.
+    # Other annotations may name imports for type checkers only.
     only = SimpleNamespace(
         __annotations__={} if annotation is inspect.Parameter.empty else {"it": annotation}
     )

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.settlement import Settlement
+from freshq.worker.background import LeaseRenewal
 from freshq.worker.crew import Crew
-from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = task_logger(__name__)
 
-# How long a worker that is to end at once waits for what is done to be settled, and the rest given back.
+# How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
 
 
@@ -61,14 +61,14 @@ class LeaseLoop(WorkLoop):
         event_loop: asyncio.AbstractEventLoop | None,
         codec: Codec,
     ) -> None:
-        """Start nothing yet; the arguments about the runner are its own, the others those of `WorkLoop`.
+        """Start nothing yet.
 
         Args:
             queue: The queue.
             runner: Runs the tasks.
             config: The options.
             limits: How many tasks may start.
-            end_request: How the end is asked for.
+            end_request: Asks the loop to end.
             event_loop: For the coroutines of the runner; None for its own loop.
             codec: Encodes what the runner returns.
         """
@@ -105,10 +105,6 @@ class LeaseLoop(WorkLoop):
     @override
     def _is_busy(self) -> bool:
         return bool(self._runs.running)
-
-    @override
-    def _has_work(self) -> bool:
-        return self._is_busy()
 
     @override
     def _overrunning(self) -> int:
@@ -173,7 +169,7 @@ class LeaseLoop(WorkLoop):
 
     def _run_and_settle(self, run: TaskRun) -> None:
         if self._end_request.at_once and run.coroutine is None:
-            return  # another worker may have it already: it is given back
+            return  # given back: another worker may have it already
         end = None
         if run.coroutine is None:
             run.began = time.monotonic()
@@ -191,7 +187,7 @@ class LeaseLoop(WorkLoop):
         self._crew.settle(PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _start_coroutine_or_end(self, run: TaskRun) -> bool:
-        """Start the coroutine of a task that has one and may run now; return whether it needs no thread."""
+        """Start the coroutine of a task, or end the run; return whether it needs no thread."""
         try:
             return self._start_coroutine(run)
         except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it continue
@@ -228,7 +224,7 @@ class LeaseLoop(WorkLoop):
             self._crew.wake()
 
     def _runner_of(self, run: TaskRun) -> Runner:
-        """Return what runs the task; if a coroutine did, what returns its answer."""
+        """Return the runner of the task; for a coroutine that has ended, a function with its result."""
         coroutine = run.coroutine
         return self._runner if coroutine is None else lambda _task: coroutine.result()
 
@@ -238,7 +234,7 @@ class LeaseLoop(WorkLoop):
         return run_to_end(self._queue, run, self._runner_of(run), self._codec, self._limits.may_retry)
 
     def _settle(self, pending: list[PendingSettlement]) -> None:
-        """Settle runs; a separate thread takes those that the store does not answer."""
+        """Settle runs; a separate thread retries those without an answer from the store."""
         with self._ending(pending):
             unanswered = settle_together(self._queue, pending)
             if not unanswered:
@@ -268,7 +264,7 @@ class LeaseLoop(WorkLoop):
         self._runs.end(run, outcome)
 
     def _acknowledged(self, run: TaskRun, outcome: Outcome) -> None:
-        """Run a task once that is complete now; if that could not be stored, do not run it."""
+        """Run a task that is complete now; do not run it if its completion could not be stored."""
         if outcome is not Outcome.SUCCEEDED:
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
@@ -281,10 +277,10 @@ class LeaseLoop(WorkLoop):
     def _run_once(self, run: TaskRun) -> None:
         if run.coroutine is None:
             run.began = time.monotonic()
-        ended = ran_once(run.claim, self._runner_of(run))
-        self._limits.ended(downstream_ok=ended.downstream_ok)
-        outcome = Outcome.SUCCEEDED if ended.error is None else Outcome.FAILED
-        self._settled(run, time.monotonic() - run.began, ended.error, outcome)
+        error, downstream_ok = ran_once(run.claim, self._runner_of(run))
+        self._limits.ended(downstream_ok=downstream_ok)
+        outcome = Outcome.SUCCEEDED if error is None else Outcome.FAILED
+        self._settled(run, time.monotonic() - run.began, error, outcome)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)
@@ -308,7 +304,7 @@ class LeaseLoop(WorkLoop):
         self._wait_while(self._settles, end - time.monotonic())
 
     def _may_give_back(self, run: TaskRun) -> bool:
-        """Return whether a task is not done: what is done is settled, or it would run twice."""
+        """Return whether a task is not done: finished runs must be settled, or their tasks run twice."""
         if self._config.at_most_once:  # it runs once it is settled
             return not run.is_complete
         return run.phase is Phase.RUNNING

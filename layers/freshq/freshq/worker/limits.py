@@ -1,4 +1,4 @@
-"""Limits on the starts of tasks, of one worker or of all."""
+"""Limits on the starts of tasks, of one worker or of all workers of a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class StartLimits:
     """The limits of a worker. Checked before every claim, so that a claimed task starts at once.
 
-    The claim loop calls `available`, `started` and `pause_seconds`; any thread may call the others.
+    The claim loop calls `available`, `started` and `seconds_to_wait`; any thread may call the others.
 
     Attributes:
         awaits_token: Whether only the rate prevented a start at the last `available`.
@@ -74,7 +74,7 @@ class StartLimits:
             self._tokens.take(1)
 
     def seconds_to_wait(self, in_flight: int, poll_seconds: float) -> float:
-        """Return how long to wait for a start: less than `poll_seconds` if it lacks only a token."""
+        """Return how long to wait for a start: less than `poll_seconds` if only a token is missing."""
         if in_flight >= self._concurrency:
             return poll_seconds
         waits = [poll_seconds]
@@ -82,7 +82,7 @@ class StartLimits:
             waits.append(self._bucket.seconds_until_next())
         if self._tokens is not None:
             waits.append(self._tokens.seconds_until_next(self._queue.now()))
-        # 0 means that there is a token: then the worker waits for tasks.
+        # 0 means that a token is available, so that the worker waits for tasks.
         return max(0.001, min(seconds for seconds in waits if seconds > 0))
 
     def first_attempt(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, equal_jitter
-from freshq.worker.leases import BackgroundUpkeep
+from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
 CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
 logger = logging.getLogger(__name__)
-# Overrunning threads after which the worker stops: each keeps its memory and whatever else it holds.
+# Overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
 
 
@@ -88,7 +88,7 @@ class ClaimBackoff:
 class Wake:
     """Ends a wait of the loop. A signal handler may call `set` at any moment.
 
-    That of `threading.Event` has a lock: a handler that interrupts the thread that holds it waits for ever.
+    `threading.Event.set` takes a lock: a handler that interrupts the thread holding it would deadlock.
     """
 
     def __init__(self) -> None:
@@ -108,12 +108,12 @@ class Wake:
 
 @dataclass(slots=True)
 class EndRequest:
-    """How a worker is asked to end, from any thread or signal handler.
+    """A request to end a worker, from any thread or signal handler.
 
     Attributes:
-        drain: Start nothing more, and wait for what runs.
-        at_once: Do not wait either.
-        wake: To be set with each of them, so that the loop notices at once.
+        drain: Start nothing more, and wait for the running tasks.
+        at_once: Do not wait for them either.
+        wake: To be set with either flag, so that the loop notices immediately.
     """
 
     drain: bool = False
@@ -122,7 +122,7 @@ class EndRequest:
 
 
 class WorkLoop(ABC):
-    """One call of `Worker.run`. How tasks are held is for its subclasses to say."""
+    """One call of `Worker.run`. Subclasses decide how tasks are held."""
 
     def __init__(
         self, queue: BaseQueue, config: WorkerConfig, limits: StartLimits, end_request: EndRequest
@@ -159,7 +159,7 @@ class WorkLoop(ABC):
             self._raise_failure()
 
     def status(self) -> WorkerStatus:
-        """Return what the loop does now. Any thread may call it."""
+        """Return the state of the loop. Any thread may call it."""
         return WorkerStatus(
             state=WorkerState.DRAINING if self._draining.is_set() else WorkerState.WORKING,
             running=self._in_flight(),
@@ -180,34 +180,30 @@ class WorkLoop(ABC):
 
     @abstractmethod
     def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
-        """Return how the runs ended that ended since the last call, or the errors that end the worker."""
+        """Return the outcomes of the runs ended since the last call, or the errors that end the worker."""
 
     @abstractmethod
     def _unfinished(self) -> Iterable[str]:
         """Return the ids of the tasks that still run."""
 
-    def _wait_seconds(self) -> float:
-        """Return how long to wait for a free slot or token, or for tasks."""
-        return self._limits.seconds_to_wait(self._in_flight(), self._config.poll_seconds)
-
     def _background(self) -> AbstractContextManager[Any]:
-        """Return what runs beside the loop until the end of the draining."""
+        """Return a block of background work that lasts until the worker has drained."""
         return nullcontext()
 
     def _check_background(self) -> None:
-        """Raise the error of a thread beside the loop, if one failed."""
+        """Raise the error of a background thread, if one failed."""
         self._upkeep.check()
 
     def _is_busy(self) -> bool:
-        """Return whether there is something to wait for at the end."""
+        """Return whether a drain has to wait."""
         return self._in_flight() > 0
 
     def _has_work(self) -> bool:
         """Return whether the worker is not idle."""
-        return self._in_flight() > 0
+        return self._is_busy()
 
     def _settles_late(self) -> bool:
-        """Return whether others could take a task that is done here, but not settled since an outage."""
+        """Return whether others could take a task that is done here, but unsettled because of an outage."""
         return False
 
     def _overrunning(self) -> int:
@@ -215,7 +211,7 @@ class WorkLoop(ABC):
         return 0
 
     def _give_back(self) -> None:
-        """Return the tasks that still run to their lines, for another worker to take."""
+        """Return running tasks to their lines, for other workers to take."""
         return
 
     def _serve(self, ended: Callable[[], bool]) -> None:
@@ -225,7 +221,8 @@ class WorkLoop(ABC):
             if self._is_idle(asked_at):
                 self.report.idle = True
                 return
-            self._wait(self._wait_seconds())
+            # For a free slot or token, or for tasks.
+            self._wait(self._limits.seconds_to_wait(self._in_flight(), self._config.poll_seconds))
             self._raise_failure()
 
     @contextmanager
@@ -237,12 +234,12 @@ class WorkLoop(ABC):
             self._failure = self._failure or error
 
     def _raise_failure(self) -> None:
-        """Raise an observer's error, or an unexpected one. The worker then waits for runs under way."""
+        """Raise an observer's error, or an unexpected one. The worker then waits for its running tasks."""
         if self._failure is not None:
             raise self._failure
 
     def _has_ended(self, ended: Callable[[], bool]) -> bool:
-        """Return whether the run is to end; a condition that asks a store that is down is asked again."""
+        """Return whether the worker is to end; an unavailable store counts as no, and is asked again."""
         try:
             return ended()
         except StoreError as error:
@@ -276,7 +273,7 @@ class WorkLoop(ABC):
         )
 
     def _wait(self, seconds: float) -> None:
-        """Wait until a run ends, a slot is freed or the time is over; count the runs that ended."""
+        """Wait until a run ends, a slot is freed or the time expires; count the runs that ended."""
         self._end_request.wake.wait(seconds)
         self._turned_at = time.monotonic()
         self._check_background()
@@ -297,8 +294,8 @@ class WorkLoop(ABC):
     def _is_idle(self, asked_at: float) -> bool:
         """Return whether there was nothing to claim or to run for `idle_exit_seconds`.
 
-        A worker that could not claim, because of the store or its rate, is not idle. Nor is one whose last
-        claim took long, or that was stalled since: what has come meanwhile, it has not asked for.
+        A worker that could not claim, because of the store or its rate, is not idle. Nor is a worker whose
+        last claim took long or that stalled afterwards: tasks may have arrived in the meantime.
 
         Args:
             asked_at: When it last began to claim, by the monotonic clock.
@@ -319,7 +316,7 @@ class WorkLoop(ABC):
         self.report.unfinished = list(self._unfinished())
 
     def _wait_while(self, waits: Callable[[], bool], seconds: float) -> None:
-        """Count the runs that end, as long as there is something to wait for, at most for some time."""
+        """Count the runs that end while there is something to wait for, for at most `seconds`."""
         end = time.monotonic() + seconds
         self._count_ended()
         while waits() and (left_seconds := end - time.monotonic()) > 0:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.trace import Span, TracerProvider
 
     from freshq.model.answers import Claim
     from freshq.model.task import Task
@@ -49,34 +49,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SCOPE: Final = "freshq"
-COUNTERS: Final = {
-    "TasksCreated": "{task}",
-    "TasksDuplicate": "{task}",
-    "TasksUpdated": "{task}",
-    "TasksRefused": "{task}",
-    "TasksTurnedAway": "{task}",
-    "TasksNotWritten": "{task}",
-    "TasksClaimed": "{task}",
-    **dict.fromkeys(METRIC_OF_OUTCOME.values(), "{task}"),
-    "TasksOverran": "{task}",
-    "OrderSwitches": "{switch}",
-}
+COUNTERS: Final = (
+    "TasksCreated",
+    "TasksDuplicate",
+    "TasksUpdated",
+    "TasksRefused",
+    "TasksTurnedAway",
+    "TasksNotWritten",
+    "TasksClaimed",
+    *METRIC_OF_OUTCOME.values(),
+    "TasksOverran",
+    "OrderSwitches",
+)
 METRIC_OF_PUT: Final = {
     PutOutcome.CREATED: "TasksCreated",
     PutOutcome.DUPLICATE: "TasksDuplicate",
     PutOutcome.UPDATED: "TasksUpdated",
 }
-# Waits and runs are mostly well below a second; the default bounds are meant for milliseconds.
+# Most waits and runs take well below a second; the default bounds are meant for milliseconds.
 BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 HISTOGRAMS: Final = ("ClaimAgeSeconds", "RunSeconds")
-# The gauges of one collection share one reading of the queue.
+# The gauges of one collection share a single reading of the queue.
 READING_SECONDS: Final = 0.5
 _of_providers: Final[WeakKeyDictionary[object, Instruments]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
 SYSTEM: Final = "freshq"
-# Always these headers, whatever the process propagates elsewhere: who puts and who claims must agree.
+# Always these headers, whatever the process propagates elsewhere: producers and workers must agree.
 W3C: Final = TraceContextTextMapPropagator()
-# What a runner raises to say how its attempt ended is no surprise, and its traceback says nothing.
+# A runner raises these to end its attempt, so their tracebacks say nothing.
 EXPECTED: Final = (Busy, Reject, Retry, CancelledRun)
 
 
@@ -85,10 +85,10 @@ def otel_name(name: str) -> str:
     return f"freshq.{snake_case(name)}"
 
 
-def unit_of(gauge: str) -> str:
-    """Return the unit of a gauge, as UCUM writes it."""
-    units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": ""}
-    return next((unit for end, unit in units.items() if gauge.endswith(end)), "{task}")
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric, as UCUM writes it."""
+    units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": "", "Switches": "{switch}"}
+    return next((unit for end, unit in units.items() if metric.endswith(end)), "{task}")
 
 
 class Instruments:
@@ -96,10 +96,8 @@ class Instruments:
 
     def __init__(self, meter: Meter) -> None:
         """Create the instruments, and watch no queue yet."""
-        self._readings: dict[BaseQueue, _Reading] = {}
-        self._counters = {
-            name: meter.create_counter(otel_name(name), unit) for name, unit in COUNTERS.items()
-        }
+        self._readings: dict[BaseQueue, _GaugeReading] = {}
+        self._counters = {name: meter.create_counter(otel_name(name), unit_of(name)) for name in COUNTERS}
         self._histograms = {
             name: meter.create_histogram(
                 otel_name(name), "s", explicit_bucket_boundaries_advisory=BOUNDS_SECONDS
@@ -138,13 +136,13 @@ class Instruments:
         self._histograms["RunSeconds"].record(run_seconds, {"queue": queue})
 
     def switched(self) -> None:
-        """Count an order switch; which queue it was of, is not known."""
+        """Count an order switch, without its queue, which is not known."""
         self._counters["OrderSwitches"].add(1)
 
     def watch(self, queue: BaseQueue) -> None:
-        """Observe the state of a queue, too, whenever metrics are collected."""
+        """Also observe the state of a queue whenever metrics are collected."""
         # A new dictionary: another thread may be collecting.
-        self._readings = {**self._readings, queue: _Reading(queue)}
+        self._readings = {**self._readings, queue: _GaugeReading(queue)}
 
     def _observed(self, name: str, _options: CallbackOptions) -> Iterable[Observation]:
         for queue, reading in self._readings.items():
@@ -153,7 +151,7 @@ class Instruments:
                 yield Observation(value, {"queue": queue.name})
 
 
-class _Reading:
+class _GaugeReading:
     """The state of a queue, read once for the gauges of one collection."""
 
     def __init__(self, queue: BaseQueue) -> None:
@@ -163,7 +161,7 @@ class _Reading:
         self._values: dict[str, float] = {}
 
     def values(self) -> dict[str, float]:
-        """Return the gauges that have a value now: none if the store does not answer."""
+        """Return the gauges with a current value; none if the store does not answer."""
         with self._lock:
             if time.monotonic() - self._read_at >= READING_SECONDS:
                 self._values = self._read()
@@ -180,19 +178,19 @@ class _Reading:
 
 
 class _Process:
-    """Stands for the provider of the process, which may be set later."""
+    """Stands for the process-wide provider, which may be set later."""
 
 
 _PROCESS: Final = _Process()
 
 
 def instruments_of(provider: MeterProvider | None) -> Instruments:
-    """Return the instruments of a provider, always the same.
+    """Return the instruments of a provider, the same at each call.
 
-    An SDK keeps one instrument of a name, and silently drops what another one of that name would observe.
+    An SDK keeps one instrument per name, and silently drops the observations of a second one.
 
     Args:
-        provider: The provider; None for that of the process.
+        provider: The provider; None for the process-wide one.
     """
     key: object = _PROCESS if provider is None else provider
     with _lock:
@@ -210,100 +208,6 @@ def _metric_of(answer: object) -> str:
     if isinstance(answer, Overloaded):
         return "TasksTurnedAway"
     return "TasksRefused" if isinstance(answer, RefusedError) else "TasksNotWritten"
-
-
-class Spans:
-    """Makes the spans of queues and workers."""
-
-    def __init__(self, tracer: Tracer, *, propagate: bool) -> None:
-        """Use a tracer.
-
-        Args:
-            tracer: Starts the spans.
-            propagate: Whether tasks get the context of their put.
-        """
-        self._tracer = tracer
-        self._propagate = propagate
-
-    @contextmanager
-    def put(self, put: PutSpan) -> Iterator[None]:
-        """Make the span of a put, and one of the creation of each task if there are several.
-
-        The tasks to write get the trace context that they are to carry.
-        """
-        queue, tasks = put.queue, put.tasks
-        if self._propagate and len(tasks) > 1:
-            tasks = [self._created(queue, task) for task in tasks]
-        gives = self._propagate and any(task.trace_context is None for task in tasks)
-        kind = SpanKind.PRODUCER if gives else SpanKind.CLIENT
-        attributes = _attributes(queue, "put", "send", tasks)
-        span = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
-        with _current_until_end(span):
-            put.tasks = [_carrying(task) for task in tasks] if gives else tasks
-            yield
-            _note_put(span, put.receipts)
-
-    def _created(self, queue: str, task: Task) -> Task:
-        """Return a task that carries the context of its own span, unless it carries one."""
-        if task.trace_context is not None:
-            return task
-        attributes = _attributes(queue, "create", "create", [task])
-        span = self._tracer.start_span("create " + queue, kind=SpanKind.PRODUCER, attributes=attributes)
-        span.end()
-        return _carrying(task, trace.set_span_in_context(span))
-
-    def claim(self, queue: str, claims: Sequence[Claim], began_ns: int, error: Exception | None) -> None:
-        """Make the span of a claim that is over: only then are the tasks known that it links to.
-
-        Args:
-            queue: Name of the queue.
-            claims: What was claimed.
-            began_ns: When the claim began, in nanoseconds since the epoch.
-            error: Why it failed; None if it did not.
-        """
-        tasks = [claim.task for claim in claims]
-        span = self._tracer.start_span(
-            "claim " + queue,
-            kind=SpanKind.CLIENT,
-            attributes=_attributes(queue, "claim", "receive", tasks, count_always=True),
-            links=_links(tasks),
-            start_time=began_ns,
-        )
-        if error is not None:
-            _fail(span, error)
-        span.end()
-
-    @contextmanager
-    def settle(self, settlement: SettleSpan) -> Iterator[None]:
-        """Make the span of a settlement.
-
-        The settlement of one task belongs to the trace of its put, unless there is a current span.
-        """
-        tasks = [task for task, _verb in settlement.ends]
-        alone = len(tasks) == 1
-        name = str(settlement.ends[0][1]) if alone else "settle"
-        span = self._tracer.start_span(
-            f"{name} {settlement.queue}",
-            _parent_of(tasks[0]) if alone else None,
-            kind=SpanKind.CLIENT,
-            attributes=_attributes(settlement.queue, name, "settle", tasks),
-            links=_links(tasks),
-        )
-        with _current_until_end(span):
-            yield
-            _note_settled(span, settlement.answers)
-
-    def run(self, task: Task) -> RunSpan:
-        """Return the scope of a run. Its span is in the trace of the put, unless there is a current span."""
-        attributes = _attributes(task.queue, "run", "process", [task])
-        span = self._tracer.start_span(
-            "run " + task.queue,
-            _parent_of(task),
-            kind=SpanKind.CONSUMER,
-            attributes=attributes | {"messaging.freshq.attempt": task.attempts},
-            links=_links([task]),
-        )
-        return RunSpan(task, span)
 
 
 class RunSpan(RunScope):
@@ -333,13 +237,13 @@ class RunSpan(RunScope):
 
 
 def _note_put(span: Span, receipts: Sequence[Receipt]) -> None:
-    """Note on the span of a put of one task what became of it."""
+    """Note the outcome of a put of one task on its span, unless it is CREATED."""
     if len(receipts) == 1 and receipts[0].outcome is not PutOutcome.CREATED:
         span.set_attribute("messaging.freshq.put.outcome", receipts[0].outcome.value)
 
 
 def _note_settled(span: Span, answers: Sequence[object]) -> None:
-    """Note on the span of a settlement which of its tasks were not settled."""
+    """Note on the span of a settlement how many of its tasks were not settled."""
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     if errors:
         _fail(span, errors[0])
@@ -350,7 +254,7 @@ def _note_settled(span: Span, answers: Sequence[object]) -> None:
 def _attributes(
     queue: str, name: str, type_: str, tasks: Sequence[Task], *, count_always: bool = False
 ) -> dict[str, Any]:
-    """Return the attributes of a span: of one task its id, of several their number."""
+    """Return the attributes of a span: the id of a single task, or the number of several."""
     attributes: dict[str, Any] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": name,
@@ -367,7 +271,7 @@ def _attributes(
 
 
 def _links(tasks: Sequence[Task]) -> list[Link]:
-    """Return a link to the context that each task carries, with the id of the task."""
+    """Return a link to the context of each task that carries one, with the id of the task."""
     return [
         Link(found, {"messaging.message.id": task.task_id})
         for task in tasks
@@ -385,7 +289,7 @@ def _carried(task: Task) -> trace.SpanContext | None:
 
 
 def _carrying(task: Task, context: Context | None = None) -> Task:
-    """Return a task that carries a context; as it is if it carries one, or if the context has no trace.
+    """Return a copy of a task that carries a context; the task itself if it has one, or the context no trace.
 
     Args:
         task: The task.
@@ -399,9 +303,9 @@ def _carrying(task: Task, context: Context | None = None) -> Task:
 
 
 def _parent_of(task: Task) -> Context | None:
-    """Return the context that is the parent of what is done with a task.
+    """Return the parent of the spans about a task.
 
-    It is the current one, which None means, if that has a span, else the one that the task carries.
+    None (use the current context) if a span is active; otherwise the context stored with the task.
     """
     if trace.get_current_span().get_span_context().is_valid:
         return None
@@ -422,13 +326,13 @@ def _current_until_end(span: Span) -> Iterator[Span]:
 
 
 def _fail(span: Span, error: BaseException) -> None:
-    """Note that what a span stands for failed."""
+    """Mark a span as failed."""
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(Status(StatusCode.ERROR, truncated(error_text(error))))
 
 
 def _exception(error: BaseException) -> dict[str, str]:
-    """Return the attributes of the event of an exception; the SDK's own fail if its text cannot be read."""
+    """Return the attributes of an exception event; the SDK's own code fails if the text cannot be read."""
     return {
         "exception.type": type(error).__qualname__,
         "exception.message": error_text(error),
@@ -436,17 +340,12 @@ def _exception(error: BaseException) -> dict[str, str]:
     }
 
 
-def now_ns() -> int:
-    """Return the time of spans, in nanoseconds since the epoch."""
-    return time_ns()
-
-
 class OpenTelemetry(Telemetry, Observer):
-    """Tells OpenTelemetry of every put, claim, run and settlement. Pass it to a queue as `telemetry`.
+    """Reports every put, claim, run and settlement to OpenTelemetry. Pass it to a queue as `telemetry`.
 
-    A put makes a span, and the task carries its context. So the run is in the same trace, whichever process
-    runs the task. A `Worker` of such a queue counts its runs too; its observer, or the log, receives them as
-    well. Without an SDK in the process, all of this does next to nothing. Needs the extra `otel`.
+    A put makes a span, and the task carries its context, so that its run is in the same trace, whichever
+    process runs the task. A `Worker` of such a queue also counts its runs; its observer or the log still
+    receives them. Without an SDK in the process, this costs next to nothing. Needs the extra `otel`.
     """
 
     def __init__(
@@ -463,14 +362,15 @@ class OpenTelemetry(Telemetry, Observer):
             meter_provider: Where metrics go; None for the provider of the process.
             propagate: Whether tasks carry the context of their put, in about 70 bytes of their item or row.
         """
-        self._spans = Spans(get_tracer(SCOPE, tracer_provider=tracer_provider), propagate=propagate)
+        self._tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._propagate = propagate
         self._instruments = instruments_of(meter_provider)
 
     def watch(self, queue: BaseQueue | AsyncQueue) -> None:
         """Observe the state of a queue, as `freshq metrics` does, whenever metrics are collected.
 
-        One process does that; each collection costs about six reads of each queue. If the store of a queue
-        does not answer, that is logged, and its metrics have no values.
+        Let one process do so: each collection costs about six reads per queue. If the store of a queue does
+        not answer, a warning is logged, and its metrics have no values.
 
         Args:
             queue: The queue.
@@ -483,37 +383,102 @@ class OpenTelemetry(Telemetry, Observer):
     @override
     @contextmanager
     def put(self, span: PutSpan) -> Iterator[None]:
+        """Make the span of a put, and one of the creation of each task if there are several."""
         if not span.tasks:
             yield
             return
-        with self._spans.put(span):
+        queue, tasks = span.queue, span.tasks
+        if self._propagate and len(tasks) > 1:
+            tasks = [self._created(queue, task) for task in tasks]
+        gives = self._propagate and any(task.trace_context is None for task in tasks)
+        kind = SpanKind.PRODUCER if gives else SpanKind.CLIENT
+        attributes = _attributes(queue, "put", "send", tasks)
+        own = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
+        with _current_until_end(own):
+            span.tasks = [_carrying(task) for task in tasks] if gives else tasks
             try:
                 yield
             except Exception as error:
-                self._instruments.put_failed(span.queue, len(span.tasks), error)
+                self._instruments.put_failed(queue, len(tasks), error)
                 raise
-            self._instruments.put(span.queue, span.receipts)
+            _note_put(own, span.receipts)
+            self._instruments.put(queue, span.receipts)
+
+    def _created(self, queue: str, task: Task) -> Task:
+        """Return a task that carries the context of its own span, unless it carries one."""
+        if task.trace_context is not None:
+            return task
+        attributes = _attributes(queue, "create", "create", [task])
+        span = self._tracer.start_span("create " + queue, kind=SpanKind.PRODUCER, attributes=attributes)
+        span.end()
+        return _carrying(task, trace.set_span_in_context(span))
 
     @override
     @contextmanager
     def claim(self, span: ClaimSpan) -> Iterator[None]:
-        began_ns = now_ns()
+        began_ns = time_ns()
         try:
             yield
         except Exception as error:
-            self._spans.claim(span.queue, [], began_ns, error)
+            self._claimed(span, began_ns, error)
             raise
         if span.claims:  # a worker polls: a span for each empty claim would hide the others
             self._instruments.claimed(span.queue, span.claims)
-            self._spans.claim(span.queue, span.claims, began_ns, None)
+            self._claimed(span, began_ns, None)
+
+    def _claimed(self, claim: ClaimSpan, began_ns: int, error: Exception | None) -> None:
+        """Make the span of a claim at its end: only then are the tasks known that it links to.
+
+        Args:
+            claim: The claim.
+            began_ns: When the claim began, in nanoseconds since the epoch.
+            error: Why it failed; None if it did not.
+        """
+        tasks = [each.task for each in claim.claims]
+        span = self._tracer.start_span(
+            "claim " + claim.queue,
+            kind=SpanKind.CLIENT,
+            attributes=_attributes(claim.queue, "claim", "receive", tasks, count_always=True),
+            links=_links(tasks),
+            start_time=began_ns,
+        )
+        if error is not None:
+            _fail(span, error)
+        span.end()
 
     @override
-    def settle(self, span: SettleSpan) -> AbstractContextManager[object]:
-        return self._spans.settle(span)
+    @contextmanager
+    def settle(self, span: SettleSpan) -> Iterator[None]:
+        """Make the span of a settlement.
+
+        The settlement of one task belongs to the trace of its put, unless there is a current span.
+        """
+        tasks = [task for task, _verb in span.ends]
+        alone = len(tasks) == 1
+        name = str(span.ends[0][1]) if alone else "settle"
+        own = self._tracer.start_span(
+            f"{name} {span.queue}",
+            _parent_of(tasks[0]) if alone else None,
+            kind=SpanKind.CLIENT,
+            attributes=_attributes(span.queue, name, "settle", tasks),
+            links=_links(tasks),
+        )
+        with _current_until_end(own):
+            yield
+            _note_settled(own, span.answers)
 
     @override
     def run(self, task: Task) -> RunScope:
-        return self._spans.run(task)
+        """Return the scope of a run. Its span is in the trace of the put, unless there is a current span."""
+        attributes = _attributes(task.queue, "run", "process", [task])
+        span = self._tracer.start_span(
+            "run " + task.queue,
+            _parent_of(task),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes | {"messaging.freshq.attempt": task.attempts},
+            links=_links([task]),
+        )
+        return RunSpan(task, span)
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:

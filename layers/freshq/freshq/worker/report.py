@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from freshq.policy.order import OrderSwitch
 
 FIELDS: Final = ("task_id", "kind", "queue", "attempt", "trace_id")
-# The run that the code in this thread or coroutine belongs to.
+# The run that executes in this thread or coroutine.
 RUNNING: Final[ContextVar[RunScope | None]] = ContextVar("freshq_run", default=None)
-# The fields have this one name until the record is made: `logging` refuses names that a record has already,
-# and the application's record factory may have given it any.
+# `logging` refuses extra fields that a record has already, and the application's record factory may have set
+# any, so the fields travel under this one name until the record is made.
 KEY: Final = "_freshq_task"
 
 
 def log_fields(task: Task) -> dict[str, Any]:
-    """Return what a log record has of a task, for `extra` of a `task_logger`.
+    """Return the fields of a task for `extra` of a `task_logger`.
 
     Args:
         task: The task.
@@ -41,14 +41,14 @@ def _fields(task: Task, trace_id: str | None) -> dict[str, Any]:
 
 
 def _add(record: logging.LogRecord, fields: dict[str, Any]) -> None:
-    """Give a record the fields that it does not have."""
+    """Give a record the fields that it lacks."""
     for name, value in fields.items():
         if not hasattr(record, name):
             setattr(record, name, value)
 
 
-class _Unpacking(logging.Filter):
-    """Gives a record the fields of `log_fields`; what the application's record factory set stays."""
+class _TaskFields(logging.Filter):
+    """Gives a record the fields of `log_fields`; fields set by the application's record factory stay."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
@@ -56,22 +56,22 @@ class _Unpacking(logging.Filter):
         return True
 
 
-_UNPACKING: Final = _Unpacking()
+_TASK_FIELDS: Final = _TaskFields()
 
 
 def task_logger(name: str) -> logging.Logger:
     """Return a logger whose records may have `log_fields`."""
     logger = logging.getLogger(name)
-    logger.addFilter(_UNPACKING)
+    logger.addFilter(_TASK_FIELDS)
     return logger
 
 
 class TaskLogFilter(logging.Filter):
     """Gives each log record `task_id`, `kind`, `queue`, `attempt` and `trace_id`.
 
-    Add it to a handler. Records of freshq about a task have these fields already. A record that is made while
-    a `Worker` runs a task, by the runner or by what it calls, has those of that task, in threads and in
-    coroutines; in every other record they are None. Nothing else of the task is ever in a record.
+    Add it to a handler. Records of freshq about a task have these fields already. Records made by the runner,
+    or by code that it calls, get the fields of the running task, in threads and in coroutines; in all other
+    records they are None. Records never contain anything else of a task.
     """
 
     @override
@@ -89,9 +89,9 @@ class Outcome(StrEnum):
     """How one claim of a task ended.
 
     RELEASED: the runner was busy. SHED: the deadline passed before the run could start; the task returned
-    unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run started or
-    ended. CANCELLED: the task was cancelled while it ran. UNSETTLED: the run ended, but the store did not
-    answer; the task returns when its lease expires.
+    to its line unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run
+    started or ended. CANCELLED: the task was cancelled while it ran. UNSETTLED: the run ended, but the store
+    did not answer; the task returns when its lease expires.
 
     With `at_most_once`, FAILED is a run that failed after its task was completed.
     """
@@ -108,7 +108,7 @@ class Outcome(StrEnum):
 
 @dataclass
 class RunReport:
-    """What a worker did.
+    """The work of one worker run.
 
     Attributes:
         claimed: Number of claimed tasks.
@@ -135,7 +135,7 @@ class RunReport:
 
 
 class WorkerState(StrEnum):
-    """What a worker does: DRAINING is to wait for the running tasks without claiming more."""
+    """The state of a worker. DRAINING: it waits for its running tasks and claims no more."""
 
     STARTING = "starting"
     WORKING = "working"
@@ -148,7 +148,7 @@ class WorkerStatus:
     """A worker at one moment.
 
     Attributes:
-        state: What it does.
+        state: Its state.
         running: Number of tasks that occupy a slot.
         claimed: Number of tasks claimed so far.
         outcomes: Number of runs by outcome so far.
@@ -181,11 +181,11 @@ METRIC_OF_OUTCOME: Final = {
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives what a worker does: derive a class from it, override what you need, and pass an instance.
+    """Receives the events of a worker: derive a class, override the methods you need, and pass an instance.
 
-    Several threads call it, and the worker waits for it: return quickly. What it raises ends the worker, once
-    what runs is settled. An observer takes the place of the one that writes to the log. Each method does
-    nothing by default.
+    Several threads call it, and the worker waits for it: return quickly. If it raises, the worker finishes
+    its running tasks and exits with that error. It replaces the default observer, which writes to the log.
+    Each method does nothing by default.
     """
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:
@@ -197,8 +197,8 @@ class Observer(Protocol):
 
         Args:
             claim: The claim, as it was made.
-            outcome: What became of the task.
-            run_seconds: How long the run took; of one that never started, about 0.
+            outcome: How it ended.
+            run_seconds: How long the run took; about 0 if it never started.
             error: Why it did not succeed; None if it did.
         """
         del claim, outcome, run_seconds, error
@@ -250,7 +250,7 @@ LEVELS: Final = {Outcome.SUCCEEDED: logging.DEBUG, Outcome.CANCELLED: logging.IN
 
 
 class LoggingObserver(Observer):
-    """Writes what a worker does to the log."""
+    """Writes the events of a worker to the log."""
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:

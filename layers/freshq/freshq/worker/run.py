@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from freshq.worker.report import Outcome
 
 T = TypeVar("T")
-# Between two writes of the progress of one run, besides the renewals of its lease.
+# Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
 
 
@@ -164,7 +164,7 @@ class TaskRuns:
         """
         self._on_end = on_end
         self._lock = threading.Lock()
-        # In the order in which they began.
+        # Oldest first.
         self._running: dict[TaskRun, None] = {}
         self._overrunning: dict[TaskRun, None] = {}
         self._ended: list[TaskRun] = []
@@ -199,8 +199,8 @@ class TaskRuns:
         """Note that a settlement of a run is on its way, and that its function does not run.
 
         Args:
-            run: The run. If it was past its time limit it no longer is: it is waited for until it is settled.
-            frees_slot: Whether `free_succeeded` is to free its slot before it is settled.
+            run: The run. It no longer counts as past its time limit: the worker waits until it is settled.
+            frees_slot: Whether `free_succeeded` frees its slot before it is settled.
         """
         with self._lock:
             run.enter(Phase.RETURNED if run.is_complete else Phase.SETTLING)
@@ -266,7 +266,7 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
 
     try:
         threading.Thread(target=call, name=name, daemon=True).start()
-    except RuntimeError as error:  # the system has no thread left: whoever waits for this one must know
+    except RuntimeError as error:  # the system has no thread left: tell the caller who waits for this one
         future.set_exception(error)
     return future
 
@@ -288,7 +288,7 @@ class SerialCalls(Generic[T]):
         self._is_working = False
 
     def add(self, item: T) -> None:
-        """Have the function called for an item; here and now, if the system has no thread left."""
+        """Queue an item for the function; call it in this thread if the system has no thread left."""
         with self._lock:
             self._items.append(item)
             if self._is_working:

@@ -34,18 +34,18 @@ Runner: TypeAlias = Callable[[Task], Any]
 # Takes also the SQLAlchemy connection of the transaction that holds the task.
 TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
-# Where this package and Python's own modules are: an error names the line of the application that led there.
+# Folders of this package and of Python: an error names the application's line that led there.
 NOT_OF_APPLICATIONS: Final = (Path(__file__).parents[1], Path(traceback.__file__).parent)
 
 
 def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:
-    """Import what a name such as ``orders.runner:run`` refers to.
+    """Import the object that a name such as ``orders.runner:run`` refers to.
 
     Args:
-        argument: What the name was given as, for errors.
+        argument: The argument that gave the name, for errors.
         name: The module, and the name in it.
         advice: What to do if there is no such module, for the error.
-        what: What it should be, such as "function", for the error.
+        what: The expected kind of object, such as "function", for the error.
         example: A name of the right form, for the error.
 
     Raises:
@@ -81,7 +81,7 @@ def _imported(argument: str, name: str, advice: str) -> ModuleType:
 
 
 def _origin(error: Exception) -> str:
-    """Return where in the application and how a module failed, on one line."""
+    """Return one line that says where in the application a module failed, and how."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if _is_of_application(frame.filename)), frames[-1])
     file, line = last.filename, last.lineno
@@ -99,7 +99,7 @@ class CoroutineRunner(ABC):
     """A runner that runs some tasks in coroutines: while they wait, they need no thread.
 
     Attributes:
-        codec: Encodes what it returns.
+        codec: Encodes its results.
     """
 
     codec: Codec = JSON
@@ -126,10 +126,10 @@ class CoroutineRunner(ABC):
 
 
 def codec_of(queue: BaseQueue, runner: object) -> Codec:
-    """Return the codec for the results of a runner: its own, if it has one, or that of the queue.
+    """Return the codec for the results of a runner: its own if it has one, or the queue's.
 
     Raises:
-        ValueError: If the queue has one, and handlers could not read what it encodes.
+        ValueError: If the queue has a codec, and the handlers could not decode its payloads.
     """
     given = getattr(runner, "codec", None)
     own = given if isinstance(given, Codec) else queue.codec
@@ -161,10 +161,10 @@ def load_runner(name: str, advice: str = "") -> Runner:
 
 
 def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
-    """Return a runner that a worker can call.
+    """Check that a worker can call a runner; return it.
 
     Args:
-        runner: What was given.
+        runner: The argument.
         transaction: Whether it is called with a connection besides the task.
 
     Raises:
@@ -202,11 +202,11 @@ def is_async_generator(function: Any) -> bool:
 
 
 def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
-    """Return a runner that does the same, and whose runs are known to the log and to telemetry.
+    """Return a runner that does the same, and makes its runs known to the log and to telemetry.
 
     Args:
         runner: Takes a task, and perhaps a connection.
-        telemetry: Receives each run; what it raises is only logged.
+        telemetry: Receives each run; its own errors are only logged.
     """
     telemetry = guarded(telemetry)
     if isinstance(runner, CoroutineRunner):
@@ -270,4 +270,4 @@ def _end(scope: RunScope, answer: Future[Any]) -> None:
 
 
 class CancelledRun(Exception):
-    """A coroutine was cancelled: the lease of its task is lost, or the worker ends at once."""
+    """A coroutine was cancelled: the lease of its task is lost, or the worker was stopped at once."""

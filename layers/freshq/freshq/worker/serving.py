@@ -1,4 +1,4 @@
-"""Run a worker beside an asyncio program, for as long as a block lasts."""
+"""Run a worker beside an asyncio program, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-# How long the block waits for the worker's first answer from its store. In an outage it begins without one.
+# How long the block waits for the store's first answer to the worker. In an outage it begins without one.
 START_SECONDS: Final = 2.0
 START_CHECK_SECONDS: Final = 0.01
 
@@ -27,13 +27,13 @@ class Stoppable(Protocol):
     """A worker, as its block sees it."""
 
     def status(self) -> WorkerStatus:
-        """Return what it does now."""
+        """Return its status."""
 
     def stop(self) -> None:
         """Begin to drain."""
 
     def stop_at_once(self) -> None:
-        """Give back what still runs, and end."""
+        """Give back the running tasks, and end."""
 
 
 S = TypeVar("S", bound=Stoppable)
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Stoppable)
 async def served(
     worker: S, run_on: Callable[[asyncio.AbstractEventLoop], None], drain_seconds: float | None
 ) -> AsyncIterator[S]:
-    """Run a worker in a thread, its coroutines on this loop, as long as the block lasts.
+    """Run a worker in a thread, and its coroutines on this loop, for the duration of the block.
 
     Args:
         worker: The worker.
@@ -85,7 +85,7 @@ def _log_error(run: Future[None]) -> None:
 
 
 async def _drained(worker: Stoppable, run: Future[None], drain_seconds: float | None) -> None:
-    """Wait for the end of a run that drains; after some time, have it give back what still runs."""
+    """Wait for a drain; after `drain_seconds`, give back the tasks that still run."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     run.add_done_callback(lambda _run: loop.call_soon_threadsafe(ended.set))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = task_logger(__name__)
 
-# Errors that end by themselves.
+# Errors that pass without intervention.
 OUTAGES: Final = (Unreachable, Throttled)
 # Between tries of a settling call that the store did not carry out.
 SETTLE_BACKOFF: Final = Backoff(base_seconds=0.2, cap_seconds=5.0)
@@ -40,9 +40,9 @@ class RunEnd:
 
     Attributes:
         settlement: How to settle its claim.
-        outcome: What that is for the worker, once it is stored.
-        error: What went wrong; None if nothing did.
-        downstream_ok: False if the downstream pushed back; None if the run does not show it.
+        outcome: The outcome for the worker once that is stored.
+        error: Why it did not succeed; None if it did.
+        downstream_ok: False if the downstream pushed back; None if the run does not tell.
     """
 
     settlement: Settlement
@@ -51,7 +51,7 @@ class RunEnd:
     downstream_ok: bool | None
 
     def outcome_for(self, answer: Task | FreshqError) -> Outcome:
-        """Return the outcome by the queue's answer to the settlement.
+        """Return the outcome, given the queue's answer to the settlement.
 
         Raises:
             FreshqError: If it is not known whether it was stored.
@@ -66,13 +66,13 @@ class RunEnd:
 
 @dataclass(eq=False, slots=True)
 class PendingSettlement:
-    """A run that ended, and whose claim is to be settled.
+    """A run that ended and whose claim is to be settled.
 
     Attributes:
         run: The run; its lease may be extended meanwhile.
         end: How it ended.
         settled: Called once with the outcome, from any thread.
-        is_last_try: Whether the store answers other calls, so that it is tried only once more.
+        is_last_try: Whether to try only once more, because the store answers other calls.
         problem: Why the last try to settle it failed.
     """
 
@@ -101,7 +101,7 @@ def run_to_end(
     else:
         return completed(run.claim_to_settle(), result, codec)
     claim = run.claim_to_settle()
-    if run.handle.lost is not None:  # it is refused, whatever it says, and the downstream is not the reason
+    if run.handle.lost is not None:  # refused in any case, and not because of the downstream
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
     if not queue.is_last_attempt(claim) and not may_retry():
         return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
@@ -110,40 +110,34 @@ def run_to_end(
 
 
 def _unexpected(run: TaskRun, error: BaseException) -> str:
-    """Return what a task keeps of an exception that no runner should raise; log it, with its traceback."""
+    """Return the error of a task whose runner raised an unexpected exception; log it unless cancelled."""
     why = run.handle.why_cancelled
     if why is not None and isinstance(error, CancelledError):
         return f"the run was cancelled: {why}"
-    task = run.claim.task
+    return logged_failure(run.claim.task, error)
+
+
+def logged_failure(task: Task, error: BaseException) -> str:
+    """Log an exception that no runner should raise, with its traceback; return it as one line."""
     logger.error("the runner failed on task %s", task.task_id, exc_info=error, extra=log_fields(task))
     return f"{type(error).__name__}: {error_text(error)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RanOnce:
-    """How the only run of a task ended.
+def ran_once(claim: Claim, runner: Runner) -> tuple[str | None, bool]:
+    """Run a task that is settled already: whatever the runner raises, it is not run again.
 
-    Attributes:
-        error: What went wrong; None if nothing did.
-        downstream_ok: False if the downstream pushed back.
+    Returns:
+        The error, None after a success; and whether the downstream did not push back.
     """
-
-    error: str | None
-    downstream_ok: bool
-
-
-def ran_once(claim: Claim, runner: Runner) -> RanOnce:
-    """Run a task that is settled already: whatever the runner raises, it is not run again."""
     try:
         runner(claim.task)
     except Reject as reject:
-        return RanOnce(error_text(reject), downstream_ok=True)
+        return error_text(reject), True
     except (Busy, Retry) as later:
-        return RanOnce(f"{error_text(later)}; not run again", downstream_ok=False)
-    except BaseException as unexpected:  # in a thread of a run, SystemExit and the like are the runner's own
-        logger.exception("the runner failed on task %s", claim.task.task_id, extra=log_fields(claim.task))
-        return RanOnce(f"{type(unexpected).__name__}: {error_text(unexpected)}", downstream_ok=False)
-    return RanOnce(None, downstream_ok=True)
+        return f"{error_text(later)}; not run again", False
+    except BaseException as unexpected:  # noqa: BLE001 - logged; SystemExit and the like are the runner's own
+        return logged_failure(claim.task, unexpected), False
+    return None, True
 
 
 def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
@@ -161,10 +155,10 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
 
 
 def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
-    """Settle runs by one call; return those that the store did not answer.
+    """Settle runs by one call; return those without an answer from the store.
 
-    If it refuses the call although it is there, each is settled by a call of its own: one that it never
-    accepts must not hold up the others.
+    If a store that is available refuses the call, each run is settled by a call of its own, so that a run it
+    never accepts does not hold up the others.
     """
     unanswered: list[PendingSettlement] = []
     for each, answer in zip(pending, _answers(queue, pending), strict=True):
@@ -198,11 +192,11 @@ def _answers(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> Sequence
 def settle_until_lost(
     queue: BaseQueue, unanswered: Sequence[PendingSettlement], *, draining: Callable[[], bool]
 ) -> None:
-    """Settle runs again that the store did not answer, until it does.
+    """Retry settlements until the store answers.
 
-    An outage may last longer than the lease: the claim still settles afterwards if nobody took the task
-    in between. After the lease it stays unsettled if the worker is draining, or if the store answers other
-    calls, so that a task that the store never accepts does not keep its slot.
+    After an outage longer than the lease, the claim still settles if nobody took the task in between. Past
+    its lease a run stays unsettled if the worker is draining, or if the store answers other calls, so that a
+    task it never accepts does not keep its slot.
 
     Args:
         queue: The queue.
@@ -222,7 +216,7 @@ def settle_until_lost(
 def _worth_a_try(
     queue: BaseQueue, unanswered: Sequence[PendingSettlement], try_at: float, *, draining: bool
 ) -> list[PendingSettlement]:
-    """Return the runs to settle again; give the others up."""
+    """Return the runs to settle again; give up the others."""
     late = {each for each in unanswered if each.run.claim.lease_until <= try_at}
     given_up = {each for each in late if draining or each.is_last_try}
     _give_up(given_up)

@@ -16,6 +16,7 @@ from freshq.model.task import TaskStatus
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import in_thread
+from freshq.worker.settle import logged_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +49,7 @@ class _TransactionThread:
 
     @property
     def outage(self) -> StoreError | None:
-        """Why the thread, which is over, could not ask for a task; None if it could."""
+        """Why the thread, which has ended, could not ask for a task; None if it could."""
         error = self.ended.exception()
         return error if isinstance(error, StoreError) else None
 
@@ -105,7 +106,7 @@ class TransactionLoop(WorkLoop):
             thread.ended.add_done_callback(lambda _ended: self._end_request.wake.set())
 
     def _count_starts(self) -> None:
-        """Count what the threads found against the limits."""
+        """Count the tasks that the threads found against the limits."""
         for thread in self._threads:
             if thread.held is not None and not thread.counted:
                 thread.counted = True
@@ -125,7 +126,7 @@ class TransactionLoop(WorkLoop):
     def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
         self._count_starts()
         over = self._take_over()
-        # Several failures at the same time are one.
+        # Simultaneous failures count as one.
         self._outage = next((thread.outage for thread in over if thread.outage), self._outage)
         results = [thread.ended.exception() or thread.ended.result() for thread in over if not thread.outage]
         self._note(results)
@@ -137,7 +138,7 @@ class TransactionLoop(WorkLoop):
         return over
 
     def _note(self, results: Sequence[Outcome | BaseException | None]) -> None:
-        """Note that the store answered, and whether it had nothing."""
+        """Note that the store answered, and whether it had no task."""
         if any(outcome is not Outcome.UNSETTLED for outcome in results):
             self._store_answered()
         if None in results:
@@ -170,14 +171,18 @@ class TransactionLoop(WorkLoop):
         if thread.raised is not None and error is None:
             error = error_text(thread.raised)
         outcome = _outcome(thread.held, thread.raised)
-        if not isinstance(thread.raised, Reject):  # as under a lease, it says nothing about the downstream
+        if not isinstance(thread.raised, Reject):  # as under a lease: unrelated to the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
         with self._observing():
             self._observer.settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
-        """Call the runner; whatever it raises is an Exception afterwards, and ends only its attempt."""
+        """Call the runner; whatever it raises ends only its attempt.
+
+        Raises:
+            Exception: What the runner raised, as an `Exception`.
+        """
         if self._draining.is_set():
             thread.raised = Busy("the worker ends")
             raise thread.raised
@@ -188,12 +193,9 @@ class TransactionLoop(WorkLoop):
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
             thread.raised = outcome
-        except Exception as unexpected:
-            logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
-            thread.raised = unexpected
-        except BaseException as exits:
-            logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
-            thread.raised = RunnerExit(f"{type(exits).__name__}: {error_text(exits)}")
+        except BaseException as unexpected:  # noqa: BLE001 - logged, and raised below
+            text = logged_failure(held.task, unexpected)
+            thread.raised = unexpected if isinstance(unexpected, Exception) else RunnerExit(text)
         if thread.raised is not None:
             raise thread.raised
 

@@ -36,22 +36,22 @@ logger = logging.getLogger(__name__)
 class Worker:
     """Runs tasks in threads. Claims no more than it can start, and refills a slot as soon as it is free.
 
-    A run that succeeds frees its slot, and is settled together with the others that ended while the last
-    such call was under way. At most `concurrency` runs wait for that.
+    A run that succeeds frees its slot, and is settled together with the other runs that ended during the
+    previous settling call. At most `concurrency` runs wait to be settled.
 
     A lease is extended while its task runs, so it may be shorter than the work. If the process dies, the
     leases expire and the sweep returns the tasks.
 
-    After `max_run_seconds` a run no longer has its lease extended, and its slot is free for another task.
-    When the lease expires the task waits again with its attempt counted, or becomes a dead letter after its
-    last one. A coroutine is cancelled then, and tried again later. Python cannot stop a thread, but its
-    function can look at `task.cancelled`: a run that hangs continues until it returns, in parallel with the
-    next attempt, and cannot settle once its lease has expired. Set timeouts on the runner's own calls; the
-    limit is for what they miss. The threads do not keep the process alive.
+    After `max_run_seconds` the worker stops extending the lease of a run, and frees its slot for another
+    task. When the lease expires the task returns to its line with its attempt counted, or becomes a dead
+    letter after its last attempt. A coroutine is cancelled then, and tried again later. Python cannot stop a
+    thread, but its function can check `task.cancelled`: a hanging run continues until it returns, in parallel
+    with the next attempt, and cannot settle once its lease has expired. Set timeouts on the runner's own
+    calls; the limit is for hangs that they miss. The threads do not keep the process alive.
 
-    An outage of the store does not end the worker, unless it lasts for `give_up_seconds`: it claims with
-    backoff, and runs that ended settle when the store is back. Whatever a runner raises ends only the
-    attempt; an unexpected exception is logged with its traceback, so keep secrets out of its text.
+    An outage of the store does not end the worker, unless it lasts for `give_up_seconds`: the worker claims
+    with backoff, and settles ended runs when the store is back. An exception of the runner ends only the
+    attempt; an unexpected one is logged with its traceback, so keep secrets out of its text.
 
     With `transaction=True` a task is held by the lock of its row instead of a lease, and the runner is
     called with the task and the connection of the transaction.
@@ -66,8 +66,8 @@ class Worker:
         """Prepare a worker; `run` starts it.
 
         Args:
-            queue: The queue to claim from; of an AsyncQueue, the queue that it uses.
-            runner: Does the work: returns a result, or raises Retry, Reject or Busy.
+            queue: The queue to claim from; an AsyncQueue stands for the queue that it uses.
+            runner: Called with each task; returns a result, or raises Retry, Reject or Busy.
             **options: See `freshq.worker.options.WorkerConfig`.
 
         Raises:
@@ -97,31 +97,31 @@ class Worker:
     def stop_at_once(self) -> None:
         """Stop claiming and do not wait: the leases of running tasks are given back, and `run` returns.
 
-        Other workers can take these tasks at once, while the runs here go on until they return or the
-        process ends. So end the process. Tasks that are done are settled instead; if the store does not
-        answer, `run` waits 5 s for it. Tasks held in transactions return when the process ends.
+        Other workers can take these tasks immediately, while the runs here continue until they return or the
+        process ends. So end the process. Finished tasks are settled instead; if the store does not answer,
+        `run` waits 5 s for it. Tasks held in transactions return when the process ends.
         """
         self._end_request.at_once = True
         self.stop()
 
     def status(self) -> WorkerStatus:
-        """Return what the worker does now. Any thread may call it."""
+        """Return the state and the counts of the worker. Any thread may call it."""
         return self._status if self._loop is None else self._loop.status()
 
     def run(self, until: Until = None) -> RunReport:
-        """Work until stopped. Flushes and closes the queue at the end; it may be used again.
+        """Work until stopped. Flush and close the queue at the end; it may be used again.
 
         Args:
             until: A condition, checked before each claim, or a time in seconds since the epoch by the
                 queue's clock; None: until `stop`, or until idle for `idle_exit_seconds`.
 
         Returns:
-            What was done. It also returns when `MAX_OVERRUNNING` runs have exceeded `max_run_seconds` and
+            A report. The worker also stops when `MAX_OVERRUNNING` runs have exceeded `max_run_seconds` and
             are still running, since only the end of the process ends their threads.
 
         Raises:
-            StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks; at once
-                if the first claim finds no table, or another error that waiting does not end.
+            StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks;
+                immediately if the first claim finds no table, or another error that waiting does not cure.
         """
         self._loop = loop = self._new_loop()
         try:
@@ -143,11 +143,11 @@ class Worker:
         """Run the worker beside an `async with` block, as in the lifespan of a web application.
 
         Claims and renewals have threads of their own. The `async def` functions of `Handlers` run on the
-        loop of the block, so that they may use what the application uses.
+        loop of the block, so that they can share the application's resources.
 
-        At the end of the block the worker drains, as after `stop`. What still runs after `drain_seconds`, or
-        when the coroutine of the block is cancelled once more, is given back, as by `stop_at_once`, and
-        coroutines are cancelled.
+        At the end of the block the worker drains, as after `stop`. Tasks that still run after
+        `drain_seconds`, or when the coroutine of the block is cancelled again, are given back, as by
+        `stop_at_once`, and coroutines are cancelled.
 
         Args:
             drain_seconds: How long to wait for running tasks at the end; None: until they are done.
@@ -182,7 +182,7 @@ class Worker:
 
 
 def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:
-    """Return a queue whose verbs block: of an AsyncQueue, the queue that it uses.
+    """Return a queue whose verbs block; for an AsyncQueue, the queue that it uses.
 
     Raises:
         ValueError: If it is no queue.

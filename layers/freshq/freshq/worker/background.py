@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.worker.report import log_fields, task_logger
@@ -22,18 +25,52 @@ logger = task_logger(__name__)
 # A lease is extended when less than this part of it is left, and checked at least twice within that time.
 RENEW_BELOW: Final = 0.5
 CHECK_EVERY: Final = RENEW_BELOW / 2
-# Extensions at a time: one slow call must not cost the other runs their leases.
+# Concurrent extensions: one slow call must not cost the other runs their leases.
 MAX_EXTENSIONS: Final = 16
 NOT_EXTENDED: Final = "could not extend the lease of task %s"
-# Between two portions that leave nothing to do: a delayed task is claimable within a second of its time.
+# Pause once nothing is left to do: a delayed task becomes claimable within a second of its due time.
 PAUSE_SECONDS: Final = 0.5
 
 
-class LeaseRenewal:
+class BackgroundThread(ABC):
+    """A thread that lives as long as the block of this context manager."""
+
+    def __init__(self, queue: BaseQueue, name: str) -> None:
+        """Start nothing yet.
+
+        Args:
+            queue: The queue; the end of the block waits for the thread at most as long as its leases last.
+            name: The thread's name.
+        """
+        self._queue = queue
+        self._name = name
+        self._stopped = threading.Event()
+        self._thread: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = in_thread(self._name, self._work_until_stopped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        if self._thread is not None and wait([self._thread], self._queue.lease_seconds).done:
+            self._thread.result()
+
+    def check(self) -> None:
+        """Raise the thread's error if it failed."""
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+
+    @abstractmethod
+    def _work_until_stopped(self) -> None:
+        """Do the work of the thread until `_stopped` is set."""
+
+
+class LeaseRenewal(BackgroundThread):
     """Extends the leases of running tasks; abandons runs that exceed their time limit.
 
-    One thread looks for what is due, earliest expiry first; each extension has a thread of its own, up to
-    `MAX_EXTENSIONS` at a time. A context manager: the threads live as long as the block.
+    The thread looks for leases to extend, earliest expiry first; each extension has a thread of its own, up
+    to `MAX_EXTENSIONS` at a time.
     """
 
     def __init__(
@@ -53,31 +90,16 @@ class LeaseRenewal:
             max_run_seconds: Time limit of a run; None for no limit.
             on_overrun: Called with an abandoned run and its time so far in seconds.
         """
-        self._queue = queue
+        super().__init__(queue, "freshq-leases")
         self._runs = runs
         self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.lease_seconds)
         self._max_run_seconds = max_run_seconds
         self._on_overrun = on_overrun
-        self._stopped = threading.Event()
-        self._thread: Future[None] | None = None
         self._free = threading.Semaphore(MAX_EXTENSIONS)
         self._extensions: dict[TaskRun, Future[None]] = {}
 
-    def __enter__(self) -> Self:
-        self._thread = in_thread("freshq-leases", self._renew_until_stopped)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.result()
-
-    def check(self) -> None:
-        """Raise the thread's error if it failed."""
-        if self._thread is not None and self._thread.done():
-            self._thread.result()
-
-    def _renew_until_stopped(self) -> None:
+    @override
+    def _work_until_stopped(self) -> None:
         while not self._stopped.wait(self._pause_seconds):
             self.renew()
         self.wait()
@@ -98,7 +120,7 @@ class LeaseRenewal:
                 self._begin_extension(run)
 
     def _is_too_long(self, run: TaskRun, run_seconds: float) -> bool:
-        # During an outage, a run that is done waits for the store, however long it takes.
+        # During an outage, a finished run waits for the store, however long it takes.
         limit_seconds = self._max_run_seconds
         return limit_seconds is not None and run_seconds >= limit_seconds and run.runs
 
@@ -107,11 +129,11 @@ class LeaseRenewal:
         return run.is_held and (is_due or run.has_news(now))
 
     def wait(self) -> None:
-        """Wait for the extensions under way, but not for one that takes longer than a lease."""
+        """Wait for the extensions under way, at most as long as a lease lasts."""
         wait(self._extensions.values(), self._queue.lease_seconds)
 
     def _begin_extension(self, run: TaskRun) -> None:
-        """Extend a lease in a thread, unless one does; wait until there are less than `MAX_EXTENSIONS`."""
+        """Extend a lease in a thread, unless one is doing so; wait while `MAX_EXTENSIONS` are under way."""
         if run in self._extensions:
             return
         while not self._free.acquire(timeout=self._pause_seconds):
@@ -140,10 +162,10 @@ class LeaseRenewal:
             logger.exception(NOT_EXTENDED, task.task_id, extra=log_fields(task))
 
 
-class BackgroundUpkeep:
-    """Runs portions of upkeep in a thread, as long as the block of this context manager lasts.
+class BackgroundUpkeep(BackgroundThread):
+    """Runs portions of upkeep.
 
-    Of all workers of a queue one does so at a time. During an outage it tries again after each pause.
+    One worker of a queue does so at a time. During an outage it tries again after each pause.
 
     Attributes:
         failing: Whether the store did not answer the last portion.
@@ -154,35 +176,20 @@ class BackgroundUpkeep:
 
         Args:
             queue: The queue.
-            is_held_back: Returns whether no portion may run now.
+            is_held_back: Returns whether upkeep is suspended.
         """
-        self._queue = queue
+        super().__init__(queue, "freshq-upkeep")
         self._is_held_back = is_held_back
-        self._stopped = threading.Event()
         self.failing = False
-        self._thread: Future[None] | None = None
 
-    def __enter__(self) -> Self:
-        self._thread = in_thread("freshq-upkeep", self._run_until_stopped)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stopped.set()
-        if self._thread is not None and wait([self._thread], self._queue.lease_seconds).done:
-            self._thread.result()
-
-    def check(self) -> None:
-        """Raise the thread's error if it failed."""
-        if self._thread is not None and self._thread.done():
-            self._thread.result()
-
-    def _run_until_stopped(self) -> None:
+    @override
+    def _work_until_stopped(self) -> None:
         while not self._stopped.wait(PAUSE_SECONDS):
             while not self._stopped.is_set() and self.portion():
                 pass
 
     def portion(self) -> bool:
-        """Run one portion, unless it is held back; return whether another can follow at once."""
+        """Run one portion unless it is suspended; return whether another one can follow immediately."""
         if self._is_held_back():
             return False
         try:
