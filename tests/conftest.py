@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
 import pytest
+from hypothesis import settings
 from local.servers import (
     DynamoDBLocal,
     Unavailable,
@@ -32,6 +33,7 @@ from tests.support.made_once import clean_names_once, make_keys_once, read_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from botocore.awsrequest import AWSPreparedRequest
     from types_boto3_dynamodb import DynamoDBClient
@@ -64,6 +66,9 @@ pytest_plugins = [
 ]
 read_models_once()
 clean_names_once()
+# A busy machine may stall any example; Hypothesis would call that a failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
 # there should be only one emulator and one Spark session at a time.
@@ -88,7 +93,7 @@ LONGEST_FIRST: Final = (
 )
 
 
-# `make test-all` (--all) runs every test on every store. `make test` leaves out what takes long:
+# `make test-all` (--all) runs every test on every store. `make test` does not even import what takes long:
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
@@ -97,10 +102,10 @@ ONLY_WITH_ALL: Final = (
     "tests/unit/aws/test_permissions.py",
     "tests/contract/test_matching_concurrency.py",
 )
-# of the pipeline, all but its essentials;
+# of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"
 ESSENTIALS: Final = ("by_second", "inversions", "publication", "one_run", "command", "sums", "links")
-# and repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
+# repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
 SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb")
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 
@@ -170,20 +175,30 @@ def server_of(item: pytest.Item) -> str | None:
     return next((server for server in SERVERS if server in needs), None)
 
 
+def is_quick_run(config: pytest.Config) -> bool:
+    """Return whether this is `make test`: neither the whole matrix nor tests by name."""
+    return not config.getoption("all") and not config.option.file_or_dir
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files that take long, and what they import."""
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    is_essential = collection_path.stem.removeprefix("test_") in ESSENTIALS
+    is_left_out = file.startswith(ONLY_WITH_ALL) or (
+        file.startswith(f"{PIPELINE}/test_") and not is_essential
+    )
+    return True if is_quick_run(config) and is_left_out else None
+
+
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that `make test` runs."""
+    """Return the tests without their repetitions on servers."""
     forms: defaultdict[str, set[str | None]] = defaultdict(set)
     for item in items:
         forms[item.nodeid.split("[")[0]].add(server_of(item))
 
     def is_quick(item: pytest.Item) -> bool:
-        file = file_of(item.nodeid)
-        if file.startswith(ONLY_WITH_ALL):
-            return False
-        if file.startswith(PIPELINE):
-            return file.removeprefix(f"{PIPELINE}/test_").removesuffix(".py") in ESSENTIALS
         least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
-        return file in PROTOCOL or server_of(item) == least
+        return file_of(item.nodeid) in PROTOCOL or server_of(item) == least
 
     return [item for item in items if is_quick(item)]
 
@@ -193,7 +208,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Without --all, and unless tests are named, only the quick ones are run.
     """
-    if not config.getoption("all") and not config.option.file_or_dir:
+    if is_quick_run(config):
         kept = quick(items)
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept

@@ -26,15 +26,11 @@ from hypothesis.stateful import (
 from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.dynamodb import line_records
-from freshq.stores.memory import MemoryStore
-from freshq.stores.sql import SqlStore
-from tests.conftest import Clock
+from tests.conftest import DYNAMODB, Clock
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-
-    import sqlalchemy as sa
 
     from freshq import Claim
     from freshq.stores.base import Store
@@ -315,7 +311,7 @@ def bound(new_store: Callable[[], Store]) -> type[Conservation]:
     return Bound
 
 
-def explore(machine: type[Conservation], examples: int, phases: Collection[Phase] = tuple(Phase)) -> None:
+def explore(machine: type[Conservation], examples: int, phases: Collection[Phase]) -> None:
     """Run the state machine with Hypothesis."""
     run_state_machine_as_test(
         machine,
@@ -355,40 +351,25 @@ def walk(machine: Conservation, steps: int, seed: int) -> None:
     machine.teardown()
 
 
-class TestInMemory:
-    @pytest.fixture
-    def machine(self) -> type[Conservation]:
-        store = MemoryStore()
-        return bound(lambda: store)
-
-    def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=150)
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_walked(self, machine: type[Conservation], seed: int) -> None:
-        walk(machine(), 300, seed)
+@pytest.fixture
+def machine(store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Conservation]:
+    """Return the state machine for an empty store."""
+    monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", -1.0)  # no process caches the levels
+    return bound(lambda: store.make_store(2))
 
 
-class TestOnSqlite:
-    @pytest.fixture
-    def machine(self, sqlite_engine: sa.Engine) -> type[Conservation]:
-        return bound(lambda: SqlStore(sqlite_engine))
-
-    def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=6, phases=[Phase.generate])
-
-    def test_walked(self, machine: type[Conservation]) -> None:
-        walk(machine(), 200, seed=1)
+@pytest.mark.parametrize(
+    ("store", "examples"), [("memory", 150), ("sqlite", 6), (DYNAMODB, 5)], indirect=["store"]
+)
+def test_explored(machine: type[Conservation], store: StoreUnderTest, examples: int) -> None:
+    # Shrinking an example in a database takes minutes.
+    explore(machine, examples, tuple(Phase) if store.kind == "memory" else [Phase.generate])
 
 
-class TestOnDynamoDBLocal:
-    @pytest.fixture
-    def machine(self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Conservation]:
-        monkeypatch.setattr(line_records, "MAX_STALENESS_SECONDS", -1.0)  # no process caches the levels
-        return bound(lambda: table_store.make_store(2))
-
-    def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=5, phases=[Phase.generate])  # shrinking takes minutes here
-
-    def test_walked(self, machine: type[Conservation]) -> None:
-        walk(machine(), 100, seed=1)
+@pytest.mark.parametrize(
+    ("store", "steps", "seed"),
+    [*(("memory", 300, seed) for seed in range(5)), ("sqlite", 200, 1), (DYNAMODB, 100, 1)],
+    indirect=["store"],
+)
+def test_walked(machine: type[Conservation], steps: int, seed: int) -> None:
+    walk(machine(), steps, seed)
