@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
+class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
     """A queue of tasks that lose value with age, on any store. Thread-safe.
 
     A wrong argument raises ValueError before any write. A store that does not answer raises StoreError;
