@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
+from samtranslator.yaml_helper import yaml_parse
 
 from freshq import Queue
 
@@ -16,7 +16,7 @@ def test_the_reference_of_a_queue_has_every_name_and_starts_with_put_claim_and_c
     page = (ROOT / "docs/reference/queue.md").read_text()
     options = re.search(r"^::: freshq\.queue\.queue\.Queue\n((?: {4}.*\n)+)", page, re.MULTILINE)
     assert options is not None
-    members = yaml.safe_load(options[1])["options"]["members"]
+    members = yaml_parse(options[1])["options"]["members"]
     assert members[:3] == ["put", "claim", "complete"]
     assert sorted(members) == sorted(name for name in dir(Queue) if not name.startswith("_"))
 
@@ -24,6 +24,6 @@ def test_the_reference_of_a_queue_has_every_name_and_starts_with_put_claim_and_c
 def test_decisions_are_not_searched() -> None:
     plugins = re.search(r"^plugins:\n((?: .*\n)+)", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert plugins is not None
-    assert "meta" in yaml.safe_load(plugins[1])
-    settings = yaml.safe_load((ROOT / "docs/decisions/.meta.yml").read_text())
+    assert "meta" in yaml_parse(plugins[1])
+    settings = yaml_parse((ROOT / "docs/decisions/.meta.yml").read_text())
     assert settings["search"]["exclude"] is True

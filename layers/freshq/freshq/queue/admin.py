@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import Pressure
     from freshq.stores.base import Stats
 
-# Dead letters that are redriven at a time.
+# Dead letters to redrive in one batch.
 BATCH_TASKS: Final = 100
 
 
-# Each gauge, and its meaning.
 class Tending(Verbs):
     """Changes tasks by their ids; pauses and purges the queue.
 
-    Tasks that a worker holds are changed with `force` only: their holder gets LeaseLost at its next verb,
-    and its work so far is not undone.
+    Changing a task that a worker holds takes `force`: the worker gets LeaseLost at its next verb, and its
+    work so far is not undone.
     """
 
     def cancel(self, task_id: str, *, force: bool = False) -> Task:
@@ -62,14 +61,14 @@ class Tending(Verbs):
             TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
-        buried, why = self.lifecycle.buried, checked_error(error)
-        return self._core.change(task_id, lambda task, now: buried(task, now, why, force=force))
+        verb = partial(self.lifecycle.buried, error=checked_error(error), force=force)
+        return self._core.change(task_id, verb)
 
     def restore(self, task_id: str, *, force: bool = False) -> Task:
         """Return a dead letter or a PENDING task to its line as if it were put now.
 
-        Its creation time, deadline and attempts start again, and it is no longer delayed. So it goes to the
-        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep its position.
+        Its creation time, deadline and attempts are reset, and it is no longer delayed. So it goes to the
+        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep the position.
 
         Args:
             task_id: Its id.
@@ -77,7 +76,7 @@ class Tending(Verbs):
 
         Raises:
             TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither, or TAKEN without `force`.
+            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
         """
         restored, stamp = self.lifecycle.restored, self._core.stamp
         return self._core.change(task_id, lambda task, now: restored(task, now, stamp(now), force=force))
@@ -85,7 +84,7 @@ class Tending(Verbs):
     def touch(self, task_id: str) -> Task:
         """Set the creation time of a PENDING task to now; its max age stays the same.
 
-        A delayed put that is not due keeps its times: it will be the newest of its line when it is due.
+        A delayed put that is not due keeps its times: it becomes the newest of its line when it is due.
 
         Raises:
             TaskNotFound: If the queue has no such task.
@@ -102,15 +101,14 @@ class Tending(Verbs):
             TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
         """
-        checked_priority(priority)
-        reprioritized = self.lifecycle.reprioritized
-        return self._core.change(task_id, lambda task, now: reprioritized(task, now, priority))
+        verb = partial(self.lifecycle.reprioritized, priority=checked_priority(priority))
+        return self._core.change(task_id, verb)
 
     def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
         """Return dead letters to their lines, with their attempts reset and their creation times kept.
 
-        Stale dead letters stay dead letters, because they could not be claimed: those past their deadline,
-        or older than this queue's max age.
+        Dead letters past their deadline, or older than this queue's max age, stay dead letters, because they
+        could not be claimed.
 
         Args:
             limit: Most dead letters to redrive; None for all.
@@ -182,21 +180,21 @@ class Tending(Verbs):
         return True
 
     def index_dead(self) -> int:
-        """Bring dead letters that an earlier version of freshq left in no index into it.
+        """Add dead letters that an earlier version of freshq left out to the index of dead letters.
 
-        Listings and `redrive` find dead letters by the index. Needed once, and only on DynamoDB; reads the
-        whole table. It may be interrupted and repeated, while the queue is in use.
+        Listings and `redrive` find them there. Needed once, and only on DynamoDB; reads the whole table. It
+        may be interrupted and repeated while the queue is in use.
 
         Returns:
-            How many.
+            How many dead letters were added.
 
         Raises:
-            StoreError: If the store did not answer. Those before it are in the index.
+            StoreError: If the store did not answer. The dead letters added before that stay in the index.
         """
         return self._core.store.index_dead(self.name)
 
     def purge(self, confirm: str) -> int:
-        """Delete all tasks, also TAKEN ones. On an attached table the records stay, and become READY.
+        """Delete all tasks, including TAKEN ones. On an attached table the records stay, and become READY.
 
         Args:
             confirm: The name of the queue.
@@ -215,7 +213,7 @@ class Tending(Verbs):
         return self._core.store.purge(self.name)
 
     def pause(self) -> None:
-        """Suspend claims, in this process at once and in others within seconds. Other verbs still work."""
+        """Suspend claims, here immediately and in other processes within seconds. Other verbs still work."""
         self._core.store.set_paused(self.name, paused=True)
 
     def resume(self) -> None:
@@ -252,8 +250,8 @@ class Reading(Verbs):
     def wait(self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.
 
-        The task is read again and again, with growing intervals: the answer is late by a fifth of the wait at
-        most, and by `poll_seconds` at most. Each poll is one read of the store.
+        Polls the task at growing intervals: the answer is late by at most a fifth of the wait, and by at most
+        `poll_seconds`. Each poll is one read of the store.
 
         Args:
             task_id: The task.
@@ -262,19 +260,19 @@ class Reading(Verbs):
 
         Raises:
             ValueError: If an argument is wrong.
-            TaskNotFound: If the queue has no such task: it was never put, or its retention is over.
-            WaitTimeout: If the task is not over after `timeout_seconds`; it stays as it is.
+            TaskNotFound: If the queue has no such task: it was never put, or its retention has passed.
+            WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
-        return answer_of(poll_for_end(self, task_id, timeout_seconds, poll_seconds), self._core.store)
+        return answer_of(poll_for_end(self.find, task_id, timeout_seconds, poll_seconds), self._core.store)
 
     def list(
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
         """Return a page of the queue's tasks, in an order that depends on the store.
 
-        Dead letters (FAILURE) come the last to die first, at the cost of the page. Other listings read tasks
-        of every status until the page is full.
+        Dead letters (FAILURE) are listed latest first, at the cost of the page. Other listings read tasks of
+        every status until the page is full.
 
         Args:
             status: Return only tasks with this status.
@@ -310,10 +308,9 @@ class Reading(Verbs):
         Args:
             approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
                 bounds. Otherwise every task is read, and the counts are exact.
-            ids: How many ids to return of each state as `Stats.ids`: of pending tasks in the order of claims
-                but for the turns of groups, in an adaptive order the newest first; of delayed ones the next
-                due first, of held ones the next lease to end first, and of the others the last to change
-                first. None for no ids.
+            ids: Number of ids per state to return as `Stats.ids`. Pending tasks come in the order of claims,
+                ignoring the turns of groups (in an adaptive order: newest first), delayed tasks by due time,
+                held tasks by the end of their leases, and all others latest change first. None for no ids.
 
         Raises:
             ValueError: If `ids` is not a number of 1 or more, or goes with `approximate`.

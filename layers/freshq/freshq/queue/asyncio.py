@@ -55,12 +55,8 @@ class Threads:
             max_threads: Most calls at a time; others wait for their turn, in order.
             name: First part of the threads' names.
         """
-        self._max_threads = max_threads
-        self._name = name
+        self._new_pool = partial(ThreadPoolExecutor, max_threads, name)
         self._pool = self._new_pool()
-
-    def _new_pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._max_threads, self._name)
 
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Return what a call returns, in a thread, with the context variables of the caller.
@@ -202,26 +198,19 @@ def _leave(
 
 
 def _verb(
-    method: Callable[Concatenate[Any, P], T],
+    method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None] | None = None
 ) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
-    """Return a verb of `Queue` as a coroutine function with the same arguments."""
+    """Return a verb of `Queue` as a coroutine function with the same arguments.
 
-    @wraps(method)
-    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.threads.run(partial(getattr(self.queue, method.__name__), *args, **kwargs))
-
-    return call
-
-
-def _undone_verb(
-    method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None]
-) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
-    """Return a verb like `_verb`; a call that is no longer awaited is undone."""
+    Args:
+        method: The verb.
+        undo: Undoes a call that is no longer awaited; None if nothing needs to be undone.
+    """
 
     @wraps(method)
     async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         verb = partial(getattr(self.queue, method.__name__), *args, **kwargs)
-        return await self.threads.run(verb, undo=partial(undo, self.queue))
+        return await self.threads.run(verb, None if undo is None else partial(undo, self.queue))
 
     return call
 
@@ -338,8 +327,8 @@ class AsyncQueue:
     put_many = _verb(BaseQueue.put_many)
     check = _verb(BaseQueue.check)
 
-    claim = _undone_verb(BaseQueue.claim, _give_back)
-    dequeue = _undone_verb(BaseQueue.dequeue, _report_lost)
+    claim = _verb(BaseQueue.claim, _give_back)
+    dequeue = _verb(BaseQueue.dequeue, _report_lost)
     peek = _verb(BaseQueue.peek)
     held = _verb(BaseQueue.held)
     take_order_switches = _verb(BaseQueue.take_order_switches)
@@ -391,7 +380,7 @@ class AsyncQueue:
         self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
-        return await self._answer_of(poll_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
+        return await self._answer_of(poll_for_end(self.queue.find, task_id, timeout_seconds, poll_seconds))
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncHeldTask | None]:
         """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
@@ -444,7 +433,7 @@ class AsyncAttachedQueue(AsyncQueue):
     upsert_record = _verb(AttachedQueue.upsert_record)
     get_record = _verb(AttachedQueue.get_record)
     delete_record = _verb(AttachedQueue.delete_record)
-    claim_dead = _undone_verb(AttachedQueue.claim_dead, _give_back)
+    claim_dead = _verb(AttachedQueue.claim_dead, _give_back)
 
 
 async def _sleep(store: Store, interval: Interval) -> None:

@@ -366,7 +366,7 @@ class Claiming(Verbs):
             ValueError: If an argument is wrong.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
+        poll = poll_for_claims(lambda: self.claim(limit), self, timeout_seconds, poll_seconds)
         return answer_of(poll, self._core.store)
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""Waiting: polls until there is an answer, with an interval after each poll that found nothing.
+"""Wait for claims and for ends of tasks: poll until there is an answer, with an interval after each poll.
 
-A poll neither sleeps nor knows who waits. So a thread and a coroutine wait by the same rules.
+A poll neither sleeps nor knows who waits, so that threads and coroutines wait by the same rules.
 """
 
 from __future__ import annotations
@@ -8,31 +8,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from freshq.errors import TaskNotFound, WaitTimeout
+from freshq.errors import WaitTimeout
 from freshq.model.checks import checked_id, checked_seconds
 from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
+    from freshq.queue.core import Verbs
     from freshq.stores.base import Store
 
 T = TypeVar("T")
 
-# The first interval of a wait for a task, and how intervals grow: by this part of the time waited so far. So
-# the answer is late by a fifth of the wait at most, and a long wait costs few polls.
+# The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
+# is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What to wait for before the next poll.
+    """The pause before the next poll.
 
     Attributes:
         seconds: The longest time.
-        seen: `Store.put_count` before the poll: a put ends the interval; None if puts do not.
+        seen: `Store.put_count` before the poll: a put ends the pause; None if puts do not end it.
     """
 
     seconds: float
@@ -41,24 +42,6 @@ class Interval:
 
 # Returns the answer, or how long to wait for the next poll.
 Poll: TypeAlias = Callable[[], T | Interval]
-
-
-class PolledQueue(Protocol):
-    """The parts of a queue that a poll needs."""
-
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-
-    @property
-    def store(self) -> Store:
-        """Home of the tasks."""
-
-    def now(self) -> float:
-        """Return the queue's time in seconds."""
-
-    def get(self, task_id: str) -> Task | None:
-        """Return a task with its current status."""
 
 
 def answer_of(poll: Poll[T], store: Store) -> T:
@@ -72,7 +55,7 @@ def answer_of(poll: Poll[T], store: Store) -> T:
 
 
 def poll_for_claims(
-    claim: Callable[[], list[T]], queue: PolledQueue, timeout_seconds: float | None, poll_seconds: float
+    claim: Callable[[], list[T]], queue: Verbs, timeout_seconds: float | None, poll_seconds: float
 ) -> Poll[list[T]]:
     """Return a poll that claims every `poll_seconds`.
 
@@ -109,19 +92,19 @@ def poll_for_claims(
 
 
 def poll_for_end(
-    queue: PolledQueue, task_id: str, timeout_seconds: float | None, poll_seconds: float
+    find: Callable[[str], Task], task_id: str, timeout_seconds: float | None, poll_seconds: float
 ) -> Poll[Task]:
     """Return a poll for the end of a task.
 
     Args:
-        queue: The queue.
+        find: Returns a task with its current status; raises TaskNotFound if there is none.
         task_id: The task.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two polls.
 
     Returns:
-        A poll that answers with the task once it is over. It raises TaskNotFound if the queue has no such
-        task, and WaitTimeout after the timeout.
+        A poll that answers with the task once it is over. It raises WaitTimeout after the timeout, and the
+        errors of `find`.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -131,9 +114,7 @@ def poll_for_end(
     began = time.monotonic()
 
     def poll() -> Task | Interval:
-        task = queue.get(task_id)
-        if task is None:
-            raise TaskNotFound(task_id, queue.name)
+        task = find(task_id)
         if task.status not in LIVE:
             return task
         now = time.monotonic()
