@@ -190,7 +190,7 @@ def _triggers(dialect: str) -> Iterator[Entry]:
 
 def _of_section(section: str, of_class: type[Statements], dialect: str) -> Iterator[Entry]:
     # Instead of what the driver gets, the statement itself, which can be compiled to be read.
-    readable = type(of_class.__name__, (of_class,), {"prepared": lambda _self, statement: statement})
+    readable = type(of_class.__name__, (of_class,), {"prepared": lambda _self, statement, *_: statement})
     statements = readable(schema("tasks", dialect), DIALECTS[dialect])
     for name, member in vars(of_class).items():
         if not isinstance(member, cached_property) or name.startswith("_"):

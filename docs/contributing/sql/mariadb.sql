@@ -109,23 +109,24 @@ CREATE TABLE tasks_records (
 -- trigger insert
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
-    at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us,
-    put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT NEW.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'INSERT', 0, NEW.task_id, NEW.status,
-    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
-    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires FROM tasks_histories kept
+    NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token FROM
+    tasks_histories kept
 WHERE kept.queue = NEW.queue;
 
 -- trigger update
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
-    at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us,
-    put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires, claimed_us,
+    at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, lease_token, claimed_us,
     claimed_attempts)
 SELECT NEW.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'MODIFY', 0, NEW.task_id, NEW.status,
-    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
-    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires, CASE WHEN OLD.status =
-    'PENDING'
+    NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token, CASE WHEN
+    OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -140,12 +141,13 @@ AND NEW.request_token <> OLD.request_token;
 -- trigger delete
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
-    at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us,
-    put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT OLD.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'REMOVE', CASE WHEN OLD.agenda = 'over'
 AND OLD.due_us <= CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED) THEN 1 ELSE 0 END, OLD.task_id, OLD.status,
-    OLD.task_group, OLD.kind, OLD.priority, OLD.attempts, OLD.created_us, OLD.updated_us, OLD.put_us, OLD.deadline_us,
-    OLD.not_before_us, OLD.lease_until_us, OLD.lease_token, OLD.shed_reason, OLD.expires FROM tasks_histories kept
+    OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority, OLD.task_group, OLD.kind,
+    OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us, OLD.lease_token FROM
+    tasks_histories kept
 WHERE kept.queue = OLD.queue;
 
 -- put: put
@@ -169,11 +171,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task with the puts that it remembers, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -195,22 +197,22 @@ AND tasks.request_token = :of_request_token;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
 -- One task by its id, of the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -218,11 +220,11 @@ LIMIT 1;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -231,11 +233,11 @@ LIMIT :page;
 
 -- read: dead
 -- A page of the dead letters of a queue that follow a place, the last to die first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -289,11 +291,11 @@ LIMIT 1;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -315,11 +317,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -341,11 +343,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim: shown, newest first
 -- As `page`, without locks.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -366,11 +368,11 @@ LIMIT :at_most;
 
 -- claim: shown, oldest first
 -- As `page`, without locks.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -402,11 +404,11 @@ AND tasks.line IS NOT NULL;
 
 -- claim: taken
 -- The tasks that are held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -561,11 +563,11 @@ LIMIT :at_most;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -706,11 +708,11 @@ AND tasks.due_us <= :now_us;
 
 -- upkeep: due
 -- Held and delayed tasks that are due, the earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -731,11 +733,11 @@ LIMIT 1;
 
 -- upkeep: coming
 -- The tasks of a status among the first `looked` held and delayed ones, the next due first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks

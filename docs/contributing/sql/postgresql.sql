@@ -108,12 +108,12 @@ CREATE TABLE tasks_records (
 -- Keep what was written, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
-    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
-    not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
+    not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'INSERT', 0, NEW.task_id, NEW.status,
-    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
-    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires FROM public.tasks_histories
-    kept
+    NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token FROM
+    public.tasks_histories kept
 WHERE kept.queue = NEW.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_insert() FROM PUBLIC;
 DROP TRIGGER IF EXISTS tasks_history_insert ON public.tasks;
@@ -124,12 +124,12 @@ CREATE TRIGGER tasks_history_insert AFTER INSERT ON public.tasks FOR EACH ROW EX
 -- Keep what was written, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_update() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
-    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
-    not_before_us, lease_until_us, lease_token, shed_reason, expires, claimed_us, claimed_attempts)
+    ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
+    not_before_us, lease_until_us, shed_reason, put_us, lease_token, claimed_us, claimed_attempts)
 SELECT NEW.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'MODIFY', 0, NEW.task_id, NEW.status,
-    NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us, NEW.deadline_us,
-    NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires, CASE WHEN OLD.status =
-    'PENDING'
+    NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token, CASE WHEN
+    OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
 AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts) THEN
@@ -148,12 +148,12 @@ CREATE TRIGGER tasks_history_update AFTER UPDATE ON public.tasks FOR EACH ROW WH
 -- Keep what was written, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_delete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
-    ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us,
-    not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
+    not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT OLD.queue, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 'REMOVE', CASE WHEN OLD.agenda = 'over'
 AND OLD.due_us <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint THEN 1 ELSE 0 END, OLD.task_id,
-    OLD.status, OLD.task_group, OLD.kind, OLD.priority, OLD.attempts, OLD.created_us, OLD.updated_us, OLD.put_us,
-    OLD.deadline_us, OLD.not_before_us, OLD.lease_until_us, OLD.lease_token, OLD.shed_reason, OLD.expires FROM
+    OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority, OLD.task_group, OLD.kind,
+    OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us, OLD.lease_token FROM
     public.tasks_histories kept
 WHERE kept.queue = OLD.queue; RETURN NULL; END $history$;
 REVOKE ALL ON FUNCTION public.tasks_history_delete() FROM PUBLIC;
@@ -185,11 +185,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task with the puts that it remembers, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -214,22 +214,22 @@ AND tasks.request_token = :of_request_token::VARCHAR;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- read: get_anywhere
 -- One task by its id, of the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -237,11 +237,11 @@ LIMIT 1::INTEGER;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -250,11 +250,11 @@ LIMIT :page;
 
 -- read: dead
 -- A page of the dead letters of a queue that follow a place, the last to die first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -324,11 +324,11 @@ LIMIT 1::INTEGER;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -358,11 +358,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -392,11 +392,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: shown, newest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -424,11 +424,11 @@ LIMIT :at_most;
 
 -- claim: shown, oldest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -456,11 +456,11 @@ LIMIT :at_most;
 
 -- claim: taken
 -- The tasks that are held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -505,11 +505,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -566,11 +566,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -637,11 +637,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $6)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -718,11 +718,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $6)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -930,12 +930,11 @@ SET status=given.status, updated_us=given.updated_us, expires=given.expires, req
     lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over'::VARCHAR,
     due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
     result=given.result FROM unnest(CAST(:many_task_id AS TEXT[]), CAST(:many_queue AS TEXT[]),
-    CAST(:many_of_lease_token AS TEXT[]), CAST(:many_status AS TEXT[]), CAST(:many_updated_us AS BIGINT[]),
-    CAST(:many_expires AS BIGINT[]), CAST(:many_request_token AS TEXT[]), CAST(:many_error AS TEXT[]),
-    CAST(:many_result AS TEXT[]), CAST(:many_due_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]),
-    CAST(:many_progress_ppm AS BIGINT[]), CAST(:many_progress_step AS TEXT[])) AS given(task_id, queue,
-    of_lease_token, status, updated_us, expires, request_token, error, result, due_us, dead_us, progress_ppm,
-    progress_step)
+    CAST(:many_of_lease_token AS TEXT[]), CAST(:many_expires AS BIGINT[]), CAST(:many_request_token AS TEXT[]),
+    CAST(:many_progress_step AS TEXT[]), CAST(:many_updated_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]),
+    CAST(:many_progress_ppm AS BIGINT[]), CAST(:many_status AS TEXT[]), CAST(:many_error AS TEXT[]), CAST(:many_result
+    AS TEXT[]), CAST(:many_due_us AS BIGINT[])) AS given(task_id, queue, of_lease_token, expires, request_token,
+    progress_step, updated_us, dead_us, progress_ppm, status, error, result, due_us)
 WHERE tasks.task_id = given.task_id
 AND tasks.queue = given.queue
 AND tasks.status = 'TAKEN'
@@ -974,11 +973,11 @@ LIMIT :at_most;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -1124,11 +1123,11 @@ WHERE ctid = ANY (array((
 
 -- upkeep: due
 -- Held and delayed tasks that are due, the earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -1149,11 +1148,11 @@ LIMIT 1::INTEGER;
 
 -- upkeep: coming
 -- The tasks of a status among the first `looked` held and delayed ones, the next due first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.lease_token,
-    tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks

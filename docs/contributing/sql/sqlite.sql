@@ -106,11 +106,11 @@ CREATE TABLE tasks_records (
 -- trigger insert
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
-    (queue, at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us,
-    updated_us, put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'INSERT', 0, NEW.task_id,
-    NEW.status, NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us,
-    NEW.deadline_us, NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires FROM
+    NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token FROM
     tasks_histories kept
 WHERE kept.queue = NEW.queue; END;
 
@@ -118,11 +118,11 @@ WHERE kept.queue = NEW.queue; END;
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW WHEN (NEW.request_token <>
     OLD.request_token) BEGIN INSERT INTO tasks_history (queue, at_us, change_kind, ttl_removal, task_id, status,
-    task_group, kind, priority, attempts, created_us, updated_us, put_us, deadline_us, not_before_us, lease_until_us,
-    lease_token, shed_reason, expires, claimed_us, claimed_attempts)
+    created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts, not_before_us, lease_until_us,
+    shed_reason, put_us, lease_token, claimed_us, claimed_attempts)
 SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'MODIFY', 0, NEW.task_id,
-    NEW.status, NEW.task_group, NEW.kind, NEW.priority, NEW.attempts, NEW.created_us, NEW.updated_us, NEW.put_us,
-    NEW.deadline_us, NEW.not_before_us, NEW.lease_until_us, NEW.lease_token, NEW.shed_reason, NEW.expires, CASE WHEN
+    NEW.status, NEW.created_us, NEW.updated_us, NEW.deadline_us, NEW.expires, NEW.priority, NEW.task_group, NEW.kind,
+    NEW.attempts, NEW.not_before_us, NEW.lease_until_us, NEW.shed_reason, NEW.put_us, NEW.lease_token, CASE WHEN
     OLD.status = 'PENDING'
 AND NEW.status <> 'TAKEN'
 AND NEW.last_claim_us IS NOT NULL
@@ -137,14 +137,14 @@ WHERE kept.queue = NEW.queue; END;
 -- trigger delete
 -- Keep what was written, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
-    (queue, at_us, change_kind, ttl_removal, task_id, status, task_group, kind, priority, attempts, created_us,
-    updated_us, put_us, deadline_us, not_before_us, lease_until_us, lease_token, shed_reason, expires)
+    (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
+    task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, lease_token)
 SELECT OLD.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, 'REMOVE', CASE WHEN
     OLD.agenda = 'over'
 AND OLD.due_us <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000 THEN 1 ELSE 0 END,
-    OLD.task_id, OLD.status, OLD.task_group, OLD.kind, OLD.priority, OLD.attempts, OLD.created_us, OLD.updated_us,
-    OLD.put_us, OLD.deadline_us, OLD.not_before_us, OLD.lease_until_us, OLD.lease_token, OLD.shed_reason, OLD.expires
-    FROM tasks_histories kept
+    OLD.task_id, OLD.status, OLD.created_us, OLD.updated_us, OLD.deadline_us, OLD.expires, OLD.priority,
+    OLD.task_group, OLD.kind, OLD.attempts, OLD.not_before_us, OLD.lease_until_us, OLD.shed_reason, OLD.put_us,
+    OLD.lease_token FROM tasks_histories kept
 WHERE kept.queue = OLD.queue; END;
 
 -- put: put
@@ -168,11 +168,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task with the puts that it remembers, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -193,22 +193,22 @@ AND tasks.request_token = :of_request_token;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
 -- One task by its id, of the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -216,11 +216,11 @@ LIMIT 1 OFFSET 0;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -229,11 +229,11 @@ LIMIT :page OFFSET 0;
 
 -- read: dead
 -- A page of the dead letters of a queue that follow a place, the last to die first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -291,11 +291,11 @@ LIMIT 1 OFFSET 0;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -317,11 +317,11 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -343,11 +343,11 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: taken
 -- The tasks that are held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -396,10 +396,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
-    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
-    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
-    progress_ppm;
+RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
+    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
+    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
+    payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -466,10 +466,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
-    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
-    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
-    progress_ppm;
+RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
+    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
+    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
+    payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -530,10 +530,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
-    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
-    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
-    progress_ppm;
+RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
+    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
+    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
+    payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -600,10 +600,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
-    AS payload, priority, task_group, attempts, lease_token, error, result, shed_reason, kind, progress_step,
-    trace_context, put_us, first_due_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us,
-    progress_ppm;
+RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
+    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
+    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
+    payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -744,12 +744,12 @@ SET status=given.status, updated_us=given.updated_us, expires=given.expires, req
     lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over', due_us=given.due_us,
     progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error, result=given.result FROM (
   SELECT json_extract(rows.value, '$[0]') AS task_id, json_extract(rows.value, '$[1]') AS queue,
-      json_extract(rows.value, '$[2]') AS of_lease_token, json_extract(rows.value, '$[3]') AS status,
-      json_extract(rows.value, '$[4]') AS updated_us, json_extract(rows.value, '$[5]') AS expires,
-      json_extract(rows.value, '$[6]') AS request_token, json_extract(rows.value, '$[7]') AS error,
-      json_extract(rows.value, '$[8]') AS result, json_extract(rows.value, '$[9]') AS due_us, json_extract(rows.value,
-      '$[10]') AS dead_us, json_extract(rows.value, '$[11]') AS progress_ppm, json_extract(rows.value, '$[12]') AS
-      progress_step
+      json_extract(rows.value, '$[2]') AS of_lease_token, json_extract(rows.value, '$[3]') AS expires,
+      json_extract(rows.value, '$[4]') AS request_token, json_extract(rows.value, '$[5]') AS progress_step,
+      json_extract(rows.value, '$[6]') AS updated_us, json_extract(rows.value, '$[7]') AS dead_us,
+      json_extract(rows.value, '$[8]') AS progress_ppm, json_extract(rows.value, '$[9]') AS status,
+      json_extract(rows.value, '$[10]') AS error, json_extract(rows.value, '$[11]') AS result,
+      json_extract(rows.value, '$[12]') AS due_us
   FROM json_each(:many_ends) AS rows) AS given
 WHERE tasks.task_id = given.task_id
 AND tasks.queue = given.queue
@@ -789,11 +789,11 @@ LIMIT :at_most OFFSET 0;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -938,11 +938,11 @@ AND tasks.task_id IN (
 
 -- upkeep: due
 -- Held and delayed tasks that are due, the earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -962,11 +962,11 @@ LIMIT 1 OFFSET 0;
 
 -- upkeep: coming
 -- The tasks of a status among the first `looked` held and delayed ones, the next due first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
-    tasks.lease_token, tasks.error, tasks.result, tasks.shed_reason, tasks.kind, tasks.progress_step,
-    tasks.trace_context, tasks.put_us, tasks.first_due_us, tasks.not_before_us, tasks.lease_until_us,
-    tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks

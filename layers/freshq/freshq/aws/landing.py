@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
+from freshq.model.fields import EVENT_FIELDS, FieldType
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
 from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
@@ -28,21 +29,9 @@ TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 # The first instant that `datetime` does not have, as in `model.new_task`, which the archive need not load.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800
 # Fields of the event that copy an attribute of the item, with their types.
+_TYPES: Final = {FieldType.TEXT: str, FieldType.WHOLE: int, FieldType.TIME: float}
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
-    "queue": ("taskQueue", str),
-    "status": ("taskStatus", str),
-    "group": ("taskGroup", str),
-    "kind": ("taskKind", str),
-    "shed_reason": ("shedReason", str),
-    "updated_ms": ("taskUpdated", float),
-    "created_ms": ("taskCreated", float),
-    "put_ms": ("putAt", float),
-    "deadline_ms": ("deadline", float),
-    "lease_until_ms": ("leaseUntil", float),
-    "not_before_ms": ("notBefore", float),
-    "priority": ("priority", int),
-    "attempts": ("attempts", int),
-    "expires_s": ("ttl", int),
+    field.event: (field.name, _TYPES[field.kind]) for field in EVENT_FIELDS if field.field != "task_id"
 }
 
 

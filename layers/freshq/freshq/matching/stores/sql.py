@@ -21,16 +21,16 @@ from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.migrations import check_owned
 from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import (
-    NAME_BYTES,
-    NO_BATCH,
     STATUS_CHARS,
     TOKEN_BYTES,
     checked_table,
+    history_table,
     key_text,
     long_text,
     schema,
+    table_options,
 )
-from freshq.stores.sql.statements import dialect_insert
+from freshq.stores.sql.statements import insert_or_ignore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -88,7 +88,7 @@ def tables_of(table: str, dialect: str) -> Tables:
 @lru_cache(maxsize=16)
 def _tables_of(table: str, dialect: str) -> Tables:
     metadata = sa.MetaData()
-    options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
+    options = table_options(dialect)
     return Tables(
         metadata,
         _resources(table, metadata, options),
@@ -321,8 +321,8 @@ class MatchHistory(SqlHistory):
         return
 
     @override
-    def events_of(self, history_id: str, queue: str, row: sa.Row[Any]) -> Iterator[dict[str, Any]]:
-        event = json.loads(row.event) | {"queue": queue}
+    def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterator[dict[str, Any]]:
+        event = json.loads(row.event) | {"queue": row.queue}
         return numbered(iter([event]), f"{history_id}-{row.event_id}", str(row.event_id))
 
 
@@ -334,23 +334,8 @@ def _rows(queue: str, events: Iterator[Event]) -> Iterator[Mapping[str, Any]]:
 
 @lru_cache(maxsize=16)
 def _history(name: str, dialect: str) -> sa.Table:
-    options: dict[str, Any] = {}
-    if dialect == "sqlite":
-        options["sqlite_autoincrement"] = True  # or it would use the numbers of deleted rows again
-    elif dialect in ("mysql", "mariadb"):
-        options[f"{dialect}_charset"] = "utf8mb4"
-    history = sa.Table(
-        name,
-        sa.MetaData(),
-        sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        sa.Column("queue", key_text(NAME_BYTES), nullable=False),
-        sa.Column("batch", sa.BigInteger, nullable=False, server_default=sa.text(str(NO_BATCH))),
-        sa.Column("at_us", sa.BigInteger, nullable=False),
-        sa.Column("event", long_text(), nullable=False),
-        **options,
-    )
-    sa.Index(f"{name}_batches", history.c.queue, history.c.batch, history.c.event_id)
-    return history
+    event = sa.Column("event", long_text(), nullable=False)
+    return history_table(name, f"{name}_batches", sa.MetaData(), dialect, event)
 
 
 def _insert_if_kept(history: sa.Table, histories: sa.Table) -> sa.Insert:
@@ -450,17 +435,12 @@ class SqlMatchStore(MatchStore):
         """Insert rows unless they exist, each marked with a unique string of this process."""
         new = {known_as: row for known_as, row in rows.items() if known_as not in self._added}
         if new:
-            insert, values = self._insert_or_ignore(table), [new[known_as] for known_as in sorted(new)]
+            insert, values = (
+                insert_or_ignore(table, self._database.engine.dialect),
+                [new[known_as] for known_as in sorted(new)],
+            )
             self._database.transaction(lambda connection: connection.execute(insert, values))
             self._added |= new.keys()
-
-    def _insert_or_ignore(self, table: sa.Table) -> Any:
-        dialect = self._database.engine.dialect
-        insert = dialect_insert(table, dialect)
-        if dialect.name in ("sqlite", "postgresql"):
-            return insert.on_conflict_do_nothing()
-        key = next(iter(table.primary_key))
-        return insert.on_duplicate_key_update({key.name: key})
 
     @override
     def last_name(self) -> str:
@@ -631,7 +611,7 @@ class SqlMatchStore(MatchStore):
         """
         this = next(iter(table.primary_key)) == key
         if old is None and row is not None:
-            connection.execute(self._insert_or_ignore(table), [row])
+            connection.execute(insert_or_ignore(table, self._database.engine.dialect), [row])
             token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
             done = token == row["token"]
         else:

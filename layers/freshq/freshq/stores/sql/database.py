@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from copy import copy
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -57,29 +58,44 @@ class PreparedStatement:
     Attributes:
         text: The SQL.
         returns_rows: Whether it returns rows.
-        arguments: Converts parameters by name into the form that the driver takes.
+        arguments: Converts parameters into the form that the driver takes.
     """
 
-    def __init__(self, statement: sa.Executable, dialect: sa.Dialect) -> None:
+    def __init__(
+        self, statement: sa.Executable, dialect: sa.Dialect, columns: Sequence[str] | None = None
+    ) -> None:
+        """Compile a statement.
+
+        Args:
+            statement: The statement.
+            dialect: That of the database.
+            columns: If the parameters are given as tuples, without their names: what these are.
+        """
+        if columns is not None and dialect.paramstyle == "pyformat":
+            # Values without names, which `psycopg` takes by another dialect only.
+            dialect = copy(dialect)
+            dialect.paramstyle, dialect.positional = "format", True
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
         self.text = str(compiled)
         self.returns_rows = statement.is_select or bool(compiled.effective_returning)
+        self._columns = columns
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
         self._order: Sequence[str] | None = compiled.positiontup
         self._processors = _processors(compiled, dialect)
-        self.arguments: Callable[[Mapping[str, Any]], Any] = self._converted
-        is_plain = not self._literals and not self._processors
-        if is_plain and self._order is None:
+        self.arguments: Callable[[Any], Any] = self._converted
+        if self._literals or self._processors:
+            return
+        if self._order is None:
             self.arguments = dict
-        elif is_plain and self._order is not None and len(self._order) > 1:
-            self.arguments = itemgetter(*self._order)
+        elif len(self._order) > 1:
+            order = self._order
+            self.arguments = itemgetter(*(order if columns is None else map(columns.index, order)))
 
-    def _converted(self, parameters: Mapping[str, Any]) -> Any:
-        given = {**self._literals, **parameters} if self._literals else parameters
-        if self._processors:
-            given = dict(given)
-            for name, process in self._processors.items():
-                given[name] = process(given[name])
+    def _converted(self, parameters: Any) -> Any:
+        given = dict(parameters if self._columns is None else zip(self._columns, parameters, strict=True))
+        given = self._literals | given
+        for name, process in self._processors.items():
+            given[name] = process(given[name])
         return given if self._order is None else [given[name] for name in self._order]
 
 
@@ -299,14 +315,14 @@ class Database:
     def execute(
         self,
         statement: PreparedStatement,
-        parameters: Mapping[str, Any],
+        parameters: Any,
         committed_earlier: PreparedStatement | None = None,
     ) -> Result:
         """Run one prepared statement, which commits by itself.
 
         Args:
             statement: The statement.
-            parameters: Its parameters.
+            parameters: Its parameters by name, or a tuple if it was prepared for that.
             committed_earlier: As for `transaction`: selects the rows of an earlier try.
         """
         if self._must_exist is not None or self.requirement is not None:
@@ -324,7 +340,7 @@ class Database:
 
         return self._repeated(repeat, failure, started)
 
-    def execute_many(self, statement: PreparedStatement, rows: Sequence[Mapping[str, Any]]) -> int:
+    def execute_many(self, statement: PreparedStatement, rows: Sequence[Any]) -> int:
         """Run a prepared statement once for each of several rows, in one transaction.
 
         Returns:
@@ -359,8 +375,8 @@ class Database:
     def _execute(
         self,
         statement: PreparedStatement,
-        parameters: Mapping[str, Any],
-        rows: Sequence[Mapping[str, Any]] | None = None,
+        parameters: Any,
+        rows: Sequence[Any] | None = None,
     ) -> Result:
         """Run a statement once, or in a transaction for each of several rows."""
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked

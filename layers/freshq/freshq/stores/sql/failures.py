@@ -107,7 +107,8 @@ def _missing_table(reason: str, table: str) -> str:
 
 def _whose_table(reason: str) -> str:
     """Return the advice for a table that lacks a column: freshq's of an older version, or another's."""
-    if _ADDED.search(reason):
+    named = reason.partition(" LINE ")[0]  # PostgreSQL also quotes the statement, which names other columns
+    if _ADDED.search(named):
         return f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
     return f"{FOREIGN_TABLE} ({reason:.300})"
 

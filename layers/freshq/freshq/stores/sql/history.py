@@ -14,6 +14,7 @@ from typing_extensions import override
 from freshq.errors import StoreError, TableMissing, quoted
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import SCHEMA_VERSION, holder
+from freshq.model.fields import EVENT_FIELDS, FieldType
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
@@ -22,7 +23,7 @@ from freshq.stores.sql.failures import RightsMissing
 from freshq.stores.sql.migrations import alone, lock_changes
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.rows import OVER, microseconds
-from freshq.stores.sql.schema import COPIED, NO_BATCH
+from freshq.stores.sql.schema import NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
     from freshq.stores.sql.statements import Conditions
 
-# Fields that copy a column, and those that are a time in a column of microseconds.
-TEXTS: Final = {"status": "status", "group": "task_group", "kind": "kind", "shed_reason": "shed_reason"}
-TIMES: Final = ("updated", "created", "put", "deadline", "lease_until", "not_before")
+# What a history copies from the row of a task.
+COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "queue"), "lease_token")
 REMOVE: Final = "REMOVE"
 DEFAULT_SECONDS: Final = 7 * 86_400.0
 # The change of each event of a table, and the row that has the state to keep.
@@ -87,15 +87,14 @@ CHECK_INTERVAL_SECONDS: Final = 60.0
 EVENTS_PER_TASK: Final = 4
 
 
-def landed_events(history_id: str, queue: str, row: Row[Any]) -> Iterator[dict[str, Any]]:
+def landed_events(history_id: str, row: Row[Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of a row: two if one write claimed a task and ended the claim.
 
     Args:
         history_id: Names the history. With it, events have an id that no other event has.
-        queue: Name of the queue.
         row: All columns of a row of the history.
     """
-    event = _event(queue, row)
+    event = _event(row)
     name = f"{history_id}-{row.event_id}"
     if row.claimed_us is not None:
         claim = {"event_id": f"{name}-claim", "sequence": str(2 * row.event_id), "change": "MODIFY"}
@@ -106,24 +105,19 @@ def landed_events(history_id: str, queue: str, row: Row[Any]) -> Iterator[dict[s
     yield event | {"event_id": name, "sequence": str(2 * row.event_id + 1)}
 
 
-def _event(queue: str, row: Row[Any]) -> dict[str, Any]:
+def _event(row: Row[Any]) -> dict[str, Any]:
     """Return an event without its id and number, and without the fields that the task does not have."""
     event: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "change": row.change_kind,
         "stream_ms": row.at_us / 1000,
         "ttl_removal": bool(row.ttl_removal),
-        "task_id": row.task_id,
-        "queue": queue,
-        "priority": row.priority,
-        "attempts": row.attempts,
-        "expires_s": row.expires,
     }
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name for the row as a mapping
-    event |= {field: columns[column] for field, column in TEXTS.items()}
-    for name in TIMES:
-        time_us = columns[f"{name}_us"]
-        event[f"{name}_ms"] = None if time_us is None else time_us / 1000
+    for field in EVENT_FIELDS:
+        value = columns[field.column]
+        is_time = field.kind is FieldType.TIME and value is not None
+        event[field.event] = value / 1000 if is_time else value
     if row.change_kind == REMOVE:
         del event["updated_ms"]  # the time of the removal is `stream_ms`
     event |= holder(row.lease_token)
@@ -487,11 +481,11 @@ class SqlHistory(History):
     def events(self, queue: str, batch: int) -> list[dict[str, Any]]:
         history_id = self.check(queue).history_id
         rows = self._database.rows(self._sql.events, {"of_queue": queue, "of_batch": batch})
-        return [event for row in rows for event in self.events_of(history_id, queue, row)]
+        return [event for row in rows for event in self.events_of(history_id, row)]
 
-    def events_of(self, history_id: str, queue: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
+    def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
         """Return the landed events of a row."""
-        return landed_events(history_id, queue, row)
+        return landed_events(history_id, row)
 
     def prune(self, queue: str, now: float, limit: int) -> int:
         """Delete some of the events that are past their retention.

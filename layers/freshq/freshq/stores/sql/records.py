@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.stores.base import SharedRecord
-from freshq.stores.sql.statements import Conditions, SqlPart, Statements, dialect_insert
+from freshq.stores.sql.statements import Conditions, SqlPart, Statements, dialect_insert, insert_or_ignore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class RecordStatements(Statements):
     @cached_property
     def add(self) -> sa.Executable:
         """Insert a record unless there is one of its name."""
-        insert: sa.Executable = self.insert_or_ignore(self.schema.records)
+        insert: sa.Executable = insert_or_ignore(self.schema.records, self.dialect)
         return insert
 
     @cached_property

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
-from freshq.model.task import Task, TaskStatus
+from freshq.model.fields import FIELDS, FieldType, SetBy
+from freshq.model.task import Task, TaskStatus, make_task
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from freshq.model.fields import StoredField
 
 # A row remembers this many puts, each by a letter and a token of 32 digits: they fit `TOKEN_BYTES`.
 REMEMBERED: Final = 3
@@ -21,35 +25,50 @@ LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
 DUE: Final = "due"
 STALE: Final = "stale"
 OVER: Final = "over"
-# Optional numbers of a task and their columns: times in microseconds, progress in millionths.
-PUT_MILLIONTHS: Final = {"put_us": "put_at", "first_due_us": "first_due"}
-MILLIONTHS: Final = {
-    "not_before_us": "not_before",
-    "lease_until_us": "lease_until",
-    "first_claim_us": "first_claim_at",
-    "last_claim_us": "last_claim_at",
-    "dead_us": "dead_at",
-    "progress_ppm": "progress_fraction",
-}
-# Columns of a task that statements select, in this order; the optional numbers are last.
-COLUMNS: Final = (
-    *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
-    *("payload", "priority", "task_group", "attempts", "lease_token", "error", "result", "shed_reason"),
-    *("kind", "progress_step", "trace_context"),
-    *(*PUT_MILLIONTHS, *MILLIONTHS),
-)
-FIRST_OPTIONAL: Final = COLUMNS.index(next(iter(PUT_MILLIONTHS)))
-# The columns that the end of a held task changes, besides its lease.
-END_COLUMNS: Final = (
-    *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us", "dead_us"),
-    *("progress_ppm", "progress_step"),
-)
-# Set by the put; no change touches them.
-FIXED_COLUMNS: Final = (
-    *("task_id", "queue", "task_group", "payload", "put_token", "put_us", "first_due_us", "kind"),
-    "trace_context",
-)
+# Columns that are converted one by one.
+CONVERTED: Final = ("status", "shed_reason", "error", "result", "payload")
+# Times are in microseconds, the part of the work that is done in millionths.
+SCALED: Final = (FieldType.TIME, FieldType.REAL)
 
+
+class Columns:
+    """Columns of tasks: first those that hold a field as it is, then those of times and parts.
+
+    Attributes:
+        names: Their names, in order.
+    """
+
+    def __init__(self, fields: Iterable[StoredField]) -> None:
+        simple = [field for field in fields if field.column not in CONVERTED]
+        plain = [field for field in simple if field.kind not in SCALED]
+        scaled = [field for field in simple if field.kind in SCALED]
+        self.names = tuple(field.column for field in (*plain, *scaled))
+        self._plain_of = attrgetter(*(field.field for field in plain))
+        self._scaled_of = attrgetter(*(field.field for field in scaled))
+
+    def values_of(self, task: Task) -> tuple[Any, ...]:
+        """Return the values of a task, in the order of `names`."""
+        scaled = [None if number is None else round(number * 1e6) for number in self._scaled_of(task)]
+        return (*self._plain_of(task), *scaled)
+
+
+OF_CHANGE: Final = Columns(field for field in FIELDS if field.set_by is not SetBy.PUT)
+OF_PUT: Final = Columns(field for field in FIELDS if field.set_by is SetBy.PUT)
+OF_END: Final = Columns(field for field in FIELDS if field.set_by is SetBy.END)
+# What a change of a task stores, and what its put stores besides.
+PLACE_COLUMNS: Final = ("line", "agenda", "due_us")
+VERSION_COLUMNS: Final = (*OF_CHANGE.names, "status", "shed_reason", "error", "result", *PLACE_COLUMNS)
+FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
+PUT_COLUMNS: Final = (*VERSION_COLUMNS, *FIXED_COLUMNS)
+# The columns that the end of a held task changes, besides its lease.
+END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "agenda", "due_us")
+# Columns of a task that statements select, in this order.
+COLUMNS: Final = (*OF_PUT.names, *OF_CHANGE.names, *CONVERTED)
+_STATUS, _REASON, _ERROR, _RESULT, _PAYLOAD = (COLUMNS.index(name) for name in CONVERTED)
+_SCALED: Final = [COLUMNS.index(field.column) for field in FIELDS if field.kind in SCALED]
+# The values of a row in the order of the fields of `Task`. An attached table alone counts versions.
+_BY_COLUMN: Final = {field.field: COLUMNS.index(field.column) for field in FIELDS} | {"version": len(COLUMNS)}
+_in_order: Final = itemgetter(*(_BY_COLUMN[field.name] for field in fields(Task)))
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
 
 
@@ -113,36 +132,29 @@ def _place(task: Task) -> tuple[str | None, str, float]:
     return None, OVER, task.expires
 
 
+def version_values(task: Task) -> tuple[Any, ...]:
+    """Return the values of `VERSION_COLUMNS` of a new version of a task."""
+    reason, error = task.shed_reason, task.error
+    line, agenda, due_at = _place(task)
+    return (
+        *OF_CHANGE.values_of(task),
+        task.status.value,
+        None if reason is None else reason.value,
+        None if error is None else error.replace("\0", "\ufffd"),
+        None if task.result is None else task.result_text,
+        line,
+        agenda,
+        round(due_at * 1e6),
+    )
+
+
 def new_version(task: Task) -> dict[str, Any]:
     """Return the columns of a new version of a task, without those that only its put sets."""
-    reason = task.shed_reason
-    line, agenda, due_at = _place(task)
-    row = {
-        "status": task.status.value,
-        "created_us": round(task.created * 1e6),
-        "updated_us": round(task.updated * 1e6),
-        "deadline_us": round(task.deadline * 1e6),
-        "expires": task.expires,
-        "request_token": task.request_token,
-        "priority": task.priority,
-        "attempts": task.attempts,
-        "lease_token": task.lease_token,
-        "shed_reason": reason and reason.value,
-        "line": line,
-        "agenda": agenda,
-        "due_us": round(due_at * 1e6),
-        "progress_step": task.progress_step,
-        "error": task.error and task.error.replace("\0", "\ufffd"),
-        "result": task.result_text,
-    }
-    for column, name in MILLIONTHS.items():
-        number = getattr(task, name)
-        row[column] = None if number is None else round(number * 1e6)
-    return row
+    return dict(zip(VERSION_COLUMNS, version_values(task), strict=True))
 
 
-def row_of(task: Task) -> dict[str, Any]:
-    """Return the row of a new task.
+def put_values(task: Task) -> tuple[Any, ...]:
+    """Return the values of `PUT_COLUMNS` of a new task.
 
     Raises:
         ValueError: If its id, group or kind has a NUL character, which PostgreSQL cannot store.
@@ -152,78 +164,48 @@ def row_of(task: Task) -> dict[str, Any]:
         name, text = next((name, text) for name, text in names if "\0" in (text or ""))
         msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
         raise ValueError(msg)
-    row = new_version(task)
-    row["task_id"] = task.task_id
-    row["queue"] = task.queue
-    row["put_token"] = LETTERS[PutOutcome.CREATED] + task.request_token
-    row["task_group"] = task.group
-    row["kind"] = task.kind
-    row["trace_context"] = task.trace_context
-    row["payload"] = task.payload_text
-    for column, name in PUT_MILLIONTHS.items():
-        number = getattr(task, name)
-        row[column] = None if number is None else round(number * 1e6)
-    return row
+    put_token = LETTERS[PutOutcome.CREATED] + task.request_token
+    return (*version_values(task), *OF_PUT.values_of(task), task.payload_text, put_token)
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """Return the row of a new task. It raises what `put_values` raises."""
+    return dict(zip(PUT_COLUMNS, put_values(task), strict=True))
 
 
 def end(task: Task) -> dict[str, Any]:
     """Return the columns that the end of a task changes."""
-    dead_at, fraction = task.dead_at, task.progress_fraction
-    return {
-        "status": task.status.value,
-        "updated_us": round(task.updated * 1e6),
-        "expires": task.expires,
-        "request_token": task.request_token,
-        "error": task.error and task.error.replace("\0", "\ufffd"),
-        "result": None if task.result is None else task.result_text,
-        "agenda": OVER,
-        "due_us": task.expires * 1_000_000,
-        "dead_us": None if dead_at is None else round(dead_at * 1e6),
-        "progress_ppm": None if fraction is None else round(fraction * 1e6),
-        "progress_step": task.progress_step,
-    }
+    error = task.error
+    values = (
+        *OF_END.values_of(task),
+        task.status.value,
+        None if error is None else error.replace("\0", "\ufffd"),
+        None if task.result is None else task.result_text,
+        OVER,
+        task.expires * 1_000_000,
+    )
+    return dict(zip(END_COLUMNS, values, strict=True))
 
 
 def stored(row: Sequence[Any]) -> Stored:
     """Return the task of a row of `COLUMNS`."""
+    values = [*row[: len(COLUMNS)], 0]
     problem = None
-    payload: Any = row[8]
+    payload = values[_PAYLOAD]
     try:
-        payload = json.loads(payload)
+        values[_PAYLOAD] = json.loads(payload)
     except (ValueError, RecursionError) as error:
         problem = f"the payload cannot be decoded: {error}"
-        payload = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
-    optional = [None if number is None else number / 1e6 for number in row[FIRST_OPTIONAL : len(COLUMNS)]]
-    task = Task(
-        task_id=row[0],
-        queue=row[1],
-        status=TaskStatus(row[2]),
-        created=row[3] / 1e6,
-        updated=row[4] / 1e6,
-        deadline=row[5] / 1e6,
-        expires=row[6],
-        request_token=row[7],
-        payload=payload,
-        priority=row[9],
-        group=row[10],
-        attempts=row[11],
-        lease_token=row[12],
-        error=row[13],
-        result=None if row[14] is None else json.loads(row[14]),
-        shed_reason=None if row[15] is None else ShedReason(row[15]),
-        kind=row[16],
-        progress_step=row[17],
-        trace_context=row[18],
-        put_at=optional[0],
-        first_due=optional[1],
-        not_before=optional[2],
-        lease_until=optional[3],
-        first_claim_at=optional[4],
-        last_claim_at=optional[5],
-        dead_at=optional[6],
-        progress_fraction=optional[7],
-    )
-    return Stored(task, problem)
+        values[_PAYLOAD] = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+    for place in _SCALED:
+        if values[place] is not None:
+            values[place] /= 1e6
+    values[_STATUS] = TaskStatus(values[_STATUS])
+    if values[_REASON] is not None:
+        values[_REASON] = ShedReason(values[_REASON])
+    if values[_RESULT] is not None:
+        values[_RESULT] = json.loads(values[_RESULT])
+    return Stored(make_task(*_in_order(values)), problem)
 
 
 def task_of(row: Sequence[Any]) -> Task:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.model.fields import FIELDS, FieldType
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
 from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
 
@@ -27,9 +28,8 @@ TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
 AGENDA_CHARS: Final = 8
-OPTIONAL_TIMES: Final = (
-    *("not_before_us", "lease_until_us", "put_us", "first_due_us"),
-    *("first_claim_us", "last_claim_us", "dead_us"),
+OPTIONAL_TIMES: Final = tuple(
+    field.column for field in FIELDS if field.kind is FieldType.TIME and not field.required
 )
 # Columns of tasks that the first version did not have.
 ADDED_COLUMNS: Final = (
@@ -39,11 +39,6 @@ ADDED_COLUMNS: Final = (
 CHANGE_CHARS: Final = 6
 # The batch of events that are in none yet: later than every other.
 NO_BATCH: Final = 2**62
-# What a history copies from the row of a task.
-COPIED: Final = (
-    *("task_id", "status", "task_group", "kind", "priority", "attempts", "created_us", "updated_us"),
-    *("put_us", "deadline_us", "not_before_us", "lease_until_us", "lease_token", "shed_reason", "expires"),
-)
 # Databases with indexes of some of the rows.
 PARTIAL_INDEXES: Final = ("postgresql", "sqlite")
 
@@ -142,14 +137,14 @@ def schema(table: str, dialect: str) -> Schema:
             check an option of it, which takes longer than a put.
     """
     metadata = sa.MetaData()
-    options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
+    options = table_options(dialect)
     return Schema(
         metadata,
         _tasks(table, metadata, dialect, options),
         _records(table, metadata, options),
         _counts(table, metadata),
         _histories(table, metadata),
-        _history(table, metadata, dialect, options),
+        _history(table, metadata, dialect),
         sa.Table(
             f"{table}_migrations",
             metadata,
@@ -248,16 +243,46 @@ def _histories(table: str, metadata: sa.MetaData) -> sa.Table:
     )
 
 
-def _history(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str, Any]) -> sa.Table:
+def table_options(dialect: str) -> dict[str, Any]:
+    """Return the options of every table in a dialect."""
+    return {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
+
+
+def history_table(
+    name: str, index: str, metadata: sa.MetaData, dialect: str, *columns: sa.Column[Any]
+) -> sa.Table:
+    """Return the table of a history, with what its batches need, and other columns.
+
+    Args:
+        name: Its name.
+        index: The name of its index.
+        metadata: Where it is listed.
+        dialect: Name of the database's dialect.
+        *columns: The columns of its events.
+    """
     # SQLite would use the numbers of deleted rows again.
-    more: dict[str, Any] = {"sqlite_autoincrement": True} if dialect == "sqlite" else dict(options)
+    options = {"sqlite_autoincrement": True} if dialect == "sqlite" else table_options(dialect)
     history = sa.Table(
-        f"{table}_history",
+        name,
         metadata,
         sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
         sa.Column("queue", key_text(NAME_BYTES), nullable=False),
         sa.Column("batch", sa.BigInteger, nullable=False, server_default=sa.text(str(NO_BATCH))),
         sa.Column("at_us", sa.BigInteger, nullable=False),
+        *columns,
+        **options,
+    )
+    # In the order of pulls: what comes next, and what to delete first.
+    sa.Index(index, history.c.queue, history.c.batch, history.c.event_id)
+    return history
+
+
+def _history(table: str, metadata: sa.MetaData, dialect: str) -> sa.Table:
+    return history_table(
+        f"{table}_history",
+        f"{table}_batches",
+        metadata,
+        dialect,
         sa.Column("change_kind", sa.String(CHANGE_CHARS), nullable=False),
         sa.Column("ttl_removal", sa.SmallInteger, nullable=False),
         sa.Column("claimed_us", sa.BigInteger),
@@ -275,8 +300,4 @@ def _history(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[s
         sa.Column("lease_token", sa.String(TOKEN_BYTES)),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("expires", sa.BigInteger, nullable=False),
-        **more,
     )
-    # In the order of pulls: what comes next, and what to delete first.
-    sa.Index(f"{table}_batches", history.c.queue, history.c.batch, history.c.event_id)
-    return history

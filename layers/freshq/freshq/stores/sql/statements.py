@@ -19,6 +19,8 @@ from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from freshq.stores.base import Guard
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
@@ -61,9 +63,9 @@ class Statements:
         found = _SHARED.get(key)
         return cast("Self", found or _SHARED.setdefault(key, cls(schema, dialect)))
 
-    def prepared(self, statement: sa.Executable) -> PreparedStatement:
-        """Return a statement compiled for the driver."""
-        return PreparedStatement(statement, self.dialect)
+    def prepared(self, statement: sa.Executable, columns: Sequence[str] | None = None) -> PreparedStatement:
+        """Return a statement compiled for the driver; with `columns`, for tuples of their values."""
+        return PreparedStatement(statement, self.dialect, columns)
 
     @cached_property
     def columns(self) -> list[sa.ColumnElement[Any]]:
@@ -146,15 +148,6 @@ class Statements:
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
         return sa.select(seen.c.created_us, seen.c.task_id).where(in_time).limit(sa.bindparam("at_most"))
 
-    def insert_or_ignore(self, table: sa.Table) -> Any:
-        """Return an INSERT that skips rows whose key is taken, and hides no other error."""
-        insert = dialect_insert(table, self.dialect)
-        if self.dialect.name in ("sqlite", "postgresql"):
-            return insert.on_conflict_do_nothing()
-        key = next(iter(table.primary_key))
-        # INSERT IGNORE would also truncate values that are too long.
-        return insert.on_duplicate_key_update({key.name: key})
-
 
 class SqlPart(Store):
     """The base of the parts of the SQL store: each implements some of the methods of `Store`.
@@ -175,6 +168,16 @@ def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:
     """Return an INSERT with the clauses of a dialect. Other dialects, slow to load, are not loaded."""
     module = import_module(f"sqlalchemy.dialects.{INSERT_OF.get(dialect.name, dialect.name)}")
     return module.insert(table)
+
+
+def insert_or_ignore(table: sa.Table, dialect: sa.Dialect) -> Any:
+    """Return an INSERT that skips rows whose key is taken, and hides no other error."""
+    insert = dialect_insert(table, dialect)
+    if dialect.name in ("sqlite", "postgresql"):
+        return insert.on_conflict_do_nothing()
+    key = next(iter(table.primary_key))
+    # INSERT IGNORE would also truncate values that are too long.
+    return insert.on_duplicate_key_update({key.name: key})
 
 
 def guard_parameters(guard: Guard) -> dict[str, str]:

@@ -21,15 +21,25 @@ from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
     OVER,
+    PUT_COLUMNS,
     end,
     microseconds,
     new_version,
     outcome_of,
+    put_values,
     remember,
     row_of,
     task_of,
 )
-from freshq.stores.sql.statements import FAILURE, TAKEN, Conditions, SqlPart, Statements, guard_parameters
+from freshq.stores.sql.statements import (
+    FAILURE,
+    TAKEN,
+    Conditions,
+    SqlPart,
+    Statements,
+    guard_parameters,
+    insert_or_ignore,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,13 +76,13 @@ class PutStatements(Statements):
     def put(self) -> sa.Executable:
         """Insert tasks whose ids are free."""
         values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in self.tasks.c}
-        insert: sa.Executable = self.insert_or_ignore(self.tasks).values(values)
+        insert: sa.Executable = insert_or_ignore(self.tasks, self.dialect).values(values)
         return insert.execution_options(preserve_rowcount=True)
 
     @cached_property
     def put_one(self) -> PreparedStatement:
-        """As `put`."""
-        return self.prepared(self.put)
+        """As `put`, for the values of `PUT_COLUMNS`."""
+        return self.prepared(self.put, PUT_COLUMNS)
 
     @cached_property
     def counts_new_rows(self) -> bool:
@@ -328,38 +338,34 @@ class SqlTasks(SqlPart):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        rows = [row_of(task) for task in tasks]
         added: list[bool | FreshqError] = (
-            self._insert_batches(rows) if len(rows) > BATCH_ROWS else [*self._insert_batch(rows)]
+            self._insert_batches(tasks) if len(tasks) > BATCH_ROWS else [*self._insert_batch(tasks)]
         )
         self._put_signal.notify()
         return added
 
-    def _insert_batches(self, rows: list[dict[str, Any]]) -> list[bool | FreshqError]:
-        """Insert the rows by batches until one fails; its rows and those after it get the error."""
+    def _insert_batches(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Insert tasks by batches until one fails; its tasks and those after it get the error."""
         added: list[bool | FreshqError] = []
         try:
-            for start in range(0, len(rows), BATCH_ROWS):
-                added += self._insert_batch(rows[start : start + BATCH_ROWS])
+            for start in range(0, len(tasks), BATCH_ROWS):
+                added += self._insert_batch(tasks[start : start + BATCH_ROWS])
         except StoreError as error:
-            added += [error] * (len(rows) - len(added))
+            added += [error] * (len(tasks) - len(added))
         return added
 
-    def _insert_batch(self, rows: list[dict[str, Any]]) -> list[bool]:
-        if len(rows) == 1:
-            changed = self.database.execute(self.put_sql.put_one, rows[0]).changed
+    def _insert_batch(self, tasks: Sequence[Task]) -> list[bool]:
+        if len(tasks) == 1:
+            changed = self.database.execute(self.put_sql.put_one, put_values(tasks[0])).changed
         else:
-            changed = self.database.execute_many(self.put_sql.put_one, rows)
-        if changed == len(rows) and self.put_sql.counts_new_rows:
-            return [True] * len(rows)
-        return self.database.read(lambda connection: self._added(connection, rows))
+            changed = self.database.execute_many(self.put_sql.put_one, list(map(put_values, tasks)))
+        if changed == len(tasks) and self.put_sql.counts_new_rows:
+            return [True] * len(tasks)
+        return self.database.read(lambda connection: self._added(connection, tasks))
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
-        rows = [row_of(task) for task in tasks]
-        outcomes = self.database.transaction(
-            lambda connection: self._put(connection, tasks, rows, on_conflict)
-        )
+        outcomes = self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
         self._put_signal.notify()
         return outcomes
 
@@ -368,59 +374,52 @@ class SqlTasks(SqlPart):
     ) -> list[PutOutcome]:
         """Put tasks in the caller's transaction; return what each put did."""
         self.database.check_requirement()
-        rows = [row_of(task) for task in tasks]
         try:
-            return self._put(connection, tasks, rows, on_conflict)
+            return self._put(connection, tasks, on_conflict)
         except SQLAlchemyError as error:
             raise self.database.translated(error) from error
 
     def _put(
-        self,
-        connection: sa.Connection,
-        tasks: Sequence[Task],
-        rows: list[dict[str, Any]],
-        on_conflict: OnConflict | None,
+        self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None
     ) -> list[PutOutcome]:
         outcomes: list[PutOutcome] = []
-        for task, row, is_new in zip(tasks, rows, self._insert(connection, rows), strict=True):
+        for task, is_new in zip(tasks, self._insert(connection, tasks), strict=True):
             if is_new:
                 outcomes.append(PutOutcome.CREATED)
             elif on_conflict is None:
                 outcomes.append(PutOutcome.DUPLICATE)
             else:
-                outcomes.append(self._put_over(connection, task, row, on_conflict))
+                outcomes.append(self._put_over(connection, task, on_conflict))
         return outcomes
 
-    def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
-        """Insert the rows whose ids are free; return for each whether it was inserted."""
-        result = connection.execute(self.put_sql.put, rows if len(rows) > 1 else rows[0])
-        if self.put_sql.counts_new_rows and result.rowcount == len(rows):
-            return [True] * len(rows)
-        return self._added(connection, rows)
+    def _insert(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
+        """Insert the tasks whose ids are free; return for each whether it was inserted."""
+        result = connection.execute(self.put_sql.put, list(map(row_of, tasks)))
+        if self.put_sql.counts_new_rows and result.rowcount == len(tasks):
+            return [True] * len(tasks)
+        return self._added(connection, tasks)
 
-    def _added(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
-        """Return for each row whether this put made it, also when an earlier try did."""
+    def _added(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
+        """Return for each task whether this put made its row, also when an earlier try did."""
         remembered: dict[str, str] = {}
-        ids = [row["task_id"] for row in rows]
+        ids = [task.task_id for task in tasks]
         for start in range(0, len(ids), BATCH_ROWS):
             found = connection.execute(
                 self.put_sql.put_tokens,
-                {"of_queue": rows[0]["queue"], "ids": ids[start : start + BATCH_ROWS]},
+                {"of_queue": tasks[0].queue, "ids": ids[start : start + BATCH_ROWS]},
             )
             remembered |= {row.task_id: row.put_token for row in found}
         return [
-            outcome_of(row["request_token"], remembered.get(row["task_id"], "")) is PutOutcome.CREATED
-            for row in rows
+            outcome_of(task.request_token, remembered.get(task.task_id, "")) is PutOutcome.CREATED
+            for task in tasks
         ]
 
-    def _put_over(
-        self, connection: sa.Connection, task: Task, row: dict[str, Any], on_conflict: OnConflict
-    ) -> PutOutcome:
+    def _put_over(self, connection: sa.Connection, task: Task, on_conflict: OnConflict) -> PutOutcome:
         """Put a task whose id was taken: over one that ended, or over a live one to be updated."""
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
         found = connection.execute(self.put_sql.lock, where).one_or_none()
         if found is None:  # deleted a moment ago
-            return PutOutcome.CREATED if self._insert(connection, [row])[0] else PutOutcome.DUPLICATE
+            return PutOutcome.CREATED if self._insert(connection, [task])[0] else PutOutcome.DUPLICATE
         current = task_of(found)
         earlier = outcome_of(task.request_token, found.put_token)
         if earlier is not None:  # the reply to an earlier try was lost
@@ -428,7 +427,7 @@ class SqlTasks(SqlPart):
         outcome = put_over(current, task, on_conflict)
         if outcome is PutOutcome.DUPLICATE:
             return PutOutcome.DUPLICATE
-        new = row | {"put_token": remember(task.request_token, outcome, found.put_token)}
+        new = row_of(task) | {"put_token": remember(task.request_token, outcome, found.put_token)}
         connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": current.request_token})
         return outcome
 

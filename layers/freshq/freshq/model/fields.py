@@ -1,0 +1,91 @@
+"""The stored fields of a task: their names in each store and in events, and who may change them.
+
+Rows, items, histories and the events of the archive are derived from this table. A field of `Task` that is
+to be stored needs a line here, and its column in `freshq.stores.sql.schema` with a migration.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+
+class FieldType(IntEnum):
+    """How the value of a field is stored.
+
+    TEXT and WHOLE are stored as they are. TIME is a time in seconds: SQL stores whole microseconds,
+    DynamoDB milliseconds with microseconds as the fraction. REAL is a number from 0 to 1: SQL stores whole
+    millionths. JSON is stored as its text.
+    """
+
+    TEXT = 0
+    WHOLE = 1
+    REAL = 2
+    TIME = 3
+    JSON = 4
+
+
+class SetBy(IntEnum):
+    """Who may set a field: only its put, also a change other than the end of a held task, or any change."""
+
+    PUT = 0
+    CHANGE = 1
+    END = 2
+
+
+class StoredField(NamedTuple):
+    """One stored field of a task.
+
+    Attributes:
+        field: Its name in `Task`.
+        column: Its column in SQL.
+        name: Its attribute in DynamoDB.
+        kind: How its value is stored.
+        set_by: Who may change it.
+        event: Its name in events; empty if events do not have it.
+        required: Whether every task has it.
+    """
+
+    field: str
+    column: str
+    name: str
+    kind: FieldType
+    set_by: SetBy
+    event: str = ""
+    required: bool = False
+
+
+_TEXT, _WHOLE, _REAL, _TIME, _JSON = FieldType
+_PUT, _CHANGE, _END = SetBy
+
+FIELDS: Final = (
+    StoredField("task_id", "task_id", "taskId", _TEXT, _PUT, "task_id", required=True),
+    StoredField("queue", "queue", "taskQueue", _TEXT, _PUT, "queue", required=True),
+    StoredField("status", "status", "taskStatus", _TEXT, _END, "status", required=True),
+    StoredField("created", "created_us", "taskCreated", _TIME, _CHANGE, "created_ms", required=True),
+    StoredField("updated", "updated_us", "taskUpdated", _TIME, _END, "updated_ms", required=True),
+    StoredField("deadline", "deadline_us", "deadline", _TIME, _CHANGE, "deadline_ms", required=True),
+    StoredField("expires", "expires", "ttl", _WHOLE, _END, "expires_s"),
+    StoredField("request_token", "request_token", "requestToken", _TEXT, _END, required=True),
+    StoredField("payload", "payload", "payload", _JSON, _PUT),
+    StoredField("priority", "priority", "priority", _WHOLE, _CHANGE, "priority", required=True),
+    StoredField("group", "task_group", "taskGroup", _TEXT, _PUT, "group"),
+    StoredField("kind", "kind", "taskKind", _TEXT, _PUT, "kind"),
+    StoredField("attempts", "attempts", "attempts", _WHOLE, _CHANGE, "attempts", required=True),
+    StoredField("not_before", "not_before_us", "notBefore", _TIME, _CHANGE, "not_before_ms"),
+    StoredField("lease_token", "lease_token", "leaseToken", _TEXT, _CHANGE),
+    StoredField("lease_until", "lease_until_us", "leaseUntil", _TIME, _CHANGE, "lease_until_ms"),
+    StoredField("error", "error", "error", _TEXT, _END),
+    StoredField("result", "result", "result", _JSON, _END),
+    StoredField("shed_reason", "shed_reason", "shedReason", _TEXT, _CHANGE, "shed_reason"),
+    StoredField("put_at", "put_us", "putAt", _TIME, _PUT, "put_ms"),
+    StoredField("first_due", "first_due_us", "firstDue", _TIME, _PUT),
+    StoredField("first_claim_at", "first_claim_us", "firstClaimAt", _TIME, _CHANGE),
+    StoredField("last_claim_at", "last_claim_us", "lastClaimAt", _TIME, _CHANGE),
+    StoredField("dead_at", "dead_us", "deadAt", _TIME, _END),
+    StoredField("progress_fraction", "progress_ppm", "progressFraction", _REAL, _END),
+    StoredField("progress_step", "progress_step", "progressStep", _TEXT, _END),
+    StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
+)
+# What events tell of a task, besides its holder.
+EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)

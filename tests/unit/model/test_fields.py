@@ -1,0 +1,67 @@
+"""The table of stored fields agrees with tasks, their rows and the table in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from freshq.model.fields import FIELDS
+from freshq.model.task import Task, TaskStatus
+from freshq.policy.shedding import ShedReason
+from freshq.stores.sql.rows import COLUMNS, PUT_COLUMNS, row_of, task_of
+from freshq.stores.sql.schema import schema
+
+# Every field has a value of its own.
+TASK = Task(
+    task_id="id",
+    queue="queue",
+    status=TaskStatus.SHED,
+    created=1.5,
+    updated=2.5,
+    deadline=3.5,
+    expires=4,
+    request_token="0" * 32,
+    payload={"work": 5},
+    priority=6,
+    group="group",
+    attempts=7,
+    not_before=8.5,
+    lease_token="lease",
+    lease_until=9.5,
+    error="error",
+    result={"result": 10},
+    shed_reason=ShedReason.CODEL,
+    put_at=11.5,
+    first_due=12.5,
+    kind="kind",
+    first_claim_at=13.5,
+    last_claim_at=14.5,
+    dead_at=15.5,
+    progress_fraction=0.25,
+    progress_step="step",
+    trace_context="trace",
+)
+
+
+def test_every_field_of_a_task_is_in_the_table() -> None:
+    assert {field.field for field in FIELDS} == {each.name for each in fields(Task)} - {"version"}
+
+
+def test_no_name_stands_for_two_fields() -> None:
+    for names in ([field.column for field in FIELDS], [field.name for field in FIELDS]):
+        assert len(set(names)) == len(FIELDS)
+
+
+def test_a_put_sets_every_column() -> None:
+    assert set(PUT_COLUMNS) == set(schema("tasks", "sqlite").tasks.c.keys())
+
+
+def test_a_row_has_every_field_of_its_task() -> None:
+    row = row_of(TASK)
+    assert task_of([row[column] for column in COLUMNS]) == TASK
+
+
+@pytest.mark.parametrize("field", [field.field for field in FIELDS])
+def test_the_task_of_these_tests_has_every_field(field: str) -> None:
+    assert getattr(TASK, field) is not None
