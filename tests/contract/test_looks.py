@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.cli.dashboard.snapshots import Watcher
+from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.output import json_text
 from freshq.stores.memory import MAX_GROUPS
 
@@ -106,7 +106,7 @@ def test_the_dashboard_reads_every_store(store: StoreUnderTest) -> None:
     queue.fail(queue.claim()[0], "no")
     queue.put_many([{"payload": n, "group": f"desk-{n % 2}"} for n in range(6)])
     queue.put("later", delay_seconds=30)
-    watcher = Watcher(queue)
+    watcher = PageWatcher(queue)
     watcher.snapshot()
     store.clock.advance(2)
     (claim,) = queue.claim()

@@ -12,7 +12,7 @@ import pytest
 
 from freshq import Queue, RefusedError
 from freshq.cli.dashboard.app import Shown
-from freshq.cli.dashboard.server import Address, Dashboard
+from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from tests.support.browser_fixtures import patient
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -91,7 +91,7 @@ def opened(browser: Browser, queue: Queue) -> Iterator[tuple[Page, str, list[str
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("request", lambda request: None if "127.0.0.1" in request.url else wrong.append(request.url))
-    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
         yield page, url, wrong
@@ -255,7 +255,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
 def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:
     context = patient(browser)
     page = context.new_page()
-    with Dashboard(Shown(queue), Address()).beside() as url:
+    with Dashboard(Shown(queue), ListenAddress()).beside() as url:
         page.goto(url.partition("#")[0])
         page.wait_for_selector("#gate:not([hidden])")
         assert not page.is_visible("#board")
@@ -285,7 +285,7 @@ def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, sch
     queue.fail(queue.claim()[0], "an-error-without-blanks-" * 20)
     queue.put("work", "b" * 150, group="g" * 100)
     queue.claim()
-    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
         page.goto(url)
         until(page, lambda: "an-id" in page.inner_text("#dead-rows"), "no dead letter")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -313,7 +313,7 @@ def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> N
 def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
     context = patient(browser)
     page = context.new_page()
-    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+    with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
     until(page, lambda: "connection" in page.inner_text("#chip-state"), "the loss is not told")

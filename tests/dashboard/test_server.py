@@ -22,8 +22,8 @@ from freshq.cli.dashboard import live as live_module
 from freshq.cli.dashboard.app import STATIC, Access, Shown, application
 from freshq.cli.dashboard.live import Live
 from freshq.cli.dashboard.palette import Colour
-from freshq.cli.dashboard.server import Address, Dashboard
-from freshq.cli.dashboard.snapshots import Snapshot, Watcher
+from freshq.cli.dashboard.server import Dashboard, ListenAddress
+from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
 from freshq.testing import FaultyStore
@@ -277,7 +277,7 @@ async def first_events(events: AsyncIterator[str], number: int) -> list[tuple[st
 
 class TestLive:
     def test_snapshots_come_after_the_history(self, queue: Queue) -> None:
-        live = Live(Watcher(queue), 0.01)
+        live = Live(PageWatcher(queue), 0.01)
         found = asyncio.run(first_events(live.events(), 3))
         assert [name for name, _value in found] == ["history", "snapshot", "snapshot"]
         assert found[1][1]["stats"]["pending"] == 1
@@ -286,7 +286,7 @@ class TestLive:
     def test_nobody_watches_while_nobody_reads(self, queue: Queue) -> None:
         snapshots = []
 
-        class Counting(Watcher):
+        class Counting(PageWatcher):
             def snapshot(self) -> Any:
                 snapshots.append(1)
                 return super().snapshot()
@@ -303,7 +303,7 @@ class TestLive:
 
     def test_readers_share_the_snapshots(self, queue: Queue) -> None:
         async def read_twice() -> list[list[tuple[str, Any]]]:
-            live = Live(Watcher(queue), 0.01)
+            live = Live(PageWatcher(queue), 0.01)
             return await asyncio.gather(*(first_events(live.events(), 3) for _ in range(2)))
 
         one, other = asyncio.run(read_twice())
@@ -311,7 +311,7 @@ class TestLive:
 
     def test_a_store_that_does_not_answer_is_told_and_asked_again(self) -> None:
         store = FaultyStore()
-        live = Live(Watcher(store.queue()), 0.01)
+        live = Live(PageWatcher(store.queue()), 0.01)
 
         async def read() -> list[Any]:
             store.fail_next()
@@ -321,8 +321,8 @@ class TestLive:
         assert names == ["history", "problem", "snapshot"]
 
     def test_a_fault_of_its_own_is_told_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Faulty(Watcher):
-            def snapshot(self) -> Snapshot:
+        class Faulty(PageWatcher):
+            def snapshot(self) -> PageSnapshot:
                 raise ZeroDivisionError("a fault")
 
         with caplog.at_level(logging.ERROR):
@@ -333,7 +333,7 @@ class TestLive:
 
     def test_a_change_is_shown_before_the_next_snapshot_is_due(self, queue: Queue) -> None:
         async def read() -> dict[str, Any]:
-            live = Live(Watcher(queue), 3600)
+            live = Live(PageWatcher(queue), 3600)
             events = live.events()
             await anext(events)
             await anext(events)
@@ -353,7 +353,7 @@ class TestLive:
         monkeypatch.setattr(live_module, "QUIET_SECONDS", 0.01)
 
         async def read() -> str:
-            events = Live(Watcher(queue), 3600).events()
+            events = Live(PageWatcher(queue), 3600).events()
             some = [await anext(events) for _ in range(6)]
             text = next((text for text in some if text.startswith(":")), "nothing came")
             await events.aclose()  # type: ignore[attr-defined]  # it is a generator
@@ -364,7 +364,7 @@ class TestLive:
 
 class TestServing:
     def test_it_serves_beside_other_work_and_ends(self, queue: Queue) -> None:
-        dashboard = Dashboard(Shown(queue), Address())
+        dashboard = Dashboard(Shown(queue), ListenAddress())
         with dashboard.beside() as url:
             root, _, token = url.partition("#token=")
             assert httpx.get(root).status_code == 200
@@ -377,14 +377,14 @@ class TestServing:
             httpx.get(root)
 
     def test_each_start_has_its_own_token(self, queue: Queue) -> None:
-        first, second = (Dashboard(Shown(queue), Address()) for _ in range(2))
+        first, second = (Dashboard(Shown(queue), ListenAddress()) for _ in range(2))
         assert first.url.partition("#")[2] != second.url.partition("#")[2]
         for each in (first, second):
             each.unserved()
 
     def test_an_address_for_others_needs_a_name(self, queue: Queue) -> None:
         with pytest.raises(ValueError, match="--allow-host"):
-            Dashboard(Shown(queue), Address("0.0.0.0"))  # noqa: S104 - it is refused
+            Dashboard(Shown(queue), ListenAddress("0.0.0.0"))  # noqa: S104 - it is refused
 
 
 class TestCommand:
@@ -440,7 +440,7 @@ class TestCommand:
         assert errors == ""
 
     def test_a_port_in_use_is_one_line(self, queue: Queue, sqlite_url: str) -> None:
-        other = Dashboard(Shown(queue), Address())
+        other = Dashboard(Shown(queue), ListenAddress())
         port = other.url.partition("#")[0].rstrip("/").rpartition(":")[2]
         done = CliRunner().invoke(command, ["dashboard", "--queue", sqlite_url, "--port", port])
         other.unserved()

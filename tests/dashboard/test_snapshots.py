@@ -12,10 +12,10 @@ from freshq import Queue
 from freshq.cli.dashboard import snapshots as survey
 from freshq.cli.dashboard.snapshots import (
     MAX_MARKS,
+    PageWatcher,
     ShedRate,
     Surveyor,
     WaitSamples,
-    Watcher,
     details,
     has_deadline,
     horizon,
@@ -60,7 +60,7 @@ def overloaded(store: StoreUnderTest) -> Queue:
 class TestSnapshot:
     def test_it_counts_what_the_queue_holds(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        snapshot, exact = Watcher(queue).snapshot(), queue.stats()
+        snapshot, exact = PageWatcher(queue).snapshot(), queue.stats()
         shown = snapshot.as_json()
         assert shown["stats"]["pending"] == exact.pending == len(shown["marks"]["ages_ms"])
         assert shown["survey"]["by_status"] == {
@@ -77,7 +77,7 @@ class TestSnapshot:
 
     def test_marks_keep_their_creation_time_from_snapshot_to_snapshot(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
-        watcher = Watcher(queue)
+        watcher = PageWatcher(queue)
         for _ in range(5):
             queue.put("work")
             store.clock.advance(0.7777)
@@ -93,13 +93,13 @@ class TestSnapshot:
         queue.put("old")
         store.clock.advance(MAX_AGE_SECONDS - 1)
         queue.put("new")
-        watcher = Watcher(queue)
+        watcher = PageWatcher(queue)
         assert [age // 1000 for age in watcher.snapshot().marks.ages_ms] == [0, 9]
         store.clock.advance(1.1)
         assert [age // 1000 for age in watcher.snapshot().marks.ages_ms] == [1]
 
     def test_dead_letters_say_whether_they_can_be_redriven(self, store: StoreUnderTest) -> None:
-        letters = Watcher(overloaded(store)).snapshot().as_json()["dead_letters"]
+        letters = PageWatcher(overloaded(store)).snapshot().as_json()["dead_letters"]
         assert [(row["task_id"], row["redrivable"]) for row in letters] == [
             ("last letter", True), ("letter", True), ("old letter", False),
         ]  # fmt: skip
@@ -107,7 +107,7 @@ class TestSnapshot:
 
     def test_no_payload_result_or_token_is_in_it(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        text = json.dumps(Watcher(queue).snapshot().as_json())
+        text = json.dumps(PageWatcher(queue).snapshot().as_json())
         tokens = [task.lease_token for task in queue.store.leased(queue.name, 10)]
         assert all(tokens)
         assert not any(secret in text for secret in (PAYLOAD, "answer", *map(str, tokens)))
@@ -115,11 +115,11 @@ class TestSnapshot:
     def test_turned_away_puts_count_by_reason(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=MAX_AGE_SECONDS)
         queue.store.add_counts(queue.name, "refused", {"door": 7}, None)
-        shown = Watcher(queue).snapshot().as_json()["survey"]
+        shown = PageWatcher(queue).snapshot().as_json()["survey"]
         assert (shown["by_reason"], shown["turned_away"]) == ({"door": 7}, 7)
 
     def test_an_empty_queue(self, store: StoreUnderTest) -> None:
-        shown = Watcher(store.queue()).snapshot().as_json()
+        shown = PageWatcher(store.queue()).snapshot().as_json()
         assert (shown["marks"]["ages_ms"], shown["groups"]["rows"], shown["leases"]) == ((), [], [])
         assert shown["survey"]["complete"]
         assert shown["waits"] == {"tasks": 0, "p50_seconds": None, "p90_seconds": None, "p99_seconds": None}

@@ -19,7 +19,7 @@ from freshq import AttachedQueue, Cron, Every, Queue, RefusedError, Schedule, Sc
 from freshq.cli.commands.cron import _fire_until_told, fire_once, load_schedules, show_next
 from freshq.cli.main import app
 from freshq.cli.output import Output
-from freshq.cli.process import ControlChannel, ControlMessage, JsonLines, Lines, WorkStatus
+from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
 from freshq.cli.session import Session
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
@@ -262,7 +262,7 @@ class TestEnd:
 
 def test_on_a_terminal_events_are_lines_for_people() -> None:
     stream = io.StringIO()
-    lines = Lines(Console(file=stream, force_terminal=True, color_system=None, width=100))
+    lines = EventLines(Console(file=stream, force_terminal=True, color_system=None, width=100))
     lines.event("fired", schedule="poll", outcome="CREATED")
     lines.status([])
     lines.close()

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.metrics_server import MetricsServer, prometheus_name
+from freshq.cli.commands.metrics import MetricsServer, prometheus_name
 from freshq.cli.main import app
 from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore

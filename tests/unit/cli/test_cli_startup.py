@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
-from freshq.cli.listing import VERBS
-from freshq.cli.main import COMMANDS
+from freshq.cli.listing import COMMANDS, VERBS
 
 if TYPE_CHECKING:
     from pathlib import Path

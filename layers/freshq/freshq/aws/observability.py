@@ -71,7 +71,7 @@ def fields(**values: Any) -> dict[str, Any]:
     return {FIELDS: values}
 
 
-class _Unpacking(logging.Filter):
+class _FieldUnpacking(logging.Filter):
     """Gives a record the fields of its line, replacing its own: the saved queries search for them."""
 
     @override
@@ -80,7 +80,7 @@ class _Unpacking(logging.Filter):
         return True
 
 
-logger.addFilter(_Unpacking())
+logger.addFilter(_FieldUnpacking())
 
 
 set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))

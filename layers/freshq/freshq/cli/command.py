@@ -44,9 +44,11 @@ Cursor = Annotated[str | None, typer.Option(help="Continue where the previous li
 LeaseSeconds = Annotated[
     float | None, typer.Option(help="Seconds until the lease expires; by default the queue's.")
 ]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 for a free one.")]
 # Typer exports only one subclass of its usage errors, not their base class.
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
+MAX_INTERVAL_SECONDS: Final = 3600.0
 
 
 def parsed(argument: str, text: str) -> Any:
@@ -107,7 +109,7 @@ class PlainFlags:
         return params
 
 
-class Command(PlainFlags, TyperCommand):
+class PlainCommand(PlainFlags, TyperCommand):
     """A command that is not on a queue."""
 
 
@@ -224,7 +226,7 @@ class QueueContext(typer.Context):
     session: Session
 
 
-class SessionCommand(Command):
+class SessionCommand(PlainCommand):
     """A command that takes shared options besides its own, and runs with the session that they open.
 
     Attributes:
@@ -299,6 +301,18 @@ def _refuse_other_queue(context: typer.Context) -> None:
         if is_given(context, option):
             msg = f"{option}: not allowed here, the shell works on one queue; leave out --{option}"
             raise ValueError(msg)
+
+
+def checked_interval(every_seconds: float) -> float:
+    """Return the time between two readings of a queue.
+
+    Raises:
+        ValueError: If it is not above 0, or longer than an hour.
+    """
+    if not 0 < every_seconds <= MAX_INTERVAL_SECONDS:
+        msg = f"every_seconds: must be above 0 and at most {MAX_INTERVAL_SECONDS:.0f}, got {every_seconds}"
+        raise ValueError(msg)
+    return every_seconds
 
 
 def is_given(context: typer.Context, option: str) -> bool:

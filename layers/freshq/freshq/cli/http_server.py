@@ -47,13 +47,13 @@ class HttpServer(ThreadingHTTPServer):
         """
         self.answer = answer
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((host, port), _RequestHandler)
         except (OSError, OverflowError) as error:
             msg = f"{option}: cannot listen on {host}:{port} ({error}); give another port or host"
             raise ValueError(msg) from error
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: HttpServer

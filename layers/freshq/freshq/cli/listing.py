@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 from typing_extensions import override
 
-from freshq.cli.command import Command, QueueCommand, quick_imports
+from freshq.cli.command import PlainCommand, QueueCommand, quick_imports
 from freshq.errors import needs
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Listed:
         help: The first paragraph of its help; a test compares the two.
         on_queue: Whether it is a function that takes the options of a queue.
         on_task: Whether it takes the id of a task in the queue, which a draft of the shell is not.
+        extra: The extra that it needs besides that of the command line.
     """
 
     name: str
@@ -37,21 +38,22 @@ class Listed:
     help: str
     on_queue: bool = False
     on_task: bool = False
+    extra: str = "cli"
 
     def load(self) -> Any:
         """Return the command itself."""
         module, _, attribute = self.target.partition(":")
-        with needs("cli"), quick_imports():
+        with needs(self.extra), quick_imports():
             found = getattr(import_module(f"freshq.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
         app = typer.Typer(add_completion=False)
-        app.command(self.name, cls=QueueCommand if self.on_queue else Command)(found)
+        app.command(self.name, cls=QueueCommand if self.on_queue else PlainCommand)(found)
         return typer.main.get_command(app)
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in lists, and passes arguments on to it."""
+    """Stands for a command in listings, and passes arguments on to it."""
 
     def __init__(self, listed: Listed) -> None:
         super().__init__(name=listed.name, help=listed.help, rich_help_panel=listed.panel)
@@ -73,96 +75,64 @@ def lazy_commands(commands: Iterable[Listed]) -> dict[str, Any]:
     return {listed.name: LazyCommand(listed) for listed in commands}
 
 
-_work = partial(Listed, panel="Work", on_queue=True)
+def _on_queue(
+    panel: str, module: str, on_task: str = "", extra: str = "cli", **helps: str
+) -> tuple[Listed, ...]:
+    """Return the commands on a queue that are functions of a module, by name with their help.
+
+    Args:
+        panel: The heading that help lists them under.
+        module: Below `freshq.cli`.
+        on_task: The names of those that take the id of a task.
+        extra: The extra that they need.
+        helps: The help of each command, by its name.
+    """
+    tasks = on_task.split()
+    return tuple(
+        Listed(name, panel, f"{module}:{name}", text, on_queue=True, on_task=name in tasks, extra=extra)
+        for name, text in helps.items()
+    )
 
 
-_on_held = partial(_work, on_task=True)
-
-
-_tasks = partial(Listed, panel="Tasks", on_queue=True)
-
-
-_on_task = partial(_tasks, on_task=True)
-
-
-_queue = partial(Listed, panel="Queue", on_queue=True)
-
-
-_attached = partial(Listed, panel="Attached tables", on_queue=True)
-
-
+# The commands that the shell has, too.
 VERBS: Final[tuple[Listed, ...]] = (
-    _work(
-        "put",
-        target="commands.put:put",
-        help="Put a task into the queue. A duplicate changes nothing and exits with status 1.",
+    *_on_queue(
+        "Work",
+        "commands.put",
+        put="Put a task into the queue. A duplicate changes nothing and exits with status 1.",
     ),
-    _work(
-        "claim",
-        target="commands.claims:claim",
-        help="Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim.",
+    *_on_queue(
+        "Work",
+        "commands.claims",
+        on_task="done fail retry release extend",
+        claim="Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim.",
+        dequeue="Claim tasks and settle them as SUCCESS in one step: at most once. "
+        "Exits with 1 if there are none.",
+        done="Settle a claim as SUCCESS.",
+        fail="Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain.",
+        retry="Return a task for a later attempt. After its last attempt it becomes a dead letter.",
+        release="Return a task, claimable at once. The attempt does not count.",
+        extend="Extend the lease of a task, counted from now.",
     ),
-    _work(
-        "dequeue",
-        target="commands.claims:dequeue",
-        help="Claim tasks and settle them as SUCCESS in one: at most once. "
-        "Exits with status 1 if there are none.",
+    *_on_queue(
+        "Tasks",
+        "commands.tasks",
+        on_task="get touch reprioritize cancel bury restore",
+        get="Show everything about a task.",
+        ls="List tasks.",
+        stats="Count tasks by state, and show the ages of pending tasks.",
+        touch="Set the creation time of a pending task to now.",
+        reprioritize="Move a pending task to another priority level. Its creation time stays.",
+        cancel="Cancel pending tasks; with --force, also claimed ones.",
+        bury="Turn pending tasks into dead letters; with --force, also claimed ones.",
+        restore="Return dead letters and pending tasks to their lines as if they were put now.",
     ),
-    _on_held("done", target="commands.claims:done", help="Settle a claim as SUCCESS."),
-    _on_held(
-        "fail",
-        target="commands.claims:fail",
-        help="Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain.",
-    ),
-    _on_held(
-        "retry",
-        target="commands.claims:retry",
-        help="Return a task to be tried again later. After its last attempt it becomes a dead letter.",
-    ),
-    _on_held(
-        "release",
-        target="commands.claims:release",
-        help="Return a task, claimable at once. The attempt does not count.",
-    ),
-    _on_held("extend", target="commands.claims:extend", help="Extend the lease of a task, from now."),
-    _on_task("get", target="commands.tasks:get", help="Show everything about a task."),
-    _tasks("ls", target="commands.tasks:ls", help="List tasks."),
-    _tasks(
-        "stats",
-        target="commands.tasks:stats",
-        help="Count tasks by state, and show the ages of pending ones.",
-    ),
-    _on_task("touch", target="commands.tasks:touch", help="Set the creation time of a pending task to now."),
-    _on_task(
-        "reprioritize",
-        target="commands.tasks:reprioritize",
-        help="Move a pending task to another priority level. Its creation time stays.",
-    ),
-    _on_task(
-        "cancel",
-        target="commands.tasks:cancel",
-        help="Cancel pending tasks, with --force also those that are held.",
-    ),
-    _on_task(
-        "bury",
-        target="commands.tasks:bury",
-        help="Turn pending tasks into dead letters, with --force also those that are held.",
-    ),
-    _on_task(
-        "restore",
-        target="commands.tasks:restore",
-        help="Return dead letters and pending tasks to their lines as if they were put now.",
-    ),
-    _queue(
-        "pause",
-        target="commands.tasks:pause",
-        help="Suspend claims, within seconds on every worker. Tasks can still be put and settled.",
-    ),
-    _queue("resume", target="commands.tasks:resume", help="Allow claims again."),
-    _queue(
-        "purge",
-        target="commands.tasks:purge",
-        help="Delete every task of the queue, including those being worked on.",
+    *_on_queue(
+        "Queue",
+        "commands.tasks",
+        pause="Suspend claims on every worker within seconds. Tasks can still be put and settled.",
+        resume="Allow claims again.",
+        purge="Delete every task of the queue, including claimed ones.",
     ),
     Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, restore, delete, index."),
     Listed(
@@ -171,14 +141,87 @@ VERBS: Final[tuple[Listed, ...]] = (
         "commands.attach:app",
         "Records of an attached table: write, read, delete.",
     ),
-    _attached(
-        "hold",
-        target="commands.attach:hold",
-        help="Put a record of an attached table under construction. It cannot be queued until it is ready.",
+    *_on_queue(
+        "Attached tables",
+        "commands.attach",
+        hold="Put a record of an attached table under construction. It cannot be queued until it is ready.",
+        ready="Make a record of an attached table READY, from under construction or from a final status.",
     ),
-    _attached(
-        "ready",
-        target="commands.attach:ready",
-        help="Make a record of an attached table READY, from under construction or from a final status.",
+)
+COMMANDS: Final[tuple[Listed, ...]] = (
+    *VERBS,
+    *_on_queue(
+        "Work",
+        "commands.work",
+        work="Work the queue until SIGTERM or Ctrl-C. "
+        "One lets running tasks finish, a second gives them back.",
     ),
+    *_on_queue(
+        "Work",
+        "commands.cron",
+        cron="Put a task for each tick of schedules until SIGTERM or Ctrl-C. Several nodes may run it.",
+    ),
+    *_on_queue(
+        "Queue",
+        "commands.watch",
+        watch="Watch a queue live: rates, backlog by age, claimed tasks, last dead letters. Ctrl-C ends it.",
+    ),
+    *_on_queue(
+        "Queue",
+        "dashboard.server",
+        extra="dashboard",
+        dashboard="Serve a page that shows the queue live, to this machine only, until Ctrl-C.",
+    ),
+    *_on_queue(
+        "Queue",
+        "commands.metrics",
+        extra="metrics",
+        metrics="Serve the gauges of the queue to Prometheus until SIGTERM or Ctrl-C.",
+    ),
+    Listed(
+        "shell",
+        "Queue",
+        "shell:shell",
+        "Work on a queue interactively, or run commands from a pipe. Exits with their worst status.",
+        on_queue=True,
+    ),
+    *_on_queue(
+        "Queue",
+        "commands.tables",
+        configure="Store options with a queue, so that addresses need not repeat them. Without options, show "
+        "them.",
+    ),
+    Listed(
+        "relay",
+        "Queue",
+        "commands.relay:relay",
+        "Forward tasks to another queue, at least once. Ids are kept, so repeats are ignored.",
+    ),
+    Listed(
+        "attach",
+        "Attached tables",
+        "commands.attach:attach",
+        "Add freshq's indexes to a table in use. Safe to repeat.",
+    ),
+    Listed(
+        "match",
+        "Matching",
+        "commands.match:app",
+        "Match callers to resources, such as the agents of a call center.",
+    ),
+    Listed("sql", "Tables", "commands.tables:sql", "Tables in a SQL database."),
+    Listed("table", "Tables", "commands.tables:app", "Tables of a new queue, or from a description file."),
+    Listed(
+        "simulate",
+        "Other",
+        "commands.simulate:app",
+        "Simulate a queue under load, and measure how much is completed in time.",
+    ),
+    Listed(
+        "demo",
+        "Other",
+        "commands.demo:demo",
+        "Overload two queues in memory alike: newest first beside first in, first out. Needs no setup.",
+    ),
+    Listed("version", "Other", "main:version", "Print the version."),
 )

@@ -301,7 +301,7 @@ def report_values(report: RunReport) -> dict[str, Any]:
     }
 
 
-class Lines(Reporter):
+class EventLines(Reporter):
     """Prints events for people, a line each."""
 
     def __init__(self, console: Console) -> None:
@@ -330,7 +330,7 @@ class Lines(Reporter):
         return
 
 
-class Display(Lines):
+class Display(EventLines):
     """Shows the processes in a table, and prints events above it."""
 
     def __init__(self, console: Console, title: str) -> None:

@@ -79,6 +79,14 @@ class Session:
             self.seen.pop(task_id, None)
             self.seen[task_id] = None
 
+    def refuse_memory(self) -> None:
+        """Raise if the queue is in the memory of this process.
+
+        Raises:
+            ValueError: If no other process can see the queue.
+        """
+        refuse_memory(self.address)
+
     def confirm(self, question: str, *, yes: bool) -> None:
         """Return if the user confirms an action that cannot be undone.
 
@@ -102,6 +110,18 @@ def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
         raise ValueError("not a terminal; pass --yes to confirm. Nothing was done")
     if not typer.confirm(question, err=True):
         raise RefusedError("not confirmed; nothing was done")
+
+
+def refuse_memory(address: str | None) -> None:
+    """Raise if an address names a queue in the memory of this process.
+
+    Raises:
+        ValueError: If no other process can see the queue.
+    """
+    if address is not None and address.startswith("memory:"):
+        raise ValueError(
+            "queue: memory:// is in one process, which ends with this command; use sqlite:///FILE"
+        )
 
 
 def is_interactive() -> bool:

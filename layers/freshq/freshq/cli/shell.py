@@ -471,7 +471,7 @@ def _words(text: str) -> list[str]:
 
 
 def shell(context: QueueContext) -> None:
-    """Work on a queue interactively, or run commands from a pipe. Exits with the worst status of them."""
+    """Work on a queue interactively, or run commands from a pipe. Exits with their worst status."""
     session = context.session
     running = Shell(session)
     if session.can_ask:

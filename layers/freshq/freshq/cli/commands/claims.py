@@ -36,7 +36,7 @@ def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds =
 
 
 def dequeue(context: QueueContext, limit: Limit = 1) -> None:
-    """Claim tasks and settle them as SUCCESS in one: at most once. Exits with status 1 if there are none."""
+    """Claim tasks and settle them as SUCCESS in one step: at most once. Exits with 1 if there are none."""
     session = context.session
     tasks = session.queue.dequeue(limit)
     session.see(*(task.task_id for task in tasks))
@@ -74,7 +74,7 @@ def retry(
     error: Reason = None,
     delay_seconds: DelaySeconds = None,
 ) -> None:
-    """Return a task to be tried again later. After its last attempt it becomes a dead letter."""
+    """Return a task for a later attempt. After its last attempt it becomes a dead letter."""
     session = context.session
     _settled(session, session.queue.retry(session.claim(task_id, token), error, delay_seconds))
 
@@ -98,7 +98,7 @@ def extend(
     progress: Progress = None,
     step: Step = None,
 ) -> None:
-    """Extend the lease of a task, from now."""
+    """Extend the lease of a task, counted from now."""
     session = context.session
     seconds = session.queue.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)

@@ -226,10 +226,7 @@ def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Re
 
 
 def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Reporter) -> Scheduler:
-    if session.address is not None and session.address.startswith("memory:"):
-        raise ValueError(
-            "queue: memory:// is in one process, so no other process can claim; use sqlite:///FILE"
-        )
+    session.refuse_memory()
     if isinstance(session.queue, AttachedQueue):
         msg = "queue: an attached table takes its own records only; use a queue on a table of freshq's"
         raise ValueError(msg)
@@ -256,9 +253,9 @@ def _reporter(session: Session) -> Reporter:
     console = session.output.console
     if session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, 0)
-    from freshq.cli.process import Lines
+    from freshq.cli.process import EventLines
 
-    return Lines(console)
+    return EventLines(console)
 
 
 @contextmanager
@@ -280,7 +277,7 @@ def cron(
     dry_run: DryRun = False,
     limit: Limit = 10,
 ) -> None:
-    """Put a task for each tick of schedules, until SIGTERM or Ctrl-C. Several nodes may run it."""
+    """Put a task for each tick of schedules until SIGTERM or Ctrl-C. Several nodes may run it."""
     if once and dry_run:
         raise ValueError("once, dry_run: give one of them")
     found = load_schedules(schedules)

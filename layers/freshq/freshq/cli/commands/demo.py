@@ -237,7 +237,7 @@ def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None
 
 
 def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
-    """Overload two queues in memory alike: newest first beside first in, first out. Needs nothing else."""
+    """Overload two queues in memory alike: newest first beside first in, first out. Needs no setup."""
     plan = Plan(seconds)
     console = Console(quiet=as_json, highlight=False)
     console.print(offered_text(plan), soft_wrap=True)

@@ -1,34 +1,101 @@
-"""`freshq metrics`: serve the counts of a queue to Prometheus."""
+"""`freshq metrics`: serve the gauges of a queue to Prometheus."""
 
 from __future__ import annotations
 
+import logging
 import signal
 from contextlib import suppress
-from typing import Annotated, Final
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
-from freshq.cli.command import QueueContext
-from freshq.errors import needs
+from freshq.cli.command import Port, QueueContext
+from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
+from freshq.errors import FreshqError
+from freshq.queue.gauges import GAUGES, gauges, snake_case
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq.queue.base import BaseQueue
+
+logger = logging.getLogger(__name__)
+PATH: Final = "/metrics"
 DEFAULT_PORT: Final = 9710
-MAX_PORT: Final = 65_535
-Port = Annotated[int, typer.Option(min=0, max=MAX_PORT, help="Port to serve on; 0 for a free one.")]
 Host = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
 
 
-def metrics(context: QueueContext, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
-    """Serve the gauges of the queue for Prometheus, until SIGTERM or Ctrl-C."""
-    with needs("metrics"):
-        from freshq.cli.commands.metrics_server import MetricsServer
+def prometheus_name(name: str) -> str:
+    """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
+    return f"freshq_{snake_case(name)}"
 
+
+class QueueCollector(Collector):
+    """Reads the gauges of a queue at each scrape."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self._queue = queue
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges, but those that the store does not count.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        queue = self._queue
+        for name, value in gauges(
+            queue.stats(approximate=True), queue.pressure(), paused=queue.paused
+        ).items():
+            gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
+            gauge.add_metric([queue.name], value)
+            yield gauge
+
+
+class MetricsServer(HttpServer):
+    """Answers GET /metrics. If the store does not answer, the scrape fails: Prometheus sees it as down."""
+
+    def __init__(self, queue: BaseQueue, host: str, port: int) -> None:
+        """Listen.
+
+        Args:
+            queue: The queue.
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        super().__init__(partial(_answer, QueueCollector(queue)), host, port, "port")
+
+
+def _answer(collector: QueueCollector, path: str) -> HttpResponse:
+    """Answer a scrape."""
+    if path != PATH:
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {PATH}\n".encode())
+    registry = CollectorRegistry(auto_describe=False)
+    try:
+        registry.register(collector)
+        text = generate_latest(registry)
+    except FreshqError as error:
+        logger.warning("the queue was not read: %s", error)
+        return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
+    return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)
+
+
+def metrics(context: QueueContext, port: Port = DEFAULT_PORT, host: Host = LOOPBACK) -> None:
+    """Serve the gauges of the queue to Prometheus until SIGTERM or Ctrl-C."""
     session = context.session
-    if session.address is not None and session.address.startswith("memory:"):
-        raise ValueError("queue: memory:// is in one process, so there is nothing to see; use sqlite:///FILE")
-    # A queue that does not answer now is a mistake; one that stops to answer later is an outage.
+    session.refuse_memory()
+    # A queue that does not answer now is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
     with MetricsServer(session.queue, host, port) as server:
-        url = f"http://{host}:{server.server_port}/metrics"
+        url = f"http://{host}:{server.server_port}{PATH}"
         session.output.answer({"url": url}, f"queue {session.queue.name}: {url}", "Ctrl-C ends it.")
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):

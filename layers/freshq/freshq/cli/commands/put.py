@@ -73,10 +73,8 @@ def put(
 ) -> None:
     """Put a task into the queue. A duplicate changes nothing and exits with status 1."""
     session = context.session
-    if (session.address or "").startswith("memory:") and not isinstance(context.obj, Session):
-        raise ValueError(
-            "queue: memory:// would forget the task when this command ends; use sqlite:///FILE, or a shell"
-        )
+    if not isinstance(context.obj, Session):  # a shell goes on
+        session.refuse_memory()
     options: dict[str, Any] = {
         "priority": priority,
         "delay_seconds": delay_seconds,

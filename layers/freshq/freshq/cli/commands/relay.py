@@ -49,7 +49,7 @@ def relay(
     batch: Batch = DEFAULT_BATCH,
     until_empty: UntilEmpty = False,
 ) -> None:
-    """Move tasks to another queue under the same ids, at least once: a repeated put is a duplicate.
+    """Forward tasks to another queue, at least once. Ids are kept, so repeats are ignored.
 
     Runs until SIGTERM or Ctrl-C, which let the batch end; a second one ends it at once. It can be killed at
     any point, and several can run at once.

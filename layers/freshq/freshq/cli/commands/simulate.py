@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
-from freshq.cli.command import Command, is_given
+from freshq.cli.command import PlainCommand, is_given
 from freshq.cli.output import json_text
 from freshq.errors import quoted
 from freshq.model.task import MAX_PRIORITY
@@ -275,7 +275,7 @@ def _all(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-class SimulateCommand(Command):
+class SimulateCommand(PlainCommand):
     """Runs `simulate` with the options that Typer has parsed."""
 
     @override
@@ -385,5 +385,5 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
 app.command(
     "simulate",
     cls=SimulateCommand,
-    help="Simulate a queue under a load, and measure what is completed in time.",
+    help="Simulate a queue under load, and measure how much is completed in time.",
 )(SimulateOptions)

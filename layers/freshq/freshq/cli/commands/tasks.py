@@ -85,7 +85,7 @@ def ls(
 
 
 def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
-    """Count tasks by state, and show the ages of pending ones."""
+    """Count tasks by state, and show the ages of pending tasks."""
     session, queue = context.session, context.session.queue
     counted = queue.stats(approximate=approximate, ids=ids)
     session.see(*chain.from_iterable(counted.ids.values()))
@@ -110,7 +110,7 @@ def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
 
 
 def cancel(context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False) -> None:
-    """Cancel pending tasks, with --force also those that are held."""
+    """Cancel pending tasks; with --force, also claimed ones."""
     session = context.session
     _change_each(session, "Cancel", task_ids, yes, partial(session.queue.cancel, force=force))
 
@@ -122,7 +122,7 @@ def bury(
     force: Force = False,
     yes: Yes = False,
 ) -> None:
-    """Turn pending tasks into dead letters, with --force also those that are held."""
+    """Turn pending tasks into dead letters; with --force, also claimed ones."""
     session = context.session
     _change_each(session, "Bury", task_ids, yes, partial(session.queue.bury, error=error, force=force))
 
@@ -163,7 +163,7 @@ def _change_each(
 
 
 def pause(context: QueueContext) -> None:
-    """Suspend claims, within seconds on every worker. Tasks can still be put and settled."""
+    """Suspend claims on every worker within seconds. Tasks can still be put and settled."""
     session = context.session
     session.queue.pause()
     session.output.answer({"paused": True}, f"queue {session.queue.name}: paused")
@@ -177,7 +177,7 @@ def resume(context: QueueContext) -> None:
 
 
 def purge(context: QueueContext, yes: Yes = False) -> None:
-    """Delete every task of the queue, including those being worked on."""
+    """Delete every task of the queue, including claimed ones."""
     session = context.session
     name = session.queue.name
     session.confirm(f"Delete every task of queue {name!r}, including those being worked on?", yes=yes)

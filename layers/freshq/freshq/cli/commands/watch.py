@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from freshq.cli.command import QueueContext
+from freshq.cli.command import QueueContext, checked_interval
 from freshq.cli.errors import printable
 from freshq.cli.output import excerpt, fields, json_text, progress, span
 from freshq.errors import StoreError
@@ -52,7 +52,6 @@ MIN_ID_CHARS: Final = 12
 # Tasks in work that are shown at most.
 SHOWN_IN_WORK: Final = 5
 GAP: Final = "  "
-MAX_INTERVAL_SECONDS: Final = 3600.0
 # Minimum height of a printed frame: unlike a live one, it may scroll.
 ONCE_ROWS: Final = 24
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
@@ -361,10 +360,8 @@ def _rate(per_second: float | None) -> str:
 
 
 def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds = 1.0) -> None:
-    """Watch a queue: rates, backlog by age, claimed tasks, latest dead letters. Ctrl-C ends it."""
-    if not 0 < every_seconds <= MAX_INTERVAL_SECONDS:
-        msg = f"every_seconds: must be above 0 and at most {MAX_INTERVAL_SECONDS:.0f}, got {every_seconds}"
-        raise ValueError(msg)
+    """Watch a queue live: rates, backlog by age, claimed tasks, last dead letters. Ctrl-C ends it."""
+    checked_interval(every_seconds)
     session = context.session
     watcher = Watcher(session.queue)
     console = session.output.console

@@ -185,7 +185,7 @@ def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkJob:
     """What one call of the command should do.
 
     Attributes:
@@ -220,7 +220,7 @@ def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLim
     return ConcurrencyLimit(lowest, highest)
 
 
-def begin(job: Job, processes: int, *, dry_run: bool) -> None:
+def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
     """Do a job.
 
     Args:
@@ -233,11 +233,7 @@ def begin(job: Job, processes: int, *, dry_run: bool) -> None:
         ValueError: If an option is wrong, or the runner cannot be loaded.
         StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
     """
-    address = job.session.address
-    if address is not None and address.startswith("memory:"):
-        raise ValueError(
-            "queue: memory:// is in one process, so no other process can put tasks; use sqlite:///FILE"
-        )
+    job.session.refuse_memory()
     if processes > 1 and not job.supervised and not dry_run:
         _supervise(job, processes)
     with ExitStack() as stack:
@@ -249,7 +245,7 @@ def begin(job: Job, processes: int, *, dry_run: bool) -> None:
             _work_here(job, worker)
 
 
-def _connected(job: Job) -> closing[BaseQueue]:
+def _connected(job: WorkJob) -> closing[BaseQueue]:
     """Return the queue with enough connections for tasks in transactions."""
     session, options = job.session, job.worker_options
     if session.address is None or not options["transaction"]:
@@ -258,23 +254,23 @@ def _connected(job: Job) -> closing[BaseQueue]:
     return closing(open_queue(address, session.queue.name))
 
 
-def _worker(job: Job, queue: BaseQueue) -> Worker:
+def _worker(job: WorkJob, queue: BaseQueue) -> Worker:
     """Return the worker, with the runner from the current folder."""
     with application_imports() as advice:
         runner = load_runner(job.runner, advice)
     return Worker(queue, runner, **job.worker_options)
 
 
-def _reporter(job: Job) -> Reporter:
+def _reporter(job: WorkJob) -> Reporter:
     if job.supervised:
         return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
     console = job.session.output.console
     if job.session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, job.status_seconds)
-    from freshq.cli.process import Display, Lines
+    from freshq.cli.process import Display, EventLines
 
     if console.is_dumb_terminal:
-        return Lines(console)
+        return EventLines(console)
     where = without_password(job.session.address or "")
     return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")
 
@@ -289,7 +285,7 @@ def _stdout_for_lines() -> TextIO:
     return lines
 
 
-def _work_here(job: Job, worker: Worker) -> NoReturn:
+def _work_here(job: WorkJob, worker: Worker) -> NoReturn:
     """Run the worker in this process, and exit with its status."""
     control = ControlChannel()
     reporter = _reporter(job)
@@ -303,7 +299,7 @@ def _work_here(job: Job, worker: Worker) -> NoReturn:
     end_process(status, control)
 
 
-def _supervise(job: Job, processes: int) -> NoReturn:
+def _supervise(job: WorkJob, processes: int) -> NoReturn:
     """Run the worker in several processes, and exit with the status for all.
 
     Raises:
@@ -328,7 +324,7 @@ def _supervise(job: Job, processes: int) -> NoReturn:
 
 @contextmanager
 def _reporting(
-    job: Job, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
+    job: WorkJob, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
 ) -> Iterator[int | None]:
     """Report the log and serve health checks, as long as the block lasts; yield the port of these."""
     with ExitStack() as stack:
@@ -349,7 +345,7 @@ def _reporting(
             raise
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _facts(job: WorkJob) -> dict[str, Any]:
     options = job.worker_options
     holds = "transactions" if options["transaction"] else "leases"
     return {
@@ -392,12 +388,12 @@ def work(
     supervised: Supervised = False,
     **options: Any,
 ) -> None:
-    """Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back."""
+    """Work the queue until SIGTERM or Ctrl-C. One lets running tasks finish, a second gives them back."""
     parse_worker_options(cast("WorkerOptions", options))
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
     )
     address = (health_host, health_port)
-    job = Job(context.session, runner, worker_options, drain_seconds, address, status_seconds, supervised)
+    job = WorkJob(context.session, runner, worker_options, drain_seconds, address, status_seconds, supervised)
     begin(job, processes, dry_run=dry_run)

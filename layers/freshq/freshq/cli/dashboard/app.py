@@ -20,7 +20,14 @@ from starlette.staticfiles import StaticFiles
 
 from freshq.cli.dashboard.live import Live
 from freshq.cli.dashboard.palette import Colour
-from freshq.cli.dashboard.snapshots import Watcher, contents, details, has_deadline, listed_row, schedule_rows
+from freshq.cli.dashboard.snapshots import (
+    PageWatcher,
+    contents,
+    details,
+    has_deadline,
+    listed_row,
+    schedule_rows,
+)
 from freshq.cli.output import json_text
 from freshq.errors import FreshqError, RefusedError, TaskNotFound
 
@@ -153,7 +160,7 @@ class Json(JSONResponse):
 
 def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     """Return the application of a dashboard, and what streams to its pages."""
-    live = Live(Watcher(shown.queue), shown.every_seconds)
+    live = Live(PageWatcher(shown.queue), shown.every_seconds)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -261,7 +268,7 @@ class _Api:
         if verb.of_task != isinstance(task_id, str):
             msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
             raise ValueError(msg)
-        said = await run_in_threadpool(verb.do, self._queue, task_id or "")
+        said = await run_in_threadpool(verb, self._queue, task_id or "")
         self._live.refresh()
         return Json({"said": said})
 
@@ -271,67 +278,42 @@ class _Verb:
     """What a page may do.
 
     Attributes:
+        do: Does it, given the queue and the id of the task.
+        said: What it tells the page, formatted with the id and the result of `do`.
         of_task: Whether it is done to one task.
-        do: Does it, given the queue and the id of the task, and says what was done.
     """
 
-    of_task: bool
-    do: Callable[[BaseQueue, str], str]
+    do: Callable[[BaseQueue, str], object]
+    said: str
+    of_task: bool = True
 
-
-def _pause(queue: BaseQueue, _id: str) -> str:
-    queue.pause()
-    return "Claims are suspended. Tasks can still be put."
-
-
-def _resume(queue: BaseQueue, _id: str) -> str:
-    queue.resume()
-    return "Claims are allowed again."
-
-
-def _redrive_all(queue: BaseQueue, _id: str) -> str:
-    redriven = queue.redrive(limit=REDRIVEN_TASKS)
-    return f"{redriven} dead letters returned to their lines."
-
-
-def _redrive(queue: BaseQueue, task_id: str) -> str:
-    queue.redrive(task_id=task_id)
-    return f"Task {task_id} returned to its line."
-
-
-def _restore(queue: BaseQueue, task_id: str) -> str:
-    queue.restore(task_id)
-    return f"Task {task_id} returned to its line as if it were put now."
-
-
-def _discard(queue: BaseQueue, task_id: str) -> str:
-    queue.discard(task_id=task_id)
-    return f"Dead letter {task_id} was deleted."
-
-
-def _cancel(queue: BaseQueue, task_id: str) -> str:
-    queue.cancel(task_id)
-    return f"Task {task_id} was cancelled."
-
-
-def _cancel_by_force(queue: BaseQueue, task_id: str) -> str:
-    queue.cancel(task_id, force=True)
-    return f"Task {task_id} was cancelled. Its run is asked to stop, and its result will be dropped."
-
-
-def _touch(queue: BaseQueue, task_id: str) -> str:
-    queue.touch(task_id)
-    return f"Task {task_id} counts as created now."
+    def __call__(self, queue: BaseQueue, task_id: str) -> str:
+        """Do it, and return what it tells the page."""
+        return self.said.format(id=task_id, result=self.do(queue, task_id))
 
 
 VERBS: Final = {
-    "pause": _Verb(of_task=False, do=_pause),
-    "resume": _Verb(of_task=False, do=_resume),
-    "redrive all": _Verb(of_task=False, do=_redrive_all),
-    "redrive": _Verb(of_task=True, do=_redrive),
-    "restore": _Verb(of_task=True, do=_restore),
-    "discard": _Verb(of_task=True, do=_discard),
-    "cancel": _Verb(of_task=True, do=_cancel),
-    "cancel by force": _Verb(of_task=True, do=_cancel_by_force),
-    "touch": _Verb(of_task=True, do=_touch),
+    "pause": _Verb(
+        lambda queue, _: queue.pause(), "Claims are suspended. Tasks can still be put.", of_task=False
+    ),
+    "resume": _Verb(lambda queue, _: queue.resume(), "Claims are allowed again.", of_task=False),
+    "redrive all": _Verb(
+        lambda queue, _: queue.redrive(limit=REDRIVEN_TASKS),
+        "{result} dead letters returned to their lines.",
+        of_task=False,
+    ),
+    "redrive": _Verb(
+        lambda queue, task_id: queue.redrive(task_id=task_id), "Task {id} returned to its line."
+    ),
+    "restore": _Verb(
+        lambda queue, task_id: queue.restore(task_id),
+        "Task {id} returned to its line as if it were put now.",
+    ),
+    "discard": _Verb(lambda queue, task_id: queue.discard(task_id=task_id), "Dead letter {id} was deleted."),
+    "cancel": _Verb(lambda queue, task_id: queue.cancel(task_id), "Task {id} was cancelled."),
+    "cancel by force": _Verb(
+        lambda queue, task_id: queue.cancel(task_id, force=True),
+        "Task {id} was cancelled. Its run is asked to stop, and its result will be dropped.",
+    ),
+    "touch": _Verb(lambda queue, task_id: queue.touch(task_id), "Task {id} counts as created now."),
 }

@@ -17,7 +17,7 @@ from freshq.errors import FreshqError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from freshq.cli.dashboard.snapshots import Watcher
+    from freshq.cli.dashboard.snapshots import PageWatcher
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ HISTORY: Final = "history"
 class Live:
     """Watches a queue, in a thread, and only while there are readers."""
 
-    def __init__(self, watcher: Watcher, every_seconds: float) -> None:
+    def __init__(self, watcher: PageWatcher, every_seconds: float) -> None:
         self._watcher = watcher
         self._every_seconds = every_seconds
         self._readers: set[asyncio.Queue[str | None]] = set()

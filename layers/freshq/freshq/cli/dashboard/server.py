@@ -1,37 +1,51 @@
-"""Serves a dashboard: in the foreground until a signal ends it, or beside other work."""
+"""Serve a dashboard: `freshq dashboard` until a signal ends it, or beside other work."""
 
 from __future__ import annotations
 
 import secrets
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 import uvicorn
 from typing_extensions import override
 
-from freshq.cli.dashboard.app import LOOPBACK_NAMES, Access, application
+from freshq.cli.command import Port, QueueContext, checked_interval
+from freshq.cli.dashboard.app import LOOPBACK_NAMES, Access, Shown, application
+from freshq.cli.http_server import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from freshq.cli.dashboard.app import Shown
-
-LOOPBACK: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8710
 TOKEN_BYTES: Final = 24
 # Streams end at once on request; a request under way has this long.
 END_SECONDS: Final = 2
+Host = Annotated[
+    str, typer.Option(help="ListenAddress to serve on; others than this machine's need --allow-host.")
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A further host name by which browsers call the dashboard."),
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue, but allow no changes.")]
+EverySeconds = Annotated[float, typer.Option(help="Time between two snapshots of the queue.")]
+Schedules = Annotated[
+    str | None,
+    typer.Option(metavar="SCHEDULES", help="Show these schedules, named as for freshq cron."),
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """Where a dashboard is served.
 
     Attributes:
-        host: Address to listen on.
+        host: ListenAddress to listen on.
         port: Port; 0 for a free one.
         names: Further host names under which it is called.
     """
@@ -40,7 +54,7 @@ class Address:
     port: int = 0
     names: Sequence[str] = ()
 
-    def checked(self) -> Address:
+    def checked(self) -> ListenAddress:
         """Return this address.
 
         Raises:
@@ -69,7 +83,7 @@ class Dashboard(uvicorn.Server):
         url: What to open: the token is in its fragment, which browsers do not send.
     """
 
-    def __init__(self, shown: Shown, address: Address) -> None:
+    def __init__(self, shown: Shown, address: ListenAddress) -> None:
         """Listen.
 
         Args:
@@ -127,7 +141,7 @@ class Dashboard(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _listening(address: Address) -> socket.socket:
+def _listening(address: ListenAddress) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -139,3 +153,32 @@ def _listening(address: Address) -> socket.socket:
         msg = f"port: cannot listen on {address.host}:{address.port} ({error}); give another port or host"
         raise ValueError(msg) from error
     return listening
+
+
+def dashboard(
+    context: QueueContext,
+    port: Port = DEFAULT_PORT,
+    host: Host = LOOPBACK,
+    allow_host: AllowHost = None,
+    read_only: ReadOnly = False,
+    every_seconds: EverySeconds = 1.0,
+    schedules: Schedules = None,
+) -> None:
+    """Serve a page that shows the queue live, to this machine only, until Ctrl-C."""
+    checked_interval(every_seconds)
+    found = []
+    if schedules is not None:
+        from freshq.cli.commands.cron import load_schedules
+
+        found = load_schedules(schedules)
+    session = context.session
+    session.refuse_memory()
+    # Report an unreachable queue here, not on an empty page.
+    session.queue.stats(approximate=True)
+    shown = Shown(session.queue, found, every_seconds, changes=not read_only)
+    server = Dashboard(shown, ListenAddress(host, port, allow_host or ()))
+    session.output.answer(
+        {"url": server.url}, f"queue {session.queue.name}: open {server.url}", "Ctrl-C ends it."
+    )
+    with suppress(KeyboardInterrupt):
+        server.serve_here()

@@ -376,7 +376,7 @@ def _attempts(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PageSnapshot:
     """A queue at one moment.
 
     Attributes:
@@ -459,7 +459,7 @@ class Snapshot:
         }
 
 
-class Watcher:
+class PageWatcher:
     """Takes snapshots of a queue. Not thread-safe: one at a time."""
 
     def __init__(self, queue: BaseQueue) -> None:
@@ -472,7 +472,7 @@ class Watcher:
         """Restart the survey of all tasks, after a change."""
         self._surveyor.restart()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PageSnapshot:
         """Return a snapshot of the queue.
 
         Raises:
@@ -486,7 +486,7 @@ class Watcher:
         held = store.leased(name, READ_LEASES)
         letters = queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS)
         horizon_seconds = horizon(queue.max_age_seconds, stats.oldest_pending_seconds)
-        return Snapshot(
+        return PageSnapshot(
             at=now,
             paused=queue.paused,
             stats=stats,

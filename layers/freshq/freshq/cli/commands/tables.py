@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshq.cli.addresses import open_queue
-from freshq.cli.command import Command, Group, QueueContext
+from freshq.cli.addresses import database_of, open_queue
+from freshq.cli.command import Group, PlainCommand, QueueContext
 from freshq.cli.configuration import (
     check_options,
     forget_options,
@@ -22,6 +22,7 @@ from freshq.cli.configuration import (
 )
 from freshq.cli.flags import with_flags
 from freshq.cli.process import progress_bars
+from freshq.cli.session import refuse_memory
 from freshq.errors import needs
 from freshq.model.checks import without_password
 from freshq.model.storable_options import DynamoDBOptions
@@ -42,6 +43,9 @@ Url = Annotated[
         help="Address of the queue: dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/DATABASE.",
     ),
 ]
+DatabaseUrl = Annotated[
+    str, typer.Argument(help="The database, such as sqlite:///tasks.db; #TABLE at the end names a table.")
+]
 File = Annotated[Path, typer.Argument(help="The description, as JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 CloudFormation = Annotated[
@@ -51,7 +55,7 @@ CloudFormation = Annotated[
 
 @with_flags(DynamoDBOptions, dict.fromkeys(DynamoDBOptions.model_fields), show_defaults=False)
 def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
-    """Store options with a queue, so that addresses need not repeat them; without any, show them.
+    """Store options with a queue, so that addresses need not repeat them. Without options, show them.
 
     Commands read them when they start, `freshq work` included. An option in an address wins. Applications
     pass their own options.
@@ -81,14 +85,13 @@ def _check_names(session: Session, names: Iterable[str]) -> None:
             raise ValueError(msg)
 
 
-@app.command(cls=Command)
+@app.command(cls=PlainCommand)
 def create(url: Url) -> None:
     """Create what a new queue needs, in any store. Safe to repeat: what exists stays.
 
     The options after ? are stored with the queue, see freshq configure.
     """
-    if url.startswith("memory:"):
-        raise ValueError("queue: memory:// is in one process, and needs no table; use sqlite:///FILE")
+    refuse_memory(url)
     options = storable_options(url)
     check_options(options)
     with closing(open_queue(url)) as queue:
@@ -97,7 +100,7 @@ def create(url: Url) -> None:
     typer.echo(f"The table is ready: {without_password(url)}")
 
 
-@app.command(cls=Command)
+@app.command(cls=PlainCommand)
 def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
     """Create or update the tables of a file. Other tables and indexes are kept."""
     with needs("aws"):
@@ -129,3 +132,26 @@ def print_plans(plans: Sequence[TablePlan]) -> None:
             typer.echo(step)
         for name in plan.kept:
             typer.echo(f"  kept, not described: index {name}")
+
+
+sql = typer.Typer(cls=Group, help="Tables in a SQL database.", no_args_is_help=True)
+
+
+@sql.callback()
+def sql_group() -> None:
+    """Make `sql` a group of commands, although it has only one."""
+
+
+@sql.command(cls=PlainCommand)
+def migrate(url: DatabaseUrl) -> None:
+    """Create the tables, or update them to the newest version. Safe to repeat."""
+    with needs("sql"):
+        from freshq.stores.sql import SqlStore
+
+    database, table = database_of(url)
+    with closing(SqlStore(database, table)) as store:
+        applied = store.migrate()
+    for name in applied:
+        typer.echo(f"{table}: {name}")
+    if not applied:
+        typer.echo(f"{table}: nothing to do")
