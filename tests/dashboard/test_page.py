@@ -127,7 +127,7 @@ def test_a_task_in_work_shows_its_progress_and_can_be_cancelled(
     until(page, lambda: page.inner_text("#lease-rows .step") == f"29 %, {EVIL}", "no progress")
     page.click("#lease-rows button")
     until(page, lambda: f"29 %, {EVIL}" in page.inner_text("#task-facts"), "no progress of the task")
-    page.click("#task-actions button:has-text('Cancel it')")
+    page.click("#task-actions button:has-text('Cancel')")
     page.click("#ask button[value=yes]")
     until(page, lambda: queue.stats().cancelled == 1, "it is not cancelled")
     until(page, lambda: page.inner_text("#task-status") == "CANCELLED", "the page does not show it")
@@ -163,7 +163,9 @@ def test_a_thousand_changes_a_second(opened: tuple[Page, str, list[str]], queue:
         until(page, lambda: number(page, "#shed") >= 0, "what is not served is not told")
         until(page, lambda: frames_of_a_second(page) > 1, "the page is frozen")
         until(
-            page, lambda: "tasks wait" in str(page.get_attribute("#stack", "aria-label")), "the text is old"
+            page,
+            lambda: "waiting, the newest" in str(page.get_attribute("#stack", "aria-label")),
+            "the text is old",
         )
         assert page.inner_text("#group-rows").count("desk-") == 3
     assert wrong == []
@@ -182,7 +184,9 @@ def test_tasks_fall_over_the_line(opened: tuple[Page, str, list[str]], queue: Qu
     until(page, drawn, "no marks are drawn")
     until(page, lambda: pixels(page, "#stack")["shed"] > line + 1000, "none falls")
     until(page, lambda: pixels(page, "#stack")["pending"] == 0, "marks stay after their deadline")
-    until(page, lambda: "No task waits" in str(page.get_attribute("#stack", "aria-label")), "the text is old")
+    until(
+        page, lambda: "No waiting tasks" in str(page.get_attribute("#stack", "aria-label")), "the text is old"
+    )
     assert wrong == []
 
 
@@ -233,7 +237,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     until(page, lambda: queue.stats().pending == 1, "not redriven")
     page.focus("button[aria-label='Delete two']")
     page.keyboard.press("Enter")
-    assert page.inner_text("#ask-text") == "Delete dead letter two? It cannot be brought back."
+    assert page.inner_text("#ask-text") == "Delete dead letter two? This cannot be undone."
     page.keyboard.press("Escape")
     assert queue.get("two") is not None
     page.focus("button[aria-label='Delete two']")

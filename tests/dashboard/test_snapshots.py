@@ -236,10 +236,10 @@ class TestTask:
     def test_its_history_is_what_the_queue_keeps(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
         assert self.events(queue, "letter") == [
-            "put", "claimed for the first time", "became a dead letter, after 1 attempt",
+            "put", "first claimed", "became a dead letter, after 1 attempt",
         ]  # fmt: skip
         assert self.events(queue, "held") == [
-            "put", "claimed for the first time", "deadline", "end of its lease",
+            "put", "first claimed", "deadline", "lease expires",
         ]  # fmt: skip
         assert self.events(queue, "later")[:1] == ["put"]
         assert "due" in self.events(queue, "later")
@@ -253,7 +253,7 @@ class TestTask:
         queue.retry(queue.claim()[0], delay_seconds=5)
         store.clock.advance(1)
         assert self.events(queue, "a") == [
-            "put", "claimed for the first time", "returned to its line after 1 attempt", "due", "deadline",
+            "put", "first claimed", "returned to its line after 1 attempt", "due", "deadline",
         ]  # fmt: skip
 
     def test_payload_and_token_are_not_shown(self, store: StoreUnderTest) -> None:

@@ -45,35 +45,10 @@ ALIASES: Final = {
 }  # fmt: skip
 # After these a payload or a record needs no quotes.
 TAKE_JSON: Final = frozenset({"put", "enqueue", "en", "record put", "record upsert"})
-HELP: Final = (
-    ("id [TASK_ID]", "make a task the current one and show it; without an id, clear the current task"),
-    ("info, data, sys", "the current task: everything, its payload, its state"),
-    ("put JSON [--id ID]", "put a task; {...} and [...] need no quotes around them"),
-    (
-        "create-test, ct",
-        "make four test records, under construction: in an attached table, or known to this shell until put",
-    ),
-    (
-        "ready, update READY_TO_SHIP",
-        "make a record ready; return a dead letter or claimed task to the queue",
-    ),
-    ("reset", "put a record under construction again"),
-    ("enqueue, en [ID]", "put a record into the queue"),
-    ("claim, peek", "claim the next task; it becomes the current one"),
-    ("done, fail (invalid)", "settle the claim as SUCCESS, or as a dead letter"),
-    ("retry, release, extend", "return the task for later, return it uncounted, or extend its lease"),
-    ("restore", "return a claimed task or a dead letter to the queue, as if it were put now"),
-    ("dequeue", "claim and done in one: at most once"),
-    ("touch, reprioritize N, cancel (remove)", "a pending task: make it new, move it, cancel it"),
-    ("bury", "make a dead letter of a pending task; --force, also of cancel: of a held one"),
-    ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
-    ("dlq [ls | claim | redrive | restore | purge]", "dead letters: list, claim, redrive, restore, delete"),
-    ("hold, ready [ID]", "on an attached table: put a record under construction, make it ready"),
-    ("record [put | upsert | get | delete]", "on an attached table: the record itself"),
-    ("pause, resume, purge", "suspend claims, allow them, delete everything"),
-    ("aws PROFILE [REGION]", "reopen the same queue with other credentials"),
-    ("COMMAND --help", "the arguments of a command"),
-    ("quit", "leave"),
+# What the help of the commands does not say.
+HINTS: Final = (
+    "COMMAND --help shows the arguments of a command. Without an id, commands use the current task.",
+    "In put and record put, {...} and [...] need no quotes around them.",
 )
 
 
@@ -201,6 +176,7 @@ class ShellCommands:
         return self._drafts.find(arguments[0] if arguments else self._session.current)
 
     def _id(self, arguments: list[str]) -> None:
+        """Make a task the current one and show it. Without an id, clear the current task."""
         if not arguments:
             self._session.current = None
             self._session.output.answer({"current": None}, "no current task")
@@ -209,6 +185,7 @@ class ShellCommands:
         self._session.current = arguments[0]
 
     def _info(self, arguments: list[str]) -> None:
+        """Show everything about the current task or record."""
         draft = self._draft(arguments)
         if draft is None:
             self._session.output.task(self._task(arguments), self._session.queue.now())
@@ -219,10 +196,12 @@ class ShellCommands:
         self._session.output.answer(answer, facts)
 
     def _data(self, arguments: list[str]) -> None:
+        """Show the payload of the current task or record."""
         shown = self._draft(arguments) or self._task(arguments)
         self._session.output.console.print_json(data=shown.payload)
 
     def _sys(self, arguments: list[str]) -> None:
+        """Show the state of the current task or record."""
         draft = self._draft(arguments)
         if draft is not None:
             facts = {"status": draft.status.value}
@@ -244,6 +223,7 @@ class ShellCommands:
         self._session.output.answer(answer, *lines)
 
     def _create_test(self, _: list[str]) -> None:
+        """Make four test records under construction: in an attached table, else known to this shell only."""
         if isinstance(self._session.queue, AttachedQueue):
             self._create_test_records(self._session.queue)
         else:
@@ -262,6 +242,7 @@ class ShellCommands:
         self._session.output.answer(answer, *lines, *hint)
 
     def _ready(self, arguments: list[str]) -> None:
+        """Make a record ready, or return a dead letter or a claimed task to the queue."""
         draft = self._draft(arguments)
         if draft is not None:
             self._mark(draft, DraftStatus.READY)
@@ -283,12 +264,14 @@ class ShellCommands:
         self._session.output.answer(answer, f"record {draft.task_id}: {draft.status}")
 
     def _update(self, arguments: list[str]) -> None:
+        """With READY_TO_SHIP, make the current record ready."""
         if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
             msg = f"status: must be {READY_TO_SHIP}, got {' '.join(arguments)!r}"
             raise ValueError(msg)
         self._ready([])
 
     def _reset(self, arguments: list[str]) -> None:
+        """Put a record under construction again."""
         draft = self._draft(arguments)
         if draft is not None:
             self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
@@ -300,6 +283,7 @@ class ShellCommands:
         self._verb("hold", task.task_id)
 
     def _enqueue(self, arguments: list[str]) -> None:
+        """Put a record, or a new task, into the queue."""
         draft = self._draft(arguments)
         if draft is not None:
             receipt = self._session.queue.put(draft.payload, draft.task_id)
@@ -319,7 +303,7 @@ class ShellCommands:
             raise RefusedError(msg)
 
     def _restore(self, arguments: list[str]) -> None:
-        """Restore tasks; give back the claims of this shell first, which needs no force."""
+        """Return tasks to their lines as if they were put now. Claims of this shell need no --force."""
         self.before_verb("restore", arguments)
         named = [argument for argument in arguments if not argument.startswith("-")]
         for task_id in named or filter(None, [self._session.current]):
@@ -328,6 +312,7 @@ class ShellCommands:
         self._verb("restore", *arguments)
 
     def _aws(self, arguments: list[str]) -> None:
+        """Reopen the same queue with other credentials: aws PROFILE [REGION]."""
         if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
             raise ValueError("aws: must look like aws PROFILE [REGION]")
         account = dict(zip(("profile", "region"), arguments, strict=False))
@@ -431,10 +416,19 @@ class Shell:
         return f"unknown command {printable(typed)!r}; {hint}"
 
     def _help(self, _: list[str]) -> None:
+        """List the commands."""
         console = self.session.output.console
-        console.print(details(dict(HELP)), width=min(console.width, shutil.get_terminal_size().columns))
+        width = min(console.width, shutil.get_terminal_size().columns)
+        helps = {name: verb.help for name, verb in self._verbs.items()}
+        helps |= {name: str(command.__doc__) for name, command in self._own.items()}
+        shown = {
+            ", ".join([name, *(alias for alias, of in ALIASES.items() if of == name)]): text
+            for name, text in helps.items()
+        }
+        console.print(details(shown), "", *HINTS, sep="\n", width=width)
 
     def _quit(self, _: list[str]) -> None:
+        """Leave the shell."""
         self._ended = True
 
 

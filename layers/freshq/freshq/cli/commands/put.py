@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
@@ -20,11 +18,12 @@ from freshq.model.answers import PutOutcome
 from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from freshq.model.answers import Receipt
     from freshq.stores.base import OnConflict
 
+T = TypeVar("T")
 # Large enough to keep the store busy, small enough for the progress bar to move.
 BATCH_TASKS: Final = 200
 
@@ -138,13 +137,10 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
     for task in tasks:
         session.queue.check(task)
     duplicates = 0
-    with _progress(len(tasks)) as advance:
-        remaining = iter(tasks)
-        while batch := list(islice(remaining, BATCH_TASKS)):
-            receipts = session.queue.put_many(batch)
-            duplicates += sum(receipt.outcome is PutOutcome.DUPLICATE for receipt in receipts)
-            session.see(*(receipt.task_id for receipt in receipts))
-            advance(len(batch))
+    for batch in _with_progress([tasks[at : at + BATCH_TASKS] for at in range(0, len(tasks), BATCH_TASKS)]):
+        receipts = session.queue.put_many(batch)
+        duplicates += sum(receipt.outcome is PutOutcome.DUPLICATE for receipt in receipts)
+        session.see(*(receipt.task_id for receipt in receipts))
     created = len(tasks) - duplicates
     session.output.answer({"created": created, "duplicates": duplicates}, f"{counted(created, 'task')} put")
     if duplicates:
@@ -168,22 +164,11 @@ def _payloads(source: str, *, as_text: bool) -> Iterator[Any]:
             raise ValueError(msg) from error
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if standard error is a terminal; yield a function that advances it."""
+def _with_progress(batches: list[T]) -> Iterable[T]:
+    """Return the batches; while they are put, a terminal on standard error shows a progress bar."""
     if not sys.stderr.isatty():
-        yield lambda _: None
-        return
+        return batches
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import track
 
-    columns = TextColumn("put"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("put", total=total)
-        yield lambda tasks: progress.advance(bar, tasks)
+    return track(batches, "put", console=Console(stderr=True), transient=True)

@@ -346,16 +346,16 @@ def _past(task: Task) -> Iterator[tuple[float | None, str]]:
     yield task.put_at, "put"
     if task.created != task.put_at:
         yield task.created, "joined its line"
-    yield task.first_claim_at, "claimed for the first time"
+    yield task.first_claim_at, "first claimed"
     if task.last_claim_at != task.first_claim_at:
-        yield task.last_claim_at, "claimed last"
+        yield task.last_claim_at, "last claimed"
     if task.status is not TaskStatus.FAILURE:
-        yield task.dead_at, "was a dead letter"
+        yield task.dead_at, "became a dead letter"
 
 
 def _ahead(task: Task, status: TaskStatus) -> Iterator[tuple[float | None, str]]:
     if status is TaskStatus.TAKEN:
-        yield task.lease_until, "end of its lease"
+        yield task.lease_until, "lease expires"
     elif task.attempts:
         yield task.updated, f"returned to its line after {_attempts(task.attempts)}"
     if task.delayed:

@@ -33,7 +33,7 @@ export class RatesChart {
     while (point.at_ms - this.#points[0].at_ms > LONGEST_MS) this.#points.shift();
     this.draw();
     const said = LINES.map(([name]) => `${NAMES[name]} ${rate(point[name])}`).join(", ");
-    this.#canvas.setAttribute("aria-label", `Tasks a second: ${said}`);
+    this.#canvas.setAttribute("aria-label", `Tasks per second: ${said}`);
   }
 
   draw() {

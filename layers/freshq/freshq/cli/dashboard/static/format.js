@@ -19,6 +19,9 @@ export function span(seconds) {
 
 export const count = (number) => number.toLocaleString("en-US");
 
+/** Return a number with its noun, such as "1 task" and "2 tasks". */
+export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 /** Return a rate with as many digits as tell something. */
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "–";

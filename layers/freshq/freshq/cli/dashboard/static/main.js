@@ -33,7 +33,7 @@ class Page {
     say("queue-name", queue.name);
     say("chip-order", ORDERS[queue.order] ?? queue.order);
     say("chip-age", queue.has_deadline ? `stale after ${span(queue.max_age_seconds)}` : "never stale");
-    if (!queue.has_deadline) say("stack-text", "New tasks enter at the top and sink as they age. One that is claimed leaves to the right.");
+    if (!queue.has_deadline) say("stack-text", "New tasks enter at the top and sink as they age. A claimed task leaves to the right.");
     setInterval(() => this.#showAge(), 1000);
     byId("pause").hidden = !queue.changes;
     byId("pause").onclick = () => act(this.#paused ? "resume" : "pause");
@@ -50,7 +50,7 @@ class Page {
       this.#chart.begin(value.rates, this.#oldMs);
       this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
     } else if (event === "snapshot") this.#snapshot(value);
-    else this.problem(`The queue was not read: ${value.problem}`, "not updated");
+    else this.problem(`Cannot read the queue: ${value.problem}`, "not updated");
   }
 
   /** Say how old the figures are, if the store is slow. */
@@ -104,7 +104,7 @@ class Page {
         make("td", {}, one.up_to === null ? "not started" : `${instant(one.up_to)}${one.failed ? `, ${one.failed} to retry` : ""}`),
         make("td", {}, one.next === null ? "never" : instant(one.next)))), 4, "none");
     } catch (error) {
-      say("said", `The schedules were not read: ${error.message}`);
+      say("said", `Cannot read the schedules: ${error.message}`);
     }
   }
 }

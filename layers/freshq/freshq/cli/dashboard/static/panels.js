@@ -1,6 +1,6 @@
 // The figures, tables and bars of a snapshot.
 
-import { byId, count, make, percent, rate, rows, say, span, track } from "./format.js";
+import { byId, count, make, percent, plural, rate, rows, say, span, track } from "./format.js";
 
 const FATES = [["SUCCESS", "success", "done"], ["SHED", "shed", "shed"], ["FAILURE", "failure", "failed"],
   ["CANCELLED", "cancelled", "cancelled"], ["TAKEN", "taken", "in work"], ["PENDING", "pending", "waiting"]];
@@ -23,7 +23,7 @@ export function taskLink(id, show) {
 export function showFigures(snapshot) {
   const { stats, rates } = snapshot;
   say("waiting", counted(stats, "pending"));
-  say("ages", stats.pending ? `${span(stats.newest_pending_seconds)} to ${span(stats.oldest_pending_seconds)} old` : "nothing waits");
+  say("ages", stats.pending ? `${span(stats.newest_pending_seconds)} to ${span(stats.oldest_pending_seconds)} old` : "none");
   say("taken", counted(stats, "taken"));
   say("delayed", `${counted(stats, "delayed")} delayed`);
   say("offered", rate(rates.offered));
@@ -34,12 +34,11 @@ export function showFigures(snapshot) {
 
 export function showPictureText(snapshot, queue) {
   const { marks, stats } = snapshot;
-  say("mark-note", `one mark is ${marks.one_in === 1 ? "a task" : `${marks.one_in} tasks`}${
-    marks.older ? `; ${count(marks.older)} older ones are not drawn` : ""}`);
+  say("mark-note", `1 mark = ${plural(marks.one_in, "task")}${marks.older ? `; ${plural(marks.older, "older task")} not shown` : ""}`);
   const deadline = queue.has_deadline ? ` The deadline is at ${span(queue.max_age_seconds)}.` : "";
   byId("stack").setAttribute("aria-label", stats.pending
-    ? `${counted(stats, "pending")} tasks wait, the newest ${span(stats.newest_pending_seconds)}, the oldest ${span(stats.oldest_pending_seconds)} old.${deadline}`
-    : `No task waits.${deadline}`);
+    ? `${counted(stats, "pending")} waiting, the newest ${span(stats.newest_pending_seconds)}, the oldest ${span(stats.oldest_pending_seconds)} old.${deadline}`
+    : `No waiting tasks.${deadline}`);
   let from = 0, below = 0;
   const bands = marks.by_age.map(([age, younger]) => {
     const row = make("tr", {}, make("td", {}, `${span(from)} to ${span(age)}`), make("td", { className: "number" }, count(younger - below)));
@@ -47,12 +46,12 @@ export function showPictureText(snapshot, queue) {
     below = younger;
     return row;
   });
-  if (marks.older) bands.push(make("tr", {}, make("td", {}, "older than those read"), make("td", { className: "number" }, count(marks.older))));
-  rows("age-rows", bands, 2, "nothing waits");
+  if (marks.older) bands.push(make("tr", {}, make("td", {}, "older"), make("td", { className: "number" }, count(marks.older))));
+  rows("age-rows", bands, 2, "none");
 }
 
 export function showWaits(waits, queue) {
-  say("waits-note", waits.tasks ? `${count(waits.tasks)} tasks met in work, last minute` : "no claim was seen yet");
+  say("waits-note", waits.tasks ? `${count(waits.tasks)} tasks sampled in the last minute` : "no claim seen yet");
   const longest = queue.has_deadline ? queue.max_age_seconds : Math.max(1, waits.p99_seconds ?? 1);
   const bars = [["median", waits.p50_seconds], ["9 in 10", waits.p90_seconds], ["99 in 100", waits.p99_seconds]];
   byId("waits").replaceChildren(...bars.map(([name, seconds]) =>
@@ -60,7 +59,7 @@ export function showWaits(waits, queue) {
 }
 
 export function showFates(survey) {
-  say("fates-note", survey.complete ? `${count(survey.tasks)} tasks that the queue keeps` : `${count(survey.tasks)} tasks so far, still counting`);
+  say("fates-note", survey.complete ? `${count(survey.tasks)} stored tasks` : `${count(survey.tasks)} tasks so far, still counting`);
   const found = FATES.map(([status, fate, name]) => ({ fate, name, tasks: survey.by_status[status] ?? 0 })).filter((one) => one.tasks);
   byId("fates-bar").replaceChildren(...found.map(({ fate, tasks }) => {
     const part = make("span");
@@ -76,8 +75,8 @@ export function showFates(survey) {
   const reasons = Object.entries(survey.by_reason).sort((one, other) => other[1] - one[1]);
   say("reasons", reasons.length
     ? `Shed by reason: ${reasons.map(([reason, tasks]) => `${reason} ${count(tasks)}`).join(", ")}${
-      survey.turned_away ? `; ${count(survey.turned_away)} of them turned away at the put` : ""}.`
-    : "No task was shed.");
+      survey.turned_away ? `; ${count(survey.turned_away)} of them rejected by admission control` : ""}.`
+    : "No shed tasks.");
 }
 
 export function showGroups({ rows: found, left_out: leftOut }) {
@@ -86,20 +85,20 @@ export function showGroups({ rows: found, left_out: leftOut }) {
   rows("group-rows", found.map((group) => make("tr", {},
     make("td", {}, group.group ?? "(none)", track(group.waiting / most)),
     make("td", { className: "number" }, count(group.waiting)),
-    make("td", { className: "number" }, count(group.held)))), 3, "no task waits or is in work");
+    make("td", { className: "number" }, count(group.held)))), 3, "no tasks waiting or in work");
 }
 
 export function showLeases(snapshot, queue, show) {
   const { leases } = snapshot;
-  say("leases-note", snapshot.leases_read > leases.length ? `the ${leases.length} that end first, of ${count(snapshot.leases_read)}` : "");
+  say("leases-note", snapshot.leases_read > leases.length ? `first ${leases.length} to expire, of ${count(snapshot.leases_read)}` : "");
   rows("lease-rows", leases.map((lease) => make("tr", {},
     make("td", {}, taskLink(lease.task_id, show)),
     make("td", { className: "wide" }, lease.group ?? "–"),
     make("td", { className: "number" }, count(lease.attempts)),
     make("td", { className: "number" }, span(lease.held_seconds)),
     make("td", {}, ...progressOf(lease)),
-    make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `ended ${span(-lease.left_seconds)} ago`),
-      track(lease.left_seconds / queue.lease_seconds, "taken")))), 6, "no task is in work");
+    make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `expired ${span(-lease.left_seconds)} ago`),
+      track(lease.left_seconds / queue.lease_seconds, "taken")))), 6, "no tasks in work");
 }
 
 /** Say how far the run of a task is: a percentage that is rounded down, and what it does now. */

@@ -5,10 +5,10 @@ import { byId, count, exactInstant, make, rows, say, span } from "./format.js";
 import { progressText, taskLink } from "./panels.js";
 
 const QUESTIONS = {
-  discard: (id) => `Delete dead letter ${id}? It cannot be brought back.`,
+  discard: (id) => `Delete dead letter ${id}? This cannot be undone.`,
   cancel: (id) => `Cancel task ${id}? It will not run.`,
-  "cancel by force": (id) => `Cancel task ${id}, which runs now? Its run is asked to stop, and its result is dropped.`,
-  "redrive all": () => "Return the dead letters that are not past their deadline to their lines, at most 100 at a time?",
+  "cancel by force": (id) => `Cancel the running task ${id}? Its run is asked to stop, and its result is dropped.`,
+  "redrive all": () => "Redrive up to 100 dead letters that have not expired?",
 };
 
 // Resolves the question that is asked; null if none is.
@@ -108,7 +108,7 @@ export class Tasks {
       }
     };
     const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "restore", "discard"] }[task.status] ?? [];
-    const names = { touch: "Make it new", cancel: "Cancel it", "cancel by force": "Cancel it", redrive: "Redrive", restore: "Restore as new", discard: "Delete" };
+    const names = { touch: "Make new", cancel: "Cancel", "cancel by force": "Cancel", redrive: "Redrive", restore: "Restore as new", discard: "Delete" };
     return [shown, ...verbs.map((verb) => make("button", {
       type: "button",
       className: "button",
