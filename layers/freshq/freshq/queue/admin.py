@@ -68,7 +68,8 @@ class Tending(Verbs):
         """Return a dead letter or a PENDING task to its line as if it were put now.
 
         Its creation time, deadline and attempts are reset, and it is no longer delayed. So it goes to the
-        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep the position.
+        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep the position. In a
+        table attached with an order of its own, it gets the position of the record's current value.
 
         Args:
             task_id: Its id.
@@ -77,21 +78,26 @@ class Tending(Verbs):
         Raises:
             TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
-        restored, stamp = self.lifecycle.restored, self._core.stamp
-        return self._core.change(task_id, lambda task, now: restored(task, now, stamp(now), force=force))
+        core, restored = self._core, self.lifecycle.restored
+        return core.change(
+            task_id, lambda task, now: restored(task, now, core.stamp(now), force=force), core.move
+        )
 
     def touch(self, task_id: str) -> Task:
         """Set the creation time of a PENDING task to now; its max age stays the same.
 
         A delayed put that is not due keeps its times: it becomes the newest of its line when it is due.
+        In a table attached with an order of its own, a record gets the position of its current value.
 
         Raises:
             TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
-        touched, stamp = self.lifecycle.touched, self._core.stamp
-        return self._core.change(task_id, lambda task, now: touched(task, now, stamp(now)))
+        core, touched = self._core, self.lifecycle.touched
+        return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
 
     def reprioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a PENDING task; its creation time stays the same.
@@ -335,4 +341,4 @@ class Reading(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
-        return self._core.gauge.pressure(self.now(), self.uniform())
+        return self._core.meter.pressure(self.now(), self.uniform())

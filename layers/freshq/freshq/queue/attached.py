@@ -17,7 +17,7 @@ from freshq.model.task import MAX_SECONDS, Task, TaskStatus
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
-from freshq.queue.core import Core, Verbs
+from freshq.queue.core import Core
 from freshq.stores.base import ConflictError, Guard, Store, parse_place
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig, QueueOptions
+    from freshq.queue.core import Write
     from freshq.stores.base import Connection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
 
@@ -43,8 +44,34 @@ UNQUEUED = frozenset(
 )
 
 
-class RecordStore(Protocol):
-    """The operations on an application's records, besides queueing them."""
+class AttachedStore(Store, Protocol):
+    """A store whose tasks are an application's records."""
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the creation time orders the lines, and not an attribute of the records."""
+
+    def move(self, task: Task, guard: Guard) -> Task:
+        """Replace a waiting task as `replace` does; where an attribute orders the table, read it again.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
+        """
+
+    def checked_id(self, task_id: str, name: str = "task_id") -> str:
+        """Return the id of a record in the one form in which freshq keeps it.
+
+        Raises:
+            ValueError: If no record can have this id; names the argument.
+        """
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None) -> str:
+        """Return the id of the record with a key.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
 
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
         """Write a record, or with `merge` some of its attributes; return its id."""
@@ -62,10 +89,171 @@ class RecordStore(Protocol):
         """Yield the records that are READY, in the order of the table."""
 
 
-class RecordVerbs(Verbs):
-    """Reads, writes and deletes records."""
+class AttachedCore(Core):
+    """The core of an attached queue."""
 
-    _records: RecordStore
+    store: AttachedStore
+
+    @property
+    @override
+    def time_order(self) -> Order | None:
+        return super().time_order if self.store.is_by_time else None
+
+    def __init__(self, store: AttachedStore, config: QueueConfig) -> None:
+        super().__init__(store, config)
+        self.checks_new = True
+
+    @override
+    def checked_write(self, on_conflict: OnConflict | None, connection: Connection | None) -> Write:
+        if on_conflict is not None:
+            msg = "on_conflict: not supported on an attached table, whose records belong to the application; "
+            raise ValueError(msg + "cancel the record, or wait until it is over, and put it again")
+        return super().checked_write(on_conflict, connection)
+
+    @override
+    def move(self, task: Task, guard: Guard) -> Task:
+        return self.store.move(task, guard)
+
+    @override
+    def checked(self, new: NewTask, where: str = "") -> NewTask:
+        if new.payload is not None:
+            msg = f"{where}payload: must be None, because the record itself is the payload"
+            raise ValueError(msg)
+        if new.task_id is None:
+            msg = f"{where}task_id: required, the id of a record in the table"
+            raise ValueError(msg)
+        try:
+            task_id = self.store.checked_id(new.task_id)
+        except ValueError as error:
+            msg = f"{where}{error}"
+            raise ValueError(msg) from None
+        return new.model_copy(update={"task_id": task_id})
+
+    @override
+    def stored(self, task_id: str) -> Task:
+        task = self.store.get(checked_id(task_id))
+        if task is not None and task.status is TaskStatus.READY:
+            return replace(task, queue=self.name)  # an unqueued record belongs to every queue
+        if task is None or task.queue != self.name:
+            raise TaskNotFound(task_id, self.name, is_record=task is None)
+        return task
+
+
+class AttachedQueue(BaseQueue):
+    """A queue of an application's records, as returned by `Queue.dynamodb(..., attach=True)`.
+
+    The payload of a task is the record: the application's attributes as JSON values. The verbs of a queue
+    never change them, and a record that leaves the queue stays in the table.
+    """
+
+    _core_class = AttachedCore
+
+    def __init__(self, store: AttachedStore, **options: Unpack[QueueOptions]) -> None:
+        """Use a store of an application's records.
+
+        Args:
+            store: Home of the records.
+            **options: See `freshq.model.options.QueueConfig`.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        super().__init__(store, **options)
+        if self._core.config.kinds is not None:
+            raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
+        self._records = store
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
+        """Return the id of the record with a key, as `put` and the other verbs take it.
+
+        Args:
+            hash_key: Value of the table's hash key: a str, an int or Decimal, or bytes.
+            range_key: Value of its range key; None if it has none.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+        return self._records.record_id(hash_key, range_key)
+
+    def enqueue(
+        self,
+        task_id: str,
+        priority: int = 0,
+        delay_seconds: float = 0,
+        max_age_seconds: float | None = None,
+        group: str | None = None,
+        *,
+        kind: str | None = None,
+        at: float | None = None,
+        trace_context: str | None = None,
+    ) -> Receipt:
+        """Put a record into the queue. The arguments are those of `put`.
+
+        Raises:
+            ValueError: If an argument is wrong; nothing was written.
+            TaskNotFound: If the record does not exist.
+            NotReady: If the record is under construction.
+            AlreadyQueued: If the record is PENDING or TAKEN.
+            IllegalTransition: If the record is completed, or a dead letter.
+            NoPosition: If the record lacks the attribute that orders the table.
+            Overloaded: If admission control rejected it.
+            StoreError: If the store did not answer.
+        """
+        options: dict[str, Any] = {"kind": kind, "at": at, "trace_context": trace_context}
+        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, **options)
+
+    def hold(self, task_id: str) -> Task:
+        """Put an unqueued record under construction: it cannot be queued until `ready` is called.
+
+        Raises:
+            TaskNotFound: If the record does not exist.
+            IllegalTransition: If the record is in the queue, or a dead letter.
+        """
+        return self._change_unqueued(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
+
+    def ready(self, task_id: str) -> Task:
+        """Make an unqueued record ready to be put. A record that was never queued is ready already.
+
+        Raises:
+            TaskNotFound: If the record does not exist.
+            IllegalTransition: If the record is in the queue, or a dead letter.
+        """
+        return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
+
+    def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
+        """Claim dead letters, the last to die first, under leases like those of `claim`.
+
+        Complete, fail or release the claims. Retried, or with an expired lease, they are dead letters
+        again.
+
+        Args:
+            limit: Most claims to return.
+            lease_seconds: Length of the leases; None for the queue's default.
+
+        Returns:
+            The claims; empty if there are no dead letters.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        lease_seconds = self._checked_claim(limit, lease_seconds)
+        dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
+        claims = (claim for claim in dead if claim is not None)
+        observer, span = self._core.observer, ClaimSpan(self.name)
+        with nullcontext() if observer is None else observer.claim(span):
+            span.claims = claimed = list(islice(claims, limit))
+        return claimed
+
+    def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
+        """Claim one dead letter; return None if another process changed it first."""
+        now = self.now()
+        until, token = round(now + lease_seconds, 6), new_token()
+        guard = Guard(TaskStatus.FAILURE, request_token=task.request_token)
+        try:
+            held = self._core.store.replace(self.lifecycle.claimed_dead(task, now, token, until), guard)
+        except ConflictError:
+            return None
+        return Claim.of(held)
 
     def put_record(self, record: Mapping[str, Any]) -> str:
         """Write a record: a new one, or over the one with its key, which keeps its state in the queue.
@@ -124,236 +312,6 @@ class RecordVerbs(Verbs):
             AlreadyQueued: If it is PENDING or TAKEN, and `force` is not set.
         """
         self._records.delete_record(checked_id(record_id, "record_id"), self.name, self.now(), force=force)
-
-
-class AttachedStore(Store, RecordStore, Protocol):
-    """A store whose tasks are an application's records."""
-
-    @property
-    def is_by_time(self) -> bool:
-        """Whether the creation time orders the lines, and not an attribute of the records."""
-
-    def move(self, task: Task, guard: Guard) -> Task:
-        """Replace a waiting task as `replace` does; where an attribute orders the table, read it again.
-
-        Raises:
-            ConflictError: If the guard does not hold.
-            NoPosition: If the attribute is missing or of another type; nothing was changed.
-        """
-
-    def checked_id(self, task_id: str, name: str = "task_id") -> str:
-        """Return the id of a record in the one form in which freshq keeps it.
-
-        Raises:
-            ValueError: If no record can have this id; names the argument.
-        """
-
-    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None) -> str:
-        """Return the id of the record with a key.
-
-        Raises:
-            ValueError: If it is no key of the table.
-        """
-
-
-class AttachedCore(Core):
-    """The core of an attached queue."""
-
-    store: AttachedStore
-
-    @property
-    @override
-    def time_order(self) -> Order | None:
-        return super().time_order if self.store.is_by_time else None
-
-    def __init__(self, store: AttachedStore, config: QueueConfig) -> None:
-        super().__init__(store, config)
-        self.checks_new = True
-
-    @override
-    def check_put(self, on_conflict: OnConflict | None, connection: Connection | None) -> None:
-        if on_conflict is not None:
-            msg = "on_conflict: not supported on an attached table, whose records belong to the application; "
-            raise ValueError(msg + "cancel the record, or wait until it is over, and put it again")
-        super().check_put(on_conflict, connection)
-
-    @override
-    def checked(self, new: NewTask, where: str = "") -> NewTask:
-        if new.payload is not None:
-            msg = f"{where}payload: must be None, because the record itself is the payload"
-            raise ValueError(msg)
-        if new.task_id is None:
-            msg = f"{where}task_id: required, the id of a record in the table"
-            raise ValueError(msg)
-        try:
-            task_id = self.store.checked_id(new.task_id)
-        except ValueError as error:
-            msg = f"{where}{error}"
-            raise ValueError(msg) from None
-        return new.model_copy(update={"task_id": task_id})
-
-    @override
-    def stored(self, task_id: str) -> Task:
-        task = self.store.get(checked_id(task_id))
-        if task is not None and task.status is TaskStatus.READY:
-            return replace(task, queue=self.name)  # an unqueued record belongs to every queue
-        if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name, is_record=task is None)
-        return task
-
-
-class AttachedQueue(RecordVerbs, BaseQueue):
-    """A queue of an application's records, as returned by `Queue.dynamodb(..., attach=True)`.
-
-    The payload of a task is the record: the application's attributes as JSON values. The verbs of a queue
-    never change them, and a record that leaves the queue stays in the table.
-    """
-
-    _core_class = AttachedCore
-    _records: AttachedStore
-
-    def __init__(self, store: AttachedStore, **options: Unpack[QueueOptions]) -> None:
-        """Use a store of an application's records.
-
-        Args:
-            store: Home of the records.
-            **options: See `freshq.model.options.QueueConfig`.
-
-        Raises:
-            ValueError: If an option is wrong.
-        """
-        super().__init__(store, **options)
-        if self._core.config.kinds is not None:
-            raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
-        self._records = store
-
-    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
-        """Return the id of the record with a key, as `put` and the other verbs take it.
-
-        Args:
-            hash_key: Value of the table's hash key: a str, an int or Decimal, or bytes.
-            range_key: Value of its range key; None if it has none.
-
-        Raises:
-            ValueError: If it is no key of the table.
-        """
-        return self._records.record_id(hash_key, range_key)
-
-    def enqueue(
-        self,
-        task_id: str,
-        priority: int = 0,
-        delay_seconds: float = 0,
-        max_age_seconds: float | None = None,
-        group: str | None = None,
-        *,
-        kind: str | None = None,
-        at: float | None = None,
-        trace_context: str | None = None,
-    ) -> Receipt:
-        """Put a record into the queue. The arguments are those of `put`.
-
-        Raises:
-            ValueError: If an argument is wrong; nothing was written.
-            TaskNotFound: If the record does not exist.
-            NotReady: If the record is under construction.
-            AlreadyQueued: If the record is PENDING or TAKEN.
-            IllegalTransition: If the record is completed, or a dead letter.
-            NoPosition: If the record lacks the attribute that orders the table.
-            Overloaded: If admission control rejected it.
-            StoreError: If the store did not answer.
-        """
-        options: dict[str, Any] = {"kind": kind, "at": at, "trace_context": trace_context}
-        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, **options)
-
-    @override
-    def touch(self, task_id: str) -> Task:
-        """Set the creation time of a PENDING record to now; its max age stays the same.
-
-        Where an attribute orders the table, the record gets the place of the value that it has now.
-
-        Raises:
-            TaskNotFound: If the record does not exist, or is in another queue.
-            IllegalTransition: If the record is not PENDING.
-            NoPosition: If the record lacks the attribute that orders the table.
-        """
-        touched, stamp = self.lifecycle.touched, self._core.stamp
-        return self._core.change(
-            task_id, lambda task, now: touched(task, now, stamp(now)), self._records.move
-        )
-
-    @override
-    def restore(self, task_id: str, *, force: bool = False) -> Task:
-        """Return a dead letter or a PENDING record to its line as if it were put now.
-
-        Where an attribute orders the table, the record gets the place of the value that it has now.
-
-        Args:
-            task_id: Its id.
-            force: Restore it even if it is TAKEN.
-
-        Raises:
-            TaskNotFound: If the record does not exist, or is in another queue.
-            IllegalTransition: If the record is neither, or TAKEN without `force`.
-            NoPosition: If the record lacks the attribute that orders the table.
-        """
-        restored, stamp = self.lifecycle.restored, self._core.stamp
-        return self._core.change(
-            task_id, lambda task, now: restored(task, now, stamp(now), force=force), self._records.move
-        )
-
-    def hold(self, task_id: str) -> Task:
-        """Put an unqueued record under construction: it cannot be queued until `ready` is called.
-
-        Raises:
-            TaskNotFound: If the record does not exist.
-            IllegalTransition: If the record is in the queue, or a dead letter.
-        """
-        return self._change_unqueued(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
-
-    def ready(self, task_id: str) -> Task:
-        """Make an unqueued record ready to be put. A record that was never queued is ready already.
-
-        Raises:
-            TaskNotFound: If the record does not exist.
-            IllegalTransition: If the record is in the queue, or a dead letter.
-        """
-        return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
-
-    def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, the last to die first, under leases like those of `claim`.
-
-        Complete, fail or release the claims. Retried, or with an expired lease, they are dead letters
-        again.
-
-        Args:
-            limit: Most claims to return.
-            lease_seconds: Length of the leases; None for the queue's default.
-
-        Returns:
-            The claims; empty if there are no dead letters.
-
-        Raises:
-            ValueError: If an argument is wrong.
-        """
-        lease_seconds = self._checked_claim(limit, lease_seconds)
-        dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
-        claims = (claim for claim in dead if claim is not None)
-        observer, span = self._core.observer, ClaimSpan(self.name)
-        with nullcontext() if observer is None else observer.claim(span):
-            span.claims = claimed = list(islice(claims, limit))
-        return claimed
-
-    def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
-        """Claim one dead letter; return None if another process changed it first."""
-        now = self.now()
-        until, token = round(now + lease_seconds, 6), new_token()
-        guard = Guard(TaskStatus.FAILURE, request_token=task.request_token)
-        try:
-            held = self._core.store.replace(self.lifecycle.claimed_dead(task, now, token, until), guard)
-        except ConflictError:
-            return None
-        return Claim.of(held)
 
     @override
     def list(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 from freshq.errors import LeaseLost, LostRace, TaskNotFound, quoted
 from freshq.model.answers import held_task
@@ -14,7 +14,7 @@ from freshq.model.lifecycle import Lifecycle, Stamps
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import Telemetry, guarded
 from freshq.policy.retry import until_committed
-from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel, PressureGauge
+from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import ConflictError, Guard, OnConflict
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from freshq.policy.order import Order
     from freshq.stores.base import Connection, PutResult, Store, Transactions
 
+# Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
+Write: TypeAlias = "Callable[[Sequence[Task]], Sequence[bool | PutResult]]"
 # Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10
 
@@ -63,8 +65,7 @@ class Core:
         turns: Which line of a level is served next.
         reserve: Time that must be left before the deadline for a task to be claimed.
         codel: Which claimed tasks to shed because they waited too long; None if none are.
-        meter: Counts the flow.
-        gauge: Measures the pressure on the queue.
+        meter: Counts the flow, and measures the pressure on the queue.
         admission: Rejects puts by load; None if none are.
         backlog: Bounds the number of waiting tasks; None if it is not bounded.
         telemetry: Receives every verb.
@@ -91,10 +92,9 @@ class Core:
         self.reserve = SharedReserve(store, self.name, rules)
         self.codel = None if rules.codel is None else LineCodel(partial(rules.codel.for_line, rules.order))
         self.meter = FlowMeter(store, self.name, rules)
-        self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission: AdmissionControl | None = None
         if rules.door is not None:
-            self.admission = AdmissionControl(self.gauge, rules.door, rules.deadline_seconds, self.uniform)
+            self.admission = AdmissionControl(self.meter, rules.door, rules.deadline_seconds, self.uniform)
         self.backlog: BacklogBound | None = None
         if rules.backlog is not None:
             limits = (rules.backlog, rules.deadline_seconds)
@@ -152,12 +152,12 @@ class Core:
                 raise ValueError(msg) from None
         return new
 
-    def check_put(self, on_conflict: OnConflict | None, connection: Connection | None) -> None:
-        """Check how tasks are to be put.
+    def checked_write(self, on_conflict: OnConflict | None, connection: Connection | None) -> Write:
+        """Return the function that puts tasks into the store.
 
         Args:
             on_conflict: What to do with a live task of the same id; None: an id that is known is a duplicate.
-            connection: The caller's transaction; None: commit at once.
+            connection: The caller's transaction; None: commit each call.
 
         Raises:
             ValueError: If an argument is wrong, or not supported by the store.
@@ -166,21 +166,11 @@ class Core:
             msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
             raise ValueError(msg)
         if connection is not None:
-            transactions_of(self.store, "connection")
-
-    def write(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None
-    ) -> Sequence[bool | PutResult]:
-        """Put tasks into the store.
-
-        Returns:
-            For each, in order: whether it was new, or what the put did; or the error that prevented it.
-        """
-        if connection is not None:
-            return transactions_of(self.store, "connection").put(tasks, on_conflict, connection)
+            put = transactions_of(self.store, "connection").put
+            return lambda tasks: put(tasks, on_conflict, connection)
         if on_conflict is not None:
-            return self.store.put_over(tasks, on_conflict)
-        return self.store.insert(tasks)
+            return partial(self.store.put_over, on_conflict=on_conflict)
+        return self.store.insert
 
     def stored(self, task_id: str) -> Task:
         """Return a task with its stored status.
@@ -242,6 +232,14 @@ class Core:
             return until_committed(attempt, ConflictError, MAX_READ_WRITE_TRIES)
         except ConflictError:
             raise LostRace(task_id, MAX_READ_WRITE_TRIES) from None
+
+    def move(self, task: Task, guard: Guard) -> Task:
+        """Write a task that is moved in time.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+        """
+        return self.store.replace(task, guard)
 
     def settle(self, claim: Claim, changed: Task) -> Task:
         """Write the settled version of a claimed task.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from freshq.model.task import Task
+    from freshq.queue.core import Write
     from freshq.stores.base import Connection, OnConflict
 
 logger = logging.getLogger(__name__)
@@ -127,8 +128,9 @@ class Putting(Verbs):
     ) -> list[Receipt]:
         """Put tasks, each given with a prefix for field names in errors."""
         core = self._core
+        write: Write = core.store.insert
         if on_conflict is not None or connection is not None:
-            core.check_put(on_conflict, connection)
+            write = core.checked_write(on_conflict, connection)
         new = [self._parsed(task, where) for where, task in places]
         now = core.now()
         stamps = core.stamps.take(now, len(new))
@@ -137,51 +139,30 @@ class Putting(Verbs):
             for each, created, (where, _) in zip(new, stamps, places, strict=True)
         ]
         if core.observer is None:
-            return self._written(tasks, now, on_conflict, connection)
+            return self._written(tasks, now, write)
         span = PutSpan(core.name, tasks)
         with core.observer.put(span):
-            span.receipts = receipts = self._written(span.tasks, now, on_conflict, connection)
+            span.receipts = receipts = self._written(span.tasks, now, write)
         return receipts
 
-    def _written(
-        self,
-        tasks: Sequence[Task],
-        now: float,
-        on_conflict: OnConflict | None,
-        connection: Connection | None,
-    ) -> list[Receipt]:
+    def _written(self, tasks: Sequence[Task], now: float, write: Write) -> list[Receipt]:
         """Write tasks; return the receipts."""
         core = self._core
         if core.admission is not None or core.backlog is not None:
-            answers = self._admitted(tasks, now, on_conflict, connection)
+            answers = self._admitted(tasks, now, write)
         else:
-            answers = self._answers(tasks, on_conflict, connection)
+            answers = _answers(tasks, write)
             core.meter.offered(now, tasks)
         receipts = [answer for answer in answers if isinstance(answer, Receipt)]
         if len(receipts) < len(tasks):
             receipts = receipts_of(answers, [task.task_id for task in tasks])
         return receipts
 
-    def _answers(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None
-    ) -> list[Receipt | FreshqError]:
-        results = self._core.write(tasks, on_conflict, connection) if tasks else []
-        return [
-            result if isinstance(result, FreshqError) else Receipt(task.task_id, OUTCOMES[result])
-            for task, result in zip(tasks, results, strict=True)
-        ]
-
-    def _admitted(
-        self,
-        tasks: Sequence[Task],
-        now: float,
-        on_conflict: OnConflict | None,
-        connection: Connection | None,
-    ) -> list[Receipt | FreshqError]:
-        """Write the tasks that the rules admit; return for each its receipt or its error."""
+    def _admitted(self, tasks: Sequence[Task], now: float, write: Write) -> list[Receipt | FreshqError]:
+        """Write the tasks that the rules admit; return the receipt or the error of each task."""
         rejections = self._rejections(tasks, now)
         admitted = [task for task, rejection in zip(tasks, rejections, strict=True) if rejection is None]
-        answers = self._answers(admitted, on_conflict, connection)
+        answers = _answers(admitted, write)
         self._core.meter.offered(now, tasks)
         self._make_room(answers, now)
         written = iter(answers)
@@ -214,3 +195,11 @@ class Putting(Verbs):
             backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
+
+
+def _answers(tasks: Sequence[Task], write: Write) -> list[Receipt | FreshqError]:
+    results = write(tasks) if tasks else []
+    return [
+        result if isinstance(result, FreshqError) else Receipt(task.task_id, OUTCOMES[result])
+        for task, result in zip(tasks, results, strict=True)
+    ]

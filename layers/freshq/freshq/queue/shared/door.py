@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import Overloaded
 from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.pressure import DoorControl, assess
+from freshq.policy.pressure import DoorControl
 from freshq.policy.shedding import ShedReason
 from freshq.stores.base import ConflictError, Guard, OldestRequest
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.backlog_limit import BacklogLimit, Eviction
     from freshq.policy.codel import Codel
-    from freshq.policy.pressure import Door, Flow, Pressure
-    from freshq.policy.rules import OverloadRules
+    from freshq.policy.pressure import Door
     from freshq.queue.shared.measures import FlowMeter
     from freshq.stores.base import Store
     from freshq.stores.lines import Line
@@ -32,38 +31,6 @@ logger = logging.getLogger(__name__)
 COUNT_SECONDS: Final = 1.0
 
 
-class PressureGauge:
-    """Measures the pressure on a queue."""
-
-    def __init__(self, store: Store, queue: str, rules: OverloadRules, meter: FlowMeter) -> None:
-        self._store = store
-        self._queue = queue
-        self._deadline_seconds = rules.deadline_seconds
-        self._meter = meter
-
-    def pressure(self, now: float, uniform: float) -> Pressure:
-        """Return how overloaded the queue is.
-
-        Args:
-            now: Current time in seconds.
-            uniform: A random number from [0, 1), for the jitter.
-
-        Raises:
-            StoreError: If the store did not answer.
-        """
-        flow, oldest_age_seconds = self.measure(now)
-        return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform)
-
-    def measure(self, now: float) -> tuple[Flow, float | None]:
-        """Return what went through lately, and the age of the oldest live task in seconds.
-
-        Raises:
-            StoreError: If the store did not answer.
-        """
-        oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
-        return self._meter.flow(now), None if oldest is None else now - oldest
-
-
 class AdmissionControl:
     """Rejects a share of the new tasks while the queue is overloaded. Thread-safe.
 
@@ -71,17 +38,17 @@ class AdmissionControl:
     """
 
     def __init__(
-        self, gauge: PressureGauge, door: Door, deadline_seconds: float, uniform: Callable[[], float]
+        self, meter: FlowMeter, door: Door, deadline_seconds: float, uniform: Callable[[], float]
     ) -> None:
         """Start open.
 
         Args:
-            gauge: Measures the pressure on the queue.
+            meter: Measures the flow.
             door: The rule.
             deadline_seconds: Age at which tasks of the queue are stale.
             uniform: Draws a random number from [0, 1).
         """
-        self._gauge = gauge
+        self._meter = meter
         self._door = DoorControl(door, deadline_seconds)
         self._uniform = uniform
         self._checking = threading.Lock()
@@ -95,7 +62,7 @@ class AdmissionControl:
         door = self._door
         if now >= door.check_at and self._checking.acquire(blocking=False):
             try:
-                door.observe(now, *self._gauge.measure(now))
+                door.observe(now, *self._meter.measure(now))
             finally:
                 self._checking.release()
         retry_after_seconds = door.rejects(task.group, self._uniform)

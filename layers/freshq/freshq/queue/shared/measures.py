@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
-from freshq.policy.pressure import FlowCounter
+from freshq.policy.pressure import FlowCounter, assess
 from freshq.policy.reserve import LearnedReserve, QuantileSketch, ReserveSpans, SkippedTasks
 from freshq.policy.retry import until_committed
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.policy.pressure import Flow
+    from freshq.policy.pressure import Flow, Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.policy.shedding import ShedReason
     from freshq.stores.base import Store
@@ -103,6 +103,7 @@ class FlowMeter:
         self._store = store
         self._queue = queue
         self._lock = threading.Lock()
+        self._deadline_seconds = rules.deadline_seconds
         self._counter = FlowCounter(rules.deadline_seconds)
         self._counts_groups = rules.door is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
@@ -177,7 +178,7 @@ class FlowMeter:
         return True
 
     def flow(self, now: float) -> Flow:
-        """Return what went through the queue lately.
+        """Return the recent flow through the queue.
 
         Raises:
             StoreError: If the store did not answer.
@@ -188,6 +189,27 @@ class FlowMeter:
             self._store.read_counts(self._queue, _record(window)) for window in (number, number - 1)
         )
         return self._counter.between(now, current, before)
+
+    def measure(self, now: float) -> tuple[Flow, float | None]:
+        """Return the recent flow, and the age of the oldest live task in seconds.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
+        return self.flow(now), None if oldest is None else now - oldest
+
+    def pressure(self, now: float, uniform: float) -> Pressure:
+        """Return how overloaded the queue is.
+
+        Args:
+            now: Current time in seconds.
+            uniform: A random number from [0, 1), for the jitter.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return assess(*self.measure(now), self._deadline_seconds, uniform)
 
 
 def _record(window: int) -> str:
