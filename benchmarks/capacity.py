@@ -1,13 +1,9 @@
-"""Counts the capacity units and calls of each step of a task's life, on Amazon's DynamoDB Local.
+"""Count the capacity units and calls of each step of a task's life on Amazon's DynamoDB Local.
 
 The units come from ReturnConsumedCapacity, so they do not depend on the machine. A write whose condition
-failed reports no units, but is billed by the size of the item: one unit here. Every clock that freshq goes by
-is the benchmark's own: what a process does once in some seconds is counted by that time, not by how long this
-machine took.
-
-    python -m benchmarks.capacity
-
-It writes benchmarks/results/capacity.json, from which docs/costs.md is made.
+failed reports no units but is billed by the size of the item: one unit here. The benchmark sets every clock
+that freshq reads, so work that a process repeats every few seconds does not depend on the speed of this
+machine.
 """
 
 from __future__ import annotations
@@ -18,20 +14,16 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from unittest.mock import patch
 
 from local.faults import AFTER, client_at, hooked, meanwhile
-from local.servers import (
-    DYNAMODB_LOCAL_PACKAGE,
-    DYNAMODB_LOCAL_VERSION,
-    DynamoDBLocal,
-    create_without_stream,
-    load,
-)
+from local.servers import DynamoDBLocal, create_without_stream, load
+from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.costs_page import ALONE
+from benchmarks.figures import PAYLOAD
 from freshq import MatchQueue, Queue, Settlement
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.errors import FreshqError
@@ -52,8 +44,9 @@ if TYPE_CHECKING:
     from freshq import Claim, Receipt
     from freshq.stores.base import OnConflict
 
+T = TypeVar("T")
 READS: Final = ("GetItem", "BatchGetItem", "Query", "Scan")
-# freshq reads items strongly consistent, and an index cannot be.
+# freshq reads items with strong consistency, which indexes do not offer.
 STRONG_READS: Final = ("GetItem", "BatchGetItem")
 WRITES: Final = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
 # The units of an eventually consistent read of up to 4 KB.
@@ -69,7 +62,7 @@ class Meter:
         write_units: Write request units.
         read_units: Read request units.
         calls: Calls of the SDK by operation.
-        refused: Writes whose condition failed; included in the other figures.
+        refused: Writes whose condition failed; the other figures include them.
     """
 
     write_units: float = 0.0
@@ -77,12 +70,13 @@ class Meter:
     calls: Counter[str] = field(default_factory=Counter)
     refused: int = 0
 
-    def ask(self, params: dict[str, Any], **_rest: Any) -> dict[str, Any]:
-        """Make DynamoDB report what a call consumes."""
+    def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:
+        """Have DynamoDB report the consumption of a call."""
+        del model
         return params | {"ReturnConsumedCapacity": "INDEXES"}
 
     def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:
-        """Add up what a call consumed."""
+        """Add the consumption of a call."""
         self.calls[model.name] += 1
         if parsed.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
             self.refused += 1
@@ -92,7 +86,7 @@ class Meter:
         parts = consumed if isinstance(consumed, list) else [consumed]
         units = sum(part["CapacityUnits"] for part in parts)
         if model.name in READS:
-            # A read that finds nothing is billed as the smallest read; DynamoDB Local reports none.
+            # A read that finds nothing is billed as the smallest read, but DynamoDB Local reports 0.
             least = LEAST_STRONG_READ_UNITS if model.name in STRONG_READS else LEAST_READ_UNITS
             self.read_units += max(units, least)
         else:
@@ -109,7 +103,7 @@ class Meter:
             except FreshqError as error:
                 answers.append(error)
                 if isinstance(error, ConditionFailed) and write.item is not None:
-                    # Ids that are taken: their items are read together, as the answers lack them.
+                    # The answers lack the items of used ids, so one more call reads them together.
                     calls["BatchGetItem"] = before["BatchGetItem"] + 1
                     self.read_units += LEAST_STRONG_READ_UNITS
         self.calls = calls + Counter({"BatchExecuteStatement": 1})
@@ -131,16 +125,14 @@ def metered(client: DynamoDBClient) -> Iterator[Meter]:
 START_SECONDS: Final = 1_700_000_000.0
 LEASE_SECONDS: Final = 60.0
 QUEUE_MAX_AGE_SECONDS: Final = 3600.0
-# Of usual size: an item stays well under the 1 KB of one write unit.
-PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 
 
 @dataclass
 class Clock:
-    """A clock that stands still unless a benchmark moves it."""
+    """A clock that only a benchmark moves."""
 
     now: float = START_SECONDS
-    # So that no store looks whether it is.
+    # Tells stores not to compare it with their server's.
     simulated: ClassVar[bool] = True
 
     def __call__(self) -> float:
@@ -168,7 +160,7 @@ class Cost:
 
 
 class Bench:
-    """A new table, queues on it, and measured steps."""
+    """A new table with its queues and measured steps."""
 
     def __init__(self, client: DynamoDBClient) -> None:
         """Create the table."""
@@ -178,7 +170,7 @@ class Bench:
         create_without_stream(client, self.table)
 
     def queue(self) -> Queue:
-        """Return a queue as a new process has it."""
+        """Return the queue of a new process."""
         return Queue.dynamodb(
             self.table,
             self.client,
@@ -202,7 +194,7 @@ class Bench:
 
 @contextmanager
 def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
-    """Return a bench by whose clock everything goes that freshq times by the machine's."""
+    """Yield a bench whose clock replaces the machine's in freshq."""
     bench = Bench(client)
     machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
     with ExitStack() as patches:
@@ -212,7 +204,7 @@ def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
 
 
 def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
-    """Measure puts of a group, and a claim from two groups in turn."""
+    """Measure puts into groups, and a claim from two groups in turn."""
     with new_bench(client) as bench:
         producer, worker = bench.queue(), bench.queue()
 
@@ -238,7 +230,7 @@ def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
 
 
 def one_task_groups(client: DynamoDBClient, tasks: int = 48) -> Cost:
-    """Measure the whole life of tasks that are each alone in their group."""
+    """Measure the whole life of tasks, each alone in its group."""
     with new_bench(client) as bench:
         worker = bench.queue()
 
@@ -254,17 +246,17 @@ def one_task_groups(client: DynamoDBClient, tasks: int = 48) -> Cost:
         return bench.measure(step, tasks, live)
 
 
-# A claim passes over the first; the second are more than it can.
+# A claim can pass over the first number of stale tasks, but not over the second.
 STALE: Final = (3_000, 20_000)
 CLAIM: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class BehindStale:
-    """What one claim reads.
+    """The cost of one claim behind stale tasks.
 
     Attributes:
-        stale: Stale tasks before the live ones.
+        stale: Stale tasks ahead of the live ones.
         found: Tasks that the claim found, of ten.
         read_units: Read units of the claim.
     """
@@ -275,13 +267,13 @@ class BehindStale:
 
 
 def behind_stale(client: DynamoDBClient, stale: int) -> BehindStale:
-    """Measure a claim of 10, newest first, where so many stale tasks are newer than ten live ones."""
+    """Measure a claim of 10, newest first, behind a number of stale tasks."""
     with new_bench(client) as bench:
         queue, now = bench.queue(), bench.clock.now
         bench.fill(CLAIM)
         (taken,) = queue.claim()  # reads the control record
         live = queue.get(queue.put(PAYLOAD).task_id) or taken.task
-        # Put in the same second, each a microsecond after the one before, and stale since.
+        # Put in the same second, each a microsecond after the last, and stale by now.
         newer = [
             replace(
                 live,
@@ -299,7 +291,7 @@ def behind_stale(client: DynamoDBClient, stale: int) -> BehindStale:
 
 
 def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
-    """Measure how tasks die and return, and a listing of one page."""
+    """Measure how tasks become dead letters and return, and a listing of one page."""
     queue = bench.queue()
     bench.fill(tasks)
     claims = queue.claim(limit=tasks)
@@ -322,51 +314,45 @@ def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
 LANGUAGES: Final = ("English", "French", "German", "Italian", "Spanish")
 UNITS_AN_ACTION: Final = 2
 UNIT_BYTES: Final = 1024
-# Cost of a strongly consistent read that finds nothing, which DynamoDB Local reports as 0.
-LEAST_MATCH_READ_UNITS: Final = 1.0
 
 
 @dataclass(eq=False)
-class MatchMeter:
-    """The cost of the calls of a client of a `MatchQueue`.
+class MatchMeter(Meter):
+    """The capacity that the calls of a client of a `MatchQueue` consumed.
 
     DynamoDB Local's figures for transactions are unreliable, so they are computed by the rule in DynamoDB's
     documentation: 2 units per action and started KB of the item. Every item here is smaller than 1 KB.
 
     Attributes:
-        write_units: Write request units.
-        read_units: Read request units.
-        calls: Calls by operation.
         actions: Number of transaction actions.
-        sent: The operation and arguments of every call.
+        sent: Operation and arguments of every call.
     """
 
-    write_units: float = 0.0
-    read_units: float = 0.0
-    calls: Counter[str] = field(default_factory=Counter)
     actions: int = 0
     sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
+    @override
     def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:
-        """Count a call, and have DynamoDB return what it consumes."""
+        """Count a call, and have DynamoDB report its consumption."""
         self.calls[model.name] += 1
         self.sent.append((model.name, params))
         for action in params.get("TransactItems", []):
             ((_, arguments),) = action.items()
             if size_bytes(arguments.get("Item", {})) > UNIT_BYTES:
-                msg = f"an item is larger than the {UNIT_BYTES} bytes that the figures assume"
+                msg = f"the figures assume items of at most {UNIT_BYTES} bytes; this one is larger"
                 raise AssertionError(msg)
             self.actions += 1
             self.write_units += UNITS_AN_ACTION
         return params | {"ReturnConsumedCapacity": "TOTAL"}
 
+    @override
     def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:
-        """Add the consumption of a call that is not a transaction."""
+        """Add the consumption of a call unless it is a transaction."""
         if model.name == "TransactWriteItems":
             return
         units = parsed.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0)
-        if model.name in ("GetItem", "Query"):
-            self.read_units += max(units, LEAST_MATCH_READ_UNITS)
+        if model.name in READS:  # all strongly consistent
+            self.read_units += max(units, LEAST_STRONG_READ_UNITS)
         else:
             self.write_units += units
 
@@ -393,32 +379,27 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
     queue = MatchQueue.dynamodb(f"agents-{uuid.uuid4().hex}", client)
     queue.create_table()
     meters: dict[str, MatchMeter] = {}
-    with match_metered(client) as meters["register"]:
-        queue.register("Ellen", {"language": set(LANGUAGES[:languages]), "gender": "F"})
-    with match_metered(client) as meters["enqueue"]:
-        queue.enqueue("Ellen")
-    with match_metered(client) as meters["match"]:
-        (match,) = queue.match({"language": "English", "gender": "F"})
-    with match_metered(client) as meters["extend"]:
-        match = queue.extend(match)
-    with match_metered(client) as meters["release"]:
-        queue.release(match)
-    with match_metered(client) as meters["match without a result, with recovery"]:
-        queue.match({"language": "English", "gender": "F"})
-    with match_metered(client) as meters["match without a result"]:
-        queue.match({"language": "English", "gender": "F"})
-    with match_metered(client) as meters["wait: joins the line"]:
-        queue.wait({"language": "English", "gender": "F"}, "caller")
-    with match_metered(client) as meters["wait: asks again in vain"]:
-        queue.wait({"language": "English", "gender": "F"}, "caller")
-    with match_metered(client) as meters["enqueue, matched to a waiting caller"]:
-        queue.enqueue("Ellen")
-    match = queue.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
-    with match_metered(client) as meters["release of a caller who used wait"]:
-        queue.release(match)
+    wanted = {"language": "English", "gender": "F"}
+
+    def step(name: str, action: Callable[[], T]) -> T:
+        with match_metered(client) as meters[name]:
+            return action()
+
+    known = {"language": set(LANGUAGES[:languages]), "gender": "F"}
+    step("register", lambda: queue.register("Ellen", known))
+    step("enqueue", lambda: queue.enqueue("Ellen"))
+    (match,) = step("match", lambda: queue.match(wanted))
+    extended = step("extend", lambda: queue.extend(match))
+    step("release", lambda: queue.release(extended))
+    step("match without a result, with recovery", lambda: queue.match(wanted))
+    step("match without a result", lambda: queue.match(wanted))
+    step("wait: joins the line", lambda: queue.wait(wanted, "caller"))
+    step("wait: asks again in vain", lambda: queue.wait(wanted, "caller"))
+    step("enqueue, matched to a waiting caller", lambda: queue.enqueue("Ellen"))
+    held = queue.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
+    step("release of a caller who used wait", lambda: queue.release(held))
     queue.enqueue("Ellen")
-    with match_metered(client) as meters["wait: takes a queued resource"]:
-        queue.wait({"language": "English", "gender": "F"}, "caller")
+    step("wait: takes a queued resource", lambda: queue.wait(wanted, "caller"))
     return meters
 
 
@@ -437,7 +418,7 @@ def matching(client: DynamoDBClient) -> list[dict[str, Any]]:
     ]
 
 
-# How often a task comes where each has a pass for itself: as in benchmarks.invocations.
+# Seconds between tasks that each wake a pass of their own, as in benchmarks.invocations.
 EVERY_SECONDS: Final = 4.0
 SLOTS: Final = 25
 
@@ -445,13 +426,13 @@ SLOTS: Final = 25
 def whole_life(
     client: DynamoDBClient, claim_size: int, rate_per_second: float = 100, tasks: int = 200
 ) -> Cost:
-    """Measure put, claim and, together, complete of tasks, the close of the worker and the sweep after it.
+    """Measure puts, claims and joint completions, the close of the worker and the sweep after it.
 
     Args:
         client: Client of DynamoDB Local.
         claim_size: Tasks of a claim.
-        rate_per_second: How fast the worker gets through them. What it does once in some seconds, such as its
-            look at the control record, is shared by the tasks of that time.
+        rate_per_second: Throughput of the worker. The tasks of a period share the cost of work that the
+            worker repeats once a period, such as reading the control record.
         tasks: Number of tasks.
     """
     with new_bench(client) as bench:
@@ -472,7 +453,7 @@ def whole_life(
 
 
 def whole_lives(client: DynamoDBClient) -> list[Cost]:
-    """Measure whole lives by the size of claims, by the rate, and without writes in batches."""
+    """Measure whole lives by size of claims, by throughput, and without batches of writes."""
     slow = whole_life(client, 10, rate_per_second=10)
     with patch.object(Batches, "serve", return_value=False):
         one_by_one = whole_life(client, 10)
@@ -485,10 +466,10 @@ def whole_lives(client: DynamoDBClient) -> list[Cost]:
 
 
 def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
-    """Measure tasks that come one every four seconds: each has a pass of the worker function for itself.
+    """Measure tasks that come one every four seconds, so that each has its own pass of the worker function.
 
-    It does what Trigger and ProcessTasks do, in their order: the question whether a pass is under way, the
-    pass slot, the claim, the looks until the pass is idle for long enough, and the one before it ends.
+    The steps are those of Trigger and ProcessTasks, in their order: check whether a pass is running, take the
+    pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.
     """
     idle_seconds = WorkerSettings.model_fields["idle_exit_seconds"].default
     poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
@@ -517,7 +498,7 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
 
 
 def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, tasks: int = 20) -> Cost:
-    """Measure tasks that go stale before a worker looks for work.
+    """Measure tasks that go stale before a worker claims.
 
     Args:
         client: Client of DynamoDB Local.
@@ -536,7 +517,7 @@ def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, task
 
 
 class _Worker:
-    """A worker whose steps are measured at claims of several tasks."""
+    """A worker whose steps are measured, claiming several tasks at a time."""
 
     def __init__(self, bench: Bench, tasks: int) -> None:
         self.bench = bench
@@ -569,7 +550,7 @@ class _Worker:
 
 
 def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
-    """Measure single steps, at claims of `tasks`."""
+    """Measure single steps, claiming `tasks` at a time."""
     with new_bench(client) as bench:
         worker = _Worker(bench, tasks)
         worker.queue.claim()  # reads the control record
@@ -586,7 +567,7 @@ def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
 
 
 def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
-    """Measure verbs of one task, and looks that find nothing."""
+    """Measure verbs of one task, and claims and sweeps that find nothing."""
     queue.put(PAYLOAD, task_id="a")
     costs = [
         bench.measure("put of a taken id", 1, lambda: queue.put(PAYLOAD, task_id="a")),
@@ -602,7 +583,7 @@ def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
 
 
 def _recovery(bench: Bench, worker: _Worker) -> Cost:
-    """Measure the sweep after a worker died."""
+    """Measure the sweep after the death of a worker."""
     bench.fill(worker.tasks)
     worker.claim()
     bench.clock.now += LEASE_SECONDS
@@ -616,7 +597,7 @@ def _recovery(bench: Bench, worker: _Worker) -> Cost:
 
 
 def puts_over(client: DynamoDBClient) -> list[Cost]:
-    """Measure puts of an id whose task is waiting, taken or over."""
+    """Measure puts of an id whose task is waiting, taken or finished."""
     with new_bench(client) as bench:
         queue = bench.queue()
 
@@ -637,7 +618,7 @@ def puts_over(client: DynamoDBClient) -> list[Cost]:
 
 
 def races(client: DynamoDBClient) -> list[Cost]:
-    """Measure claims of one task, and one that loses the newest task to another claimer."""
+    """Measure claims of one task, one of which loses the newest task to another claimer."""
     with new_bench(client) as bench:
         worker = bench.queue()
         bench.fill(1)
@@ -680,13 +661,9 @@ def all_costs(client: DynamoDBClient) -> list[Cost]:
 
 
 def main() -> None:
-    """Measure everything, write the figures and print the page."""
+    """Measure everything."""
     with DynamoDBLocal() as server:
         report = {"steps": [asdict(cost) for cost in all_costs(server.client())]}
         report["matching"] = matching(server.client())
         report["behind_stale"] = [asdict(behind_stale(server.client(), stale)) for stale in STALE]
-    figures.write("capacity", report, ["boto3"], {DYNAMODB_LOCAL_PACKAGE: DYNAMODB_LOCAL_VERSION})
-
-
-if __name__ == "__main__":
-    main()
+    figures.write("capacity", report)

@@ -1,13 +1,12 @@
-"""Processor time of each function's cold start, against the layer as an earlier commit built it.
+"""Processor time of commands, and of each function's cold start.
 
-A start is the import of the handler, and the clients that its first invocation needs. Both builds are for
-this interpreter, and no start writes bytecode, as on Lambda. Which package takes how much of the imports is
-what Python's own `-X importtime` says.
+A cold start is the import of the handler and of the clients that its first invocation needs. It is compared
+with the layer as an earlier commit built it. Both builds are for this interpreter, and no start writes
+bytecode, as on Lambda. `-X importtime` of Python attributes the time to packages.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -16,28 +15,27 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from local.deploy import PROJECT, build, runtime_folder
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from benchmarks import figures
+from benchmarks.figures import in_turns
 from freshq import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-# The most that a command may take, in processor seconds.
+# Limits of commands in processor seconds.
 LIMITS: Final = {"freshq --help": 0.35, "freshq put": 0.5, "freshq claim": 0.5, "freshq done": 0.5}
 
 
 def processor_seconds(arguments: list[str]) -> float:
-    """Return the processor time of a program, that of the system included."""
+    """Return the processor time of a program, including the system's."""
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as program:
         _, status, used = os.wait4(program.pid, 0)
         program.returncode = os.waitstatus_to_exitcode(status)
@@ -46,60 +44,40 @@ def processor_seconds(arguments: list[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def contenders(url: str) -> dict[str, Callable[[], list[str]]]:
-    """Return by name what makes the arguments of the next run; commands work on the queue of a URL."""
-    freshq = [sys.executable, "-m", "freshq.cli"]
+def contenders(queue: Queue, url: str) -> dict[str, Callable[[], float]]:
+    """Return the measurements of commands on a queue, and of the packages that they import."""
+    python, freshq = [sys.executable, "-c"], [sys.executable, "-m", "freshq.cli"]
 
-    def filled() -> list[str]:
-        with closing(Queue.sql(url)) as queue:
-            queue.put("work")
-        return [*freshq, "claim", "--queue", url]
+    def claim() -> float:
+        queue.put("work")
+        return processor_seconds([*freshq, "claim", "--queue", url])
 
-    def held() -> list[str]:
-        with closing(Queue.sql(url)) as queue:
-            queue.put("work")
-            (claim,) = queue.claim()
-        return [*freshq, "done", claim.task.task_id, "--token", claim.token, "--queue", url]
+    def done() -> float:
+        queue.put("work")
+        (held,) = queue.claim()
+        return processor_seconds([*freshq, "done", held.task.task_id, "--token", held.token, "--queue", url])
 
-    return {
-        "freshq --help": lambda: [*freshq, "--help"],
-        "freshq put": lambda: [*freshq, "put", "1", "--queue", url],
-        "freshq claim": filled,
-        "freshq done": held,
-        "import boto3": lambda: [sys.executable, "-c", "import boto3"],
-        "import sqlalchemy": lambda: [sys.executable, "-c", "import sqlalchemy"],
-        "import typer": lambda: [sys.executable, "-c", "import typer"],
-        "import nothing": lambda: [sys.executable, "-c", ""],
+    found: dict[str, Callable[[], float]] = {
+        "freshq --help": partial(processor_seconds, [*freshq, "--help"]),
+        "freshq put": partial(processor_seconds, [*freshq, "put", "1", "--queue", url]),
+        "freshq claim": claim,
+        "freshq done": done,
     }
+    for package in ("boto3", "sqlalchemy", "typer"):
+        found[f"import {package}"] = partial(processor_seconds, [*python, f"import {package}"])
+    return found
 
 
-def commands_seconds(url: str, rounds: int) -> dict[str, float]:
-    """Return the median processor time of each, in seconds, of runs in turns."""
-    each = contenders(url)
-    seconds: dict[str, list[float]] = {name: [] for name in each}
-    for _ in track(range(rounds + 1), "rounds", console=Console(stderr=True)):
-        for name, arguments in each.items():
-            seconds[name].append(processor_seconds(arguments()))
-    # The first round writes bytecode.
-    return {name: round(median(runs[1:]), 3) for name, runs in seconds.items()}
-
-
-def cli_main() -> None:
-    """Measure, print and write the figures; fail if a command takes longer than its limit."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    arguments = parser.parse_args()
+def commands(rounds: int = 11) -> None:
+    """Measure commands, and exit with an error if one exceeds its limit."""
     with tempfile.TemporaryDirectory(prefix="freshq-cli-") as folder:
         url = f"sqlite:///{Path(folder) / 'tasks.db'}"
         with closing(Queue.sql(url)) as queue:
             queue.create_table()
-        medians = commands_seconds(url, arguments.rounds)
-    table = Table("program", "processor seconds", "at most", title=f"medians of {arguments.rounds} runs")
-    for name, seconds in medians.items():
-        table.add_row(name, f"{seconds:.3f}", f"{LIMITS[name]:.2f}" if name in LIMITS else "")
-    Console().print(table)
-    report = {"rounds": arguments.rounds, "processor_seconds": medians, "at_most": LIMITS}
-    figures.write("cli", report, ("boto3", "sqlalchemy", "typer"))
+            found = in_turns(contenders(queue, url), rounds + 1)
+    # The first round writes bytecode.
+    medians = {name: round(median(seconds[1:]), 3) for name, seconds in found.items()}
+    figures.write("cli", {"rounds": rounds, "processor_seconds": medians, "at_most": LIMITS})
     if late := [name for name, seconds in LIMITS.items() if medians[name] > seconds]:
         sys.exit(f"over the limit: {', '.join(late)}")
 
@@ -141,48 +119,23 @@ imported = time.process_time()
 connect_at_init(getattr(app, sys.argv[2]))
 print(json.dumps([imported - began, time.process_time() - began]))
 """
-
-
-# Of a module itself, without those that it imports.
+# The time of a module itself, without the modules that it imports.
 IMPORT_LINE: Final = re.compile(r"^import time: +(\d+) \| +\d+ \| +([\w.]+)$", re.MULTILINE)
 STANDARD_LIBRARY: Final = "the standard library"
 LEAST_SHARE: Final = 0.01
 
 
 class Variant(NamedTuple):
-    """What is started.
+    """A build of the application, and the value of POWERTOOLS_TRACE_DISABLED."""
 
-    Attributes:
-        name: Heads the columns of the report.
-        application: Folder of the built application.
-        untraced: Value of POWERTOOLS_TRACE_DISABLED.
-    """
-
-    name: str
     application: Path
     untraced: str
-
-
-def start_seconds(variant: Variant, packages: Path, function: str) -> tuple[float, float]:
-    """Return the processor time of one import of the handler, and of the import and the clients."""
-    imported, connected = json.loads(started(variant, packages, function).stdout.splitlines()[-1])
-    return imported, connected
-
-
-def import_microseconds(variant: Variant, packages: Path, function: str) -> Counter[str]:
-    """Return the time that the imports of one start take, by package."""
-    report = started(variant, packages, function, "-X", "importtime").stderr
-    found: Counter[str] = Counter()
-    for microseconds, module in IMPORT_LINE.findall(report):
-        package = module.partition(".")[0]
-        found[STANDARD_LIBRARY if package in sys.stdlib_module_names else package] += int(microseconds)
-    return found
 
 
 def started(
     variant: Variant, packages: Path, function: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """Start a function once, with options of the interpreter."""
+    """Start a function once with options of the interpreter."""
     logical_id = "".join(part.title() for part in function.split("_")) + "Function"
     layer = variant.application / "FreshqLayer" / "python"
     # Lambda's order: the function, the layer, the runtime's own packages.
@@ -199,8 +152,24 @@ def started(
     )
 
 
+def start_seconds(variant: Variant, packages: Path, function: str) -> list[float]:
+    """Return the processor time of one import of the handler, and of the import and the clients."""
+    seconds: list[float] = json.loads(started(variant, packages, function).stdout.splitlines()[-1])
+    return seconds
+
+
+def import_microseconds(variant: Variant, packages: Path, function: str) -> Counter[str]:
+    """Return the time of the imports of one start by package."""
+    report = started(variant, packages, function, "-X", "importtime").stderr
+    found: Counter[str] = Counter()
+    for microseconds, module in IMPORT_LINE.findall(report):
+        package = module.partition(".")[0]
+        found[STANDARD_LIBRARY if package in sys.stdlib_module_names else package] += int(microseconds)
+    return found
+
+
 def build_commit(commit: str, folder: Path) -> Path:
-    """Return the application as a commit built it."""
+    """Return the application as a commit builds it."""
     source = folder / "source"
     source.mkdir()
     archive = subprocess.run(
@@ -209,79 +178,45 @@ def build_commit(commit: str, folder: Path) -> Path:
         capture_output=True,
         check=True,
     )
-    subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)  # noqa: S607 - from the PATH, as everywhere
+    subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)  # noqa: S607 - tar on PATH
     return build(folder / "build", source).parent
 
 
-def main() -> None:
-    """Time the builds, interleaved, today's also without tracing, and print and write the medians."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", default=BEFORE, help="the commit to compare with")
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
+def main(before: str = BEFORE, rounds: int = 15) -> None:
+    """Measure cold starts of the build of another commit and of today's, traced and untraced."""
     with tempfile.TemporaryDirectory(prefix="freshq-coldstart-") as temporary:
         folder = Path(temporary)
         (folder / "runtime").mkdir()
         packages = runtime_folder(folder / "runtime")
         now = build(PROJECT / "build" / "local").parent
-        before = Variant("before", build_commit(arguments.before, folder), "false")
-        variants = (before, Variant("now", now, "false"), Variant("untraced", now, "true"))
-        samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        variants = {
+            "before": Variant(build_commit(before, folder), "false"),
+            "now": Variant(now, "false"),
+            "untraced": Variant(now, "true"),
+        }
+        found = in_turns(
+            {
+                (function, name): partial(start_seconds, variant, packages, function)
+                for function, (name, variant) in product(FUNCTIONS, variants.items())
+            },
+            rounds,
+        )
         imports: Counter[str] = Counter()
-        for _round in track(range(arguments.rounds), "starting", transient=True):
-            for function, variant in product(FUNCTIONS, variants):
-                seconds = start_seconds(variant, packages, function)
-                samples.setdefault((variant.name, function), []).append(seconds)
-            for function in FUNCTIONS:
-                imports += import_microseconds(variants[1], packages, function)
-    Console(width=110).print(report(samples))
-    found = {
-        "rounds": arguments.rounds,
-        "before": arguments.before,
-        "processor_ms": medians(samples),
-        "shares_of_imports": shares(imports),
-    }
-    figures.write("coldstart", found, ("boto3",))
-
-
-def shares(imports: Counter[str]) -> dict[str, float]:
-    """Return the share of each package in the time of all imports, but for the smallest."""
-    total = imports.total()
-    each = {package: round(spent / total, 3) for package, spent in imports.most_common()}
-    return {package: share for package, share in each.items() if share >= LEAST_SHARE}
-
-
-def medians(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> dict[str, Any]:
-    """Return by function and variant the median processor time in ms: of the import, and with clients."""
-    return {
+        for _, function in product(range(rounds), FUNCTIONS):
+            imports += import_microseconds(variants["now"], packages, function)
+    medians = {
         function: {
-            variant: [round(1000 * median(sample[part] for sample in each), 1) for part in range(2)]
-            for (variant, of), each in samples.items()
-            if of == function
+            name: [round(1000 * median(part), 1) for part in zip(*found[function, name], strict=True)]
+            for name in variants
         }
         for function in FUNCTIONS
     }
+    report = {"rounds": rounds, "before": before, "processor_ms": medians}
+    figures.write("coldstart", report | {"shares_of_imports": shares(imports)})
 
 
-def report(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> Table:
-    """Return a table of medians, from the samples of each variant and function."""
-    table = Table(title="processor time of a cold start, ms; its ratio to that before")
-    table.add_column("function")
-    for first in ("import before", "with clients before"):
-        for heading in (first, "now", "ratio", "untraced", "ratio"):
-            table.add_column(heading, justify="right")
-    for function in FUNCTIONS:
-        cells = [function]
-        for part in range(2):
-            before, now, untraced = (
-                1000 * median(sample[part] for sample in samples[name, function])
-                for name in ("before", "now", "untraced")
-            )
-            cells.append(f"{before:.0f}")
-            cells += [text for each in (now, untraced) for text in (f"{each:.0f}", f"{each / before:.2f}")]
-        table.add_row(*cells)
-    return table
-
-
-if __name__ == "__main__":
-    main()
+def shares(imports: Mapping[str, int]) -> dict[str, float]:
+    """Return each package's share in the time of all imports, without the smallest."""
+    total = sum(imports.values())
+    each = {package: round(spent / total, 3) for package, spent in Counter(imports).most_common()}
+    return {package: share for package, share in each.items() if share >= LEAST_SHARE}

@@ -1,4 +1,4 @@
-"""The sections of docs/costs.md: units and calls, dollars, and what a rate of tasks needs."""
+"""Sections of docs/costs.md: units and calls, dollars, and the needs of a rate of tasks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 from samtranslator.yaml_helper import yaml_parse
 
 from benchmarks.figures import figures_of, read
-from benchmarks.render import Block, Prose, Sections, Table, across, columns
+from benchmarks.render import Block, Prose, Sections, Table, columns
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PRICES: Final = Path("benchmarks/prices.toml")
-# The window that template.yaml has by default; a test compares the two.
+# Default of template.yaml; a test compares the two.
 WINDOW_SECONDS: Final = 1
 MB_PER_GB: Final = 1024
 MILLION: Final = 1_000_000
 GB: Final = 1_000_000_000
 MONTH_SECONDS: Final = 30 * 24 * 3600
 SWEEP_SECONDS: Final = 60
-# Of the application's functions, those that a task causes; the producer is the reader's own.
+# Functions that a task invokes; the producer is the reader's own.
 FOR_TASKS: Final = ("Trigger", "ProcessTasks", "Archive")
-# A put, a claim and a completion, each an event of about 415 bytes; Firehose bills packs of 5 KB.
+# Put, claim and completion are events of about 415 bytes; Firehose bills records of 5 KB.
 EVENTS_PER_TASK: Final = 3
 EVENTS_PER_PACK: Final = 12
 PACK_BYTES: Final = 5_000
@@ -37,25 +37,25 @@ LOADS: Final = {
     "steady": "24 a second",
     "burst": "1,000 at once",
 }
-# How many messages SQS sends, receives and deletes in a request, and Lambda takes in one invocation: one
-# where they come alone, else the most, which is the best for SQS.
+# Messages in a request of SQS, and in an invocation: one if they come alone, otherwise the maximum, which
+# favours SQS.
 SQS_BATCH: Final = {"trickle": 1, "steady": 10, "burst": 10}
-# What the system that freshq descends from needs for a task: write units at best, and under backlog.
+# Write units that the JavaScript prototype needs for a task: at best, and under backlog.
 FORMER_WRITE_UNITS: Final = {"trickle": 8, "steady": 8, "burst": 22}
-# Steps of the part `capacity` that bills and aims are computed from.
+# Steps of the part `capacity` from which bills and aims are computed.
 LIFE: Final = "whole life, claims of 10"
 LIFE_SINGLE: Final = "whole life, claims of 1"
 ALONE: Final = "whole life of a task that comes alone, its pass included"
 SHED: Final = "shed by the queue's max age, put included"
 TEMPLATE: Final = Path("template.yaml")
-# Of the alarms' conditions, those that are true of a stack in an account that has the archive, and no more.
+# Conditions of the alarms of a stack in an account with an archive and no other option.
 USUAL: Final = frozenset({None, "InAccount", "HasArchive"})
 QUOTAS: Final = Path("benchmarks/quotas.toml")
 RATES_PER_SECOND: Final = (10, 1_000, 100_000)
-# A run of one second in each of a worker's slots: the reader's own figures take their place.
+# Readers replace these by their own figures.
 RUN_SECONDS: Final = 1.0
 SLOTS: Final = 25
-# An item is inserted into the index of claimable tasks, and deleted from it: docs/costs.md.
+# Every item enters the index of claimable tasks and leaves it.
 INDEX_UNITS_PER_TASK: Final = 2
 PARTITION_UNITS: Final = 1_000
 # Trigger and Archive read the stream.
@@ -78,7 +78,7 @@ def default(parameter: str) -> str:
 
 
 def alarm_metrics() -> int:
-    """Return how many metrics the usual alarms watch: CloudWatch bills an alarm by these."""
+    """Return the number of metrics that the usual alarms watch, by which CloudWatch bills alarms."""
     alarms = (
         resource["Properties"]
         for resource in template()["Resources"].values()
@@ -88,7 +88,7 @@ def alarm_metrics() -> int:
 
 
 def archive_buffer() -> tuple[int, int]:
-    """Return after how many seconds, and how many bytes, Firehose writes an object."""
+    """Return the seconds and the bytes after which Firehose writes an object."""
     properties = template()["Resources"]["ArchiveDelivery"]["Properties"]
     hints = properties["ExtendedS3DestinationConfiguration"]["BufferingHints"]
     return hints["IntervalInSeconds"], hints["SizeInMBs"] * 2**20
@@ -96,7 +96,7 @@ def archive_buffer() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a million tasks cost at one load, in US dollars, by service."""
+    """Cost of a million tasks at one load in US dollars, by service."""
 
     load: str
     dollars: Mapping[str, float]
@@ -120,8 +120,8 @@ def bill(
         counted: One entry of the results of `benchmarks.invocations`.
         read_units: Read units per task.
         prices: The price table.
-        buffer_seconds: After how long Firehose writes an object.
-        buffer_bytes: After how much.
+        buffer_seconds: Seconds after which Firehose writes an object.
+        buffer_bytes: Bytes after which it does.
     """
     tasks = counted["tasks"]
     rings = counted["invocations"]["ProcessTasks"] / tasks
@@ -143,12 +143,12 @@ def bill(
 
 
 def write_dollars(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> float:
-    """Return what the write units of a million tasks cost."""
+    """Return the cost of the write units of a million tasks."""
     return float(counted["write_units"] / counted["tasks"] * prices["dynamodb"]["write_units_million"])
 
 
 def lambda_dollars(counted: Mapping[str, Any], function: str, prices: Mapping[str, Any]) -> float:
-    """Return what one function costs for a million tasks."""
+    """Return the cost of one function for a million tasks."""
     invocations, seconds = (
         counted[kind][function] / counted["tasks"] for kind in ("invocations", "run_seconds")
     )
@@ -158,43 +158,30 @@ def lambda_dollars(counted: Mapping[str, Any], function: str, prices: Mapping[st
 
 
 def by_load(window_seconds: int = WINDOW_SECONDS) -> dict[str, Any]:
-    """Return the application's counts by load, with one batching window; by default the template's."""
+    """Return the application's counts by load with a batching window, by default the template's."""
     return {one["load"]: one for one in figures_of("invocations") if one["window_seconds"] == window_seconds}
 
 
 def per_task(counted: Mapping[str, Any], kind: str) -> float:
-    """Return the invocations, or the log bytes, that a task causes."""
+    """Return the invocations, or the log bytes, of a task."""
     return float(sum(counted[kind][name] for name in FOR_TASKS) / counted["tasks"])
 
 
 def second_dollars(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> float:
-    """Return what a million seconds of a function cost."""
+    """Return the cost of a million seconds of a function."""
     memory_gb = int(counted["parameters"]["MemorySize"]) / MB_PER_GB
     return float(prices["lambda"]["gb_seconds_million"] * memory_gb)
 
 
-def pass_seconds(alone: Bill, steady: Bill, counted: Mapping[str, Any], prices: Mapping[str, Any]) -> float:
-    """Return what a pass of its own costs a task, beside its waiting, in seconds of waiting.
-
-    Args:
-        alone: The bill where each task has a pass of its own.
-        steady: The bill where many share one.
-        counted: What was counted of the first.
-        prices: The price table.
-    """
-    idle_seconds = float(counted["parameters"]["IdleExitSeconds"])
-    return (alone.total - steady.total) / second_dollars(counted, prices) - idle_seconds
-
-
 def sqs_bill(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Bill:
-    """Return what SQS and Lambda cost for a million of the same tasks: computed, nothing was counted.
+    """Return the computed cost of SQS and Lambda for a million of the same tasks.
 
-    Each message is sent, received and deleted. While none is there, Lambda's connections still ask.
+    Each message is sent, received and deleted. Lambda also polls while the queue is empty.
     """
     load, sqs = counted["load"], prices["sqs"]
     batch = SQS_BATCH[load]
     seconds = float(counted["parameters"]["DemoTaskSeconds"])
-    # Beside one message in four seconds the connections find the queue empty nearly always.
+    # With one message in four seconds, nearly every poll finds the queue empty.
     empty = sqs["empty_receives_minute"] / 60 / counted["rate_per_second"] if batch == 1 else 0.0
     return Bill(
         load,
@@ -206,37 +193,14 @@ def sqs_bill(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Bill:
     )
 
 
-def month_tasks(rate_per_second: float) -> float:
-    """Return how many tasks a month has, of 30 days."""
-    return rate_per_second * MONTH_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a stack costs in a month without a task, in US dollars.
-
-    Attributes:
-        sweeps: The sweep's runs.
-        metrics: The metrics that it reported, by how many they are.
-        alarms: Its alarms.
-    """
-
-    sweeps: float
-    metrics: float
-    alarms: float
-
-    @property
-    def total(self) -> float:
-        """The sum."""
-        return self.sweeps + self.metrics + self.alarms
-
-
-def standing(counted: Iterable[Mapping[str, Any]], alarm_metrics: int, prices: Mapping[str, Any]) -> Standing:
-    """Return what a month costs in which nothing is put.
+def standing(
+    counted: Iterable[Mapping[str, Any]], alarm_metrics: int, prices: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return the cost of a month without a put, in US dollars: of the sweep, of metrics and of alarms.
 
     Args:
         counted: Entries of the results of `benchmarks.invocations`, among them one with a sweep.
-        alarm_metrics: Metrics that the alarms watch.
+        alarm_metrics: Number of metrics that the alarms watch.
         prices: The price table.
     """
     entries = [*counted]
@@ -246,33 +210,33 @@ def standing(counted: Iterable[Mapping[str, Any]], alarm_metrics: int, prices: M
     )
     each = prices["lambda"]["requests_million"] + run_seconds * second_dollars(entries[0], prices)
     each += log_bytes * MILLION / GB * prices["logs"]["gigabyte"]
-    return Standing(
-        sweeps=MONTH_SECONDS / SWEEP_SECONDS / MILLION * each,
-        metrics=reported(entries) * prices["metrics"]["metric_month"],
-        alarms=alarm_metrics * prices["metrics"]["alarm_month"],
-    )
+    return {
+        "sweeps": MONTH_SECONDS / SWEEP_SECONDS / MILLION * each,
+        "metrics": reported(entries) * prices["metrics"]["metric_month"],
+        "alarms": alarm_metrics * prices["metrics"]["alarm_month"],
+    }
 
 
 def reported(counted: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many metrics a stack reported at most."""
+    """Return the largest number of metrics that a stack reported."""
     return int(max(one["metrics"] for one in counted))
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What other benchmarks counted and timed.
+    """Results of other benchmarks.
 
     Attributes:
-        write_units: Of a whole life.
-        read_units: The same.
+        write_units: Write units of a whole life.
+        read_units: Read units of a whole life.
         others_dollars: Cost of a million tasks without Lambda.
         worker_second_dollars: Cost of a second of a worker.
-        reader_dollars: Cost of an invocation of Trigger and one of Archive.
-        event_bytes: Size of an archived event before it is compressed.
-        events: Events that the pipeline was timed with.
-        spark_seconds: How long it took.
-        spark_cores: On so many cores.
-        shards: Index shards that one queue can have.
+        reader_dollars: Cost of one invocation of Trigger and one of Archive.
+        event_bytes: Uncompressed size of an archived event.
+        events: Number of events in the pipeline's measurement.
+        spark_seconds: Duration of that measurement.
+        spark_cores: Cores of that measurement.
+        shards: Largest number of index shards of a queue.
     """
 
     write_units: float
@@ -288,12 +252,12 @@ class Constants:
 
     @property
     def core_seconds_per_event(self) -> float:
-        """Seconds of a core that the pipeline takes for an event."""
+        """Core seconds of the pipeline per event."""
         return self.spark_cores * self.spark_seconds / self.events
 
 
 def constants() -> Constants:
-    """Return what the files say now."""
+    """Return the constants in the files of results."""
     prices = tomllib.loads(PRICES.read_text("utf-8"))
     units = {step["step"]: step for step in figures_of("capacity")["steps"]}[LIFE]
     steady = by_load()["steady"]
@@ -318,15 +282,15 @@ def constants() -> Constants:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a rate of tasks needs.
+    """Needs of a rate of tasks.
 
     Attributes:
-        rate_per_second: Tasks a second, put, run and done.
+        rate_per_second: Tasks put and completed a second.
         read_units: Read units a second.
-        used: What is used of each quota, by its name in quotas.toml.
-        passes: Worker passes at a time.
-        partitions: Partitions of the table, and so shards of its stream, at least.
-        queues: Queues that the work must be split over.
+        used: Use of each quota, by its name in quotas.toml.
+        passes: Concurrent worker passes.
+        partitions: Least number of partitions of the table, and of shards of its stream.
+        queues: Queues over which the work must be split.
         spark_cores: Cores that run the pipeline over a day's events in an hour.
         dollars_day: Cost of a day.
     """
@@ -342,12 +306,12 @@ class Needs:
 
 
 def needs(rate_per_second: int, known: Constants) -> Needs:
-    """Return what a rate of tasks a second needs."""
+    """Return the needs of a rate of tasks a second."""
     write_units = rate_per_second * known.write_units
     partitions = ceil(write_units / PARTITION_UNITS)
     shards = ceil(rate_per_second * INDEX_UNITS_PER_TASK / PARTITION_UNITS)
     passes = ceil(rate_per_second * RUN_SECONDS / SLOTS)
-    # Every shard of the stream invokes Trigger once a window, and Archive about as often.
+    # Every shard of the stream invokes Trigger once a window; Archive about as often.
     rings_per_second = min(rate_per_second, partitions / WINDOW_SECONDS)
     events_per_second = rate_per_second * EVENTS_PER_TASK
     core_seconds = events_per_second * DAY_SECONDS * known.core_seconds_per_event
@@ -372,21 +336,18 @@ def needs(rate_per_second: int, known: Constants) -> Needs:
 
 
 def rough(figure: float) -> str:
-    """Return a figure with the two digits that count, as the constants have no more."""
+    """Return a figure with two significant digits, which is the precision of the constants."""
     rounded = round(figure, DIGITS - 1 - floor(log10(figure)))
     decimals = max(0, DIGITS - 1 - floor(log10(rounded)))
     return f"{rounded:,.{decimals}f}"
 
 
-# Two thirds are shed in `make demo`, which offers three times the capacity.
-SHED_PER_SUCCESS: Final = 2
-STATS_WAITING: Final = 2000
-# Tasks of a claim behind stale ones, as in the part `capacity`.
+# Tasks of a claim behind stale ones in the part `capacity`.
 CLAIM: Final = 10
-# The step of the part `capacity` that has the reads of each load. At 24 a second single claims are the
-# upper bound.
+# The step of the part `capacity` with the reads of each load. At 24 a second single claims are the upper
+# bound.
 READS: Final = {"trickle": ALONE, "steady": LIFE_SINGLE, "burst": LIFE}
-# The page names these defaults of the template; a test compares them.
+# Defaults of the template that the page names; a test compares them.
 DEFAULTS: Final = (
     "BatchingWindowSeconds",
     "IdleExitSeconds",
@@ -396,69 +357,69 @@ DEFAULTS: Final = (
 )
 # AWS Lambda Developer Guide, "Configure Lambda function memory".
 MB_OF_A_CORE: Final = 1769
-# The items that freshq keeps for itself, by the kind in their ids.
-ITEMS: Final = {
-    "tasks": "the tasks",
-    "pass": "pass slots",
-    "lease": "lease records",
-    "counts": "flow counts",
-    "record": "shared records",
-    "control": "the control record",
-    "line": "line records",
-}
+# Steps on the users' page; docs/contributing/measurements.md has all.
+SHOWN_STEPS: Final = (
+    LIFE,
+    LIFE_SINGLE,
+    ALONE,
+    SHED,
+    "put, 10 in one call of `put_many`",
+    "put of a taken id",
+    "put into a group that nothing waits in",
+    "claim of 10, lease record included",
+    "claim of 1",
+    "claim from an empty queue",
+    "complete, one by one",
+    "fail: the task, and its entry among the dead letters",
+    "release, one by one, and claim again",
+    "retry, one by one, wait, promote and claim again",
+    "extend",
+    "recover an orphan, 10 of one dead worker",
+    "get",
+    "touch",
+    "cancel",
+    "redrive of all dead letters",
+    "approximate stats, 2,000 tasks waiting",
+)
+UNITS: Final = {"write units": "{write_units:.2f}", "read units": "{read_units:.2f}", "calls": "{calls:.2f}"}
 
 
 def costs_page() -> Sections:
     """Return the sections of docs/costs.md."""
-    capacity, prices = figures_of("capacity"), tomllib.loads(PRICES.read_text("utf-8"))
-    groups = [each for each in figures_of("growth_dynamodb")["figures"] if each["situation"] == "groups"]
+    prices = tomllib.loads(PRICES.read_text("utf-8"))
     return (
-        capacity_sections(capacity, groups) | bill_sections(by_load(), by_load(0), prices) | scale_sections()
+        capacity_sections(figures_of("capacity"))
+        | bill_sections(by_load(), by_load(0), prices)
+        | scale_sections()
     )
 
 
-def capacity_sections(capacity: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> Sections:
+def capacity_sections(capacity: Mapping[str, Any]) -> Sections:
     """Return the sections about units and calls."""
     steps = {step["step"]: step for step in capacity["steps"]}
     some, most = capacity["behind_stale"]
-    units = "{write_units:.2f}", "{read_units:.2f}", "{calls:.2f}"
-    head = ("step, per task", "write units", "read units", "calls")
-    stale = f"""A claim passes over tasks stale by their own max age within its query: at most {MAX_PAGES}
-        pages for each line and shard, or about {most_passed_over():,} tasks. The next claim of the process
-        goes on from there. DynamoDB bills half a read unit for about {entries_per_half_unit(capacity)} of
-        them: a claim behind {some["stale"]:,} stale tasks costs {some["read_units"]:g} read units, and one
-        that reads all its pages {most["read_units"]:g}."""
-    calls: dict[str, dict[int, float]] = {}
-    writes = {(each["limit"], each["size"]): each["amounts"]["write units"] for each in groups}
-    for each in sorted(groups, key=lambda each: (each["limit"], each["size"])):
-        calls.setdefault(str(each["limit"]), {})[each["size"]] = each["amounts"]["calls"]
-    text = f"""Each group that a claim takes from adds about one query. Beside 10,000 groups each task is the
-        last of its group, so a claim also deletes the records of the groups that it empties:
-        {writes[max(writes)]:.0f} write units for ten tasks instead of
-        {writes[min(key for key in writes if key[0] == CLAIM)]:.0f}."""
-    stats = steps[f"approximate stats, {STATS_WAITING:,} tasks waiting"]["read_units"]
-    with_shed = steps[LIFE]["write_units"] + SHED_PER_SUCCESS * steps[SHED]["write_units"]
-    shares = f"""Approximate stats beside {STATS_WAITING:,} waiting tasks cost {stats:g} read units. If two
-        thirds of the tasks are shed, as in `make demo`, each success also pays for the puts of the shed
-        tasks: about {with_shed:.1f} write units."""
-    table = columns(capacity["steps"], dict(zip(head, ("{step}", *units), strict=True)))
-    by_groups = across("claim of", calls, ".1f", lambda size: f"{size:,} group{'s' * (size > 1)}")
-    return {
-        ("capacity", "steps"): [table],
-        ("capacity", "stale"): [Prose(stale)],
-        ("growth_dynamodb", "groups"): [by_groups, Prose(text)],
-        ("capacity", "shares"): [Prose(shares)],
-    }
+    stale = f"""A claim skips tasks past their own deadline within its query, at most {MAX_PAGES} pages for
+        each line and shard, or about {most_passed_over():,} tasks; the next claim of the process continues
+        there. DynamoDB bills half a read unit for about {entries_per_half_unit(capacity)} of them: a claim
+        behind {some["stale"]:,} stale tasks costs {some["read_units"]:g} read units, and one that reads all
+        its pages {most["read_units"]:g}."""
+    table = columns((steps[name] for name in SHOWN_STEPS), {"step, per task": "{step}"} | UNITS)
+    return {("capacity", "steps"): [table], ("capacity", "stale"): [Prose(stale)]}
+
+
+def all_steps() -> Table:
+    """Return every step, for the contributors' page."""
+    return columns(figures_of("capacity")["steps"], {"step, per task": "{step}"} | UNITS)
 
 
 def entries_per_half_unit(capacity: Mapping[str, Any]) -> int:
-    """Return how many entries of the status index a query reads for half a read unit."""
+    """Return the number of entries of the status index that a query reads for half a read unit."""
     some = capacity["behind_stale"][0]
     return round(float(some["stale"]) / (2 * float(some["read_units"])))
 
 
 def most_passed_over() -> int:
-    """Return how many stale tasks a claim of ten passes over at most: all on its pages, in thousands."""
+    """Return the largest number of stale tasks that a claim of ten can skip, in thousands."""
     pages = (*LARGER_PAGES_KEYS, *[LARGER_PAGES_KEYS[-1]] * MAX_PAGES)[: MAX_PAGES - 1]
     return int(round(CLAIM + LOOKAHEAD_KEYS + sum(pages), -3))
 
@@ -480,12 +441,19 @@ def bill_sections(
     of_loads = [bill(counted[load], reads[READS[load]], prices, *archive_buffer()) for load in LOADS]
     return {
         ("invocations", "setting"): [Prose(_SETTING.format(as_of=prices["as_of"], **_setting(counted)))],
-        ("invocations", "dollars"): [_dollars(of_loads, counted)],
-        ("invocations", "alone"): [Prose(_ALONE.format(**_alone(of_loads, counted, prices)))],
+        ("invocations", "dollars"): [_dollars(of_loads)],
+        ("invocations", "alone"): [_alone(counted, prices)],
         ("invocations", "window"): [_windows(counted, at_once)],
         ("invocations", "beside others"): [_beside(of_loads, counted, prices)],
         ("invocations", "standing still"): [_standing([*counted.values()], prices)],
     }
+
+
+_SETTING: Final = """Prices are those of {as_of} without free tiers. Tasks are under 1 KB and run for
+{task_ms:g} ms. Memory of {MemorySize} MB, a batching window of {BatchingWindowSeconds} s, an idle wait of
+{IdleExitSeconds} s before a worker exits, and logging one task in {sampled} are the template's defaults;
+`Concurrency` of {Concurrency} and the archive are not. Runs were timed on this machine. On Lambda that memory
+has {cores:.2f} of a core, so the processor's part of Lambda's column may be three times as high."""
 
 
 def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,45 +470,25 @@ def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dollars(of_loads: Sequence[Bill], counted: Mapping[str, Any]) -> Table:
-    head = [
-        "load",
-        *of_loads[0].dollars,
-        "**all**",
-        "invocations per 1,000 tasks",
-        "wait from put to claim, p50",
-    ]
+def _dollars(of_loads: Sequence[Bill]) -> Table:
     rows = [
-        [
-            LOADS[one.load],
-            *(f"{figure:.2f}" for figure in one.dollars.values()),
-            f"**{one.total:.2f}**",
-            f"{1000 * per_task(counted[one.load], 'invocations'):,.0f}",
-            f"{counted[one.load]['wait_p50_seconds']:.1f} s",
-        ]
+        [LOADS[one.load], *(f"{figure:.2f}" for figure in one.dollars.values()), f"**{one.total:.2f}**"]
         for one in of_loads
     ]
-    return Table(head, rows)
+    return Table(["load", *of_loads[0].dollars, "**all**"], rows)
 
 
-def _alone(of_loads: Sequence[Bill], counted: Mapping[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
-    alone, steady = counted["trickle"], counted["steady"]
+def _alone(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Prose:
+    alone = counted["trickle"]
     idle_seconds = float(alone["parameters"]["IdleExitSeconds"])
-    month, often = (month_tasks(each["rate_per_second"]) for each in (alone, steady))
-    still = standing(counted.values(), alarm_metrics(), prices).total
-    units = {kind: units / alone["tasks"] for kind, units in alone["write_units_of"].items()}
-    return {
-        "idle": idle_seconds,
-        "waiting": idle_seconds * second_dollars(alone, prices),
-        "writes": write_dollars(alone, prices) - write_dollars(steady, prices),
-        "worth": pass_seconds(of_loads[0], of_loads[1], alone, prices),
-        "units": alone["write_units"] / alone["tasks"],
-        "parts": ", ".join(f"{ITEMS[kind]} {each:.2f}" for kind, each in units.items()),
-        "month": round(month, -4),
-        "still": still,
-        "on_top": still / month * MILLION,
-        "on_top_often": still / often * MILLION,
-    }
+    writes = write_dollars(alone, prices) - write_dollars(counted["steady"], prices)
+    return Prose(
+        f"""A task that comes alone wakes its own worker. Waiting {idle_seconds:g} s for another task before
+        the worker exits (`IdleExitSeconds`) costs {idle_seconds * second_dollars(alone, prices):.2f} dollars
+        of the bill; the worker's own records cost {writes:.2f}: {alone["write_units"] / alone["tasks"]:.2f}
+        write units a task, of which the task itself takes
+        {alone["write_units_of"]["tasks"] / alone["tasks"]:.2f}."""
+    )
 
 
 def _windows(*counts: Mapping[str, Any]) -> Table:
@@ -550,34 +498,36 @@ def _windows(*counts: Mapping[str, Any]) -> Table:
             "load": lambda one: LOADS[one["load"]],
             "window": "{window_seconds} s",
             "invocations per 1,000 tasks": lambda one: f"{1000 * per_task(one, 'invocations'):,.0f}",
+            "bytes logged a task": lambda one: f"{per_task(one, 'log_bytes'):,.0f}",
             "wait from put to claim, p50": "{wait_p50_seconds:.2f} s",
         },
     )
 
 
 def _beside(of_loads: Sequence[Bill], counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Table:
-    rows = []
-    for one in of_loads:
-        load, ours = LOADS[one.load], [one.dollars[name] for name in ("DynamoDB", "Lambda", "SNS")]
-        sqs = sqs_bill(counted[one.load], prices)
-        former = FORMER_WRITE_UNITS[one.load] * prices["dynamodb"]["write_units_million"]
-        rows += [
-            [f"{load}: freshq", *(f"{each:.2f}" for each in ours), f"**{sum(ours):.2f}**"],
-            [f"{load}: SQS", *(f"{each:.2f}" for each in sqs.dollars.values()), "", f"**{sqs.total:.2f}**"],
-            [f"{load}: the JavaScript prototype", f"{former:.2f}", "", "", ""],
-        ]
-    return Table(["load and queue", "requests or units", "Lambda", "SNS", "**together**"], rows)
+    return columns(
+        of_loads,
+        {
+            "load": lambda one: LOADS[one.load],
+            "freshq": lambda one: f"{sum(one.dollars[name] for name in ('DynamoDB', 'Lambda', 'SNS')):.2f}",
+            "SQS and Lambda": lambda one: f"{sqs_bill(counted[one.load], prices).total:.2f}",
+            "the JavaScript prototype, write units alone": lambda one: (
+                f"{FORMER_WRITE_UNITS[one.load] * prices['dynamodb']['write_units_million']:.2f}"
+            ),
+        },
+    )
 
 
 def _standing(entries: Sequence[Mapping[str, Any]], prices: Mapping[str, Any]) -> Prose:
     watched = alarm_metrics()
     still = standing(entries, watched, prices)
     return Prose(
-        f"""Without a task, a stack costs {still.total:.2f} dollars a month, nearly all of it for being
-        watched: {reported(entries)} metrics at {prices["metrics"]["metric_month"]:.2f} each, in
-        proportion to the hours in which they are reported, {watched} metrics of alarms at
-        {prices["metrics"]["alarm_month"]:.2f} each, and {MONTH_SECONDS // SWEEP_SECONDS:,} runs
-        of the sweep for {still.sweeps:.2f} together."""
+        f"""Without a task, a stack costs {sum(still.values()):.2f} dollars a month, nearly all of it for
+        monitoring: {reported(entries)} metrics at {prices["metrics"]["metric_month"]:.2f} each (in proportion
+            to the
+        hours in which they are reported), {watched} metrics of alarms at
+        {prices["metrics"]["alarm_month"]:.2f} each, and {still["sweeps"]:.2f} for
+        {MONTH_SECONDS // SWEEP_SECONDS:,} runs of the sweep."""
     )
 
 
@@ -593,10 +543,10 @@ def scale_sections() -> Sections:
 
 def _assumed(known: Constants) -> Prose:
     return Prose(
-        f"""Runs take {RUN_SECONDS:g} s here, and a worker has {SLOTS} slots; with other runs the
-        number of passes and their cost change in proportion. The pipeline took {known.spark_seconds:.0f} s
-        for {known.events:,} events on {known.spark_cores} cores, started cold; the table assumes that more
-        cores share the work evenly. Nobody has run {RATES_PER_SECOND[-1]:,} tasks a second."""
+        f"""Runs take {RUN_SECONDS:g} s and a worker has {SLOTS} slots; passes and their cost change in
+        proportion. The pipeline took {known.spark_seconds:.0f} s for {known.events:,} events on
+        {known.spark_cores} cores, started cold; the table assumes that more cores share the work evenly.
+        Nobody has run {RATES_PER_SECOND[-1]:,} tasks a second."""
     )
 
 
@@ -616,39 +566,19 @@ def _needs(needs: Sequence[Needs]) -> Table:
 def _quotas(needs: Sequence[Needs], quotas: Mapping[str, Any]) -> list[Block]:
     most = needs[-1]
     binds_at = {name: quotas[name]["limit"] / most.used[name] * most.rate_per_second for name in quotas}
-    rows = [
-        [quota["what"], f"{quota['limit']:,}", *(_against(one.used[name], quota["limit"]) for one in needs)]
-        for name, quota in quotas.items()
-    ]
-    head = ["tasks a second", "default quota", *(f"{one.rate_per_second:,}" for one in needs)]
-    remedies = "\n".join(
-        f"- From about {rough(binds_at[name])} tasks a second, {quotas[name]['what']}: "
-        f"{quotas[name]['remedy']}. ({quotas[name]['source']}.)"
-        for name in sorted(quotas, key=binds_at.__getitem__)
+    table = columns(
+        ((quotas[name], name) for name in sorted(quotas, key=binds_at.__getitem__)),
+        {
+            "quota": "{0[0][what]}",
+            "remedy": "{0[0][remedy]}",
+            "source": "{0[0][source]}",
+            "default": "{0[0][limit]:,}",
+            "binds from, tasks a second": lambda row: rough(binds_at[row[1]]),
+        },
+        texts=3,
     )
     passes, slots = (int(default(name)) for name in ("WorkerPasses", "Concurrency"))
     defaults = f"""Below {rough(min(binds_at.values()))} tasks a second no quota binds. But a stack with its
-        defaults (`WorkerPasses` {passes}, `Concurrency` {slots}) runs {passes * slots} tasks at a time:
-        raise them to match your downstream."""
-    return [Table(head, rows), Prose(remedies), Prose(defaults)]
-
-
-def _against(used: float, limit: float) -> str:
-    """Return the use of a quota, bold if it is more than the quota."""
-    shown = f"{used:,.0f}" if used >= 1 else f"{used:.2f}"
-    return f"**{shown}**" if used > limit else shown
-
-
-_SETTING: Final = """Prices are those of {as_of} in `benchmarks/prices.toml`, without free tiers. Tasks are
-under 1 KB and run for {task_ms:g} ms. Memory of {MemorySize} MB, a batching window of
-{BatchingWindowSeconds} s, a wait of {IdleExitSeconds} s before a worker ends, and log lines of one task in
-{sampled} are the template's defaults; `Concurrency` of {Concurrency} and the archive are not. Runs were
-timed on this machine. On Lambda that memory has {cores:.2f} of a core, so the processor's part of Lambda's
-column may be three times as much."""
-_ALONE: Final = """A task that comes alone wakes a worker for itself, whose pass waits {idle:g} s for another
-task before it ends (`IdleExitSeconds`): {waiting:.2f} dollars of the bill. Its pass slot and its lease
-record take another {writes:.2f} of write units: each task took {units:.2f} units ({parts}). Without the wait
-more tasks would need a pass of their own, each of which costs as much as {worth:.1f} s of waiting. One task
-every four seconds makes {month:,.0f} tasks a month. The stack's own {still:.2f} dollars a month
-([below](#a-month-without-tasks)) add {on_top:.2f} dollars a million at that rate, and {on_top_often:.2f} at
-24 a second."""
+        defaults (`WorkerPasses` {passes}, `Concurrency` {slots}) runs {passes * slots} tasks at a time: raise
+        them to match your downstream."""
+    return [table, Prose(defaults)]

@@ -1,8 +1,9 @@
-"""The parts of `make bench`, and the files in benchmarks/results: figures with machine, day and commit."""
+"""The parts of `make bench`, the order in which contenders run, and the files in benchmarks/results."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -12,180 +13,211 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION
+from rich.console import Console
+from rich.progress import track
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+THROUGHPUT: Final = "contributing/throughput.md"
 MEASUREMENTS: Final = "contributing/measurements.md"
+PIPELINE: Final = "contributing/pipeline.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: a module of this package that measures, and writes benchmarks/results.
+    """One part: a function of this package that measures and writes files in benchmarks/results.
 
     Attributes:
-        module: Its name, and after a colon the function if that is not `main`.
-        what: What it finds, in one line.
+        function: Its module, and after a colon its name unless that is `main`. Its parameters are the
+            options.
+        what: What it measures, in one line.
         files: The results that it writes, without folder and suffix.
-        minutes: How long it takes, roughly.
-        counts: Whether what it finds is counted, and so does not depend on the machine.
-        is_default: Whether it runs if no part is named.
-        has_peers: Whether it takes an interpreter that has other queues.
-        page: The page that shows its figures, in docs.
+        minutes: Rough duration.
+        page: The page in docs that shows its figures.
+        is_default: Whether it runs when no part is named.
+        has_peers: Whether it takes an interpreter in which other queues are installed.
     """
 
-    module: str
+    function: str
     what: str
     files: tuple[str, ...]
     minutes: int
     page: str
-    counts: bool = False
     is_default: bool = False
     has_peers: bool = False
 
 
 PARTS: Final = {
     "capacity": Part(
-        "capacity", "units and calls of each step of a task, on DynamoDB Local", ("capacity",), 1,
-        "costs.md", counts=True, is_default=True,
+        "capacity", "units and calls of each step of a task, on DynamoDB Local",
+        ("capacity",), 1, "costs.md", is_default=True,
     ),
     "invocations": Part(
-        "invocations", "invocations, run times and log bytes of the application, emulated", ("invocations",),
-        8, "costs.md", counts=True,
+        "invocations", "invocations, run times and log bytes of the emulated application",
+        ("invocations",), 8, "costs.md",
     ),
     "growth": Part(
         "growth", "how the cost of a claim grows with the queue, on each store but MariaDB",
         ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb"), 40,
-        "contributing/growth.md", counts=True,
+        "contributing/growth.md",
     ),
     "overload": Part(
-        "overload", "goodput by load and order, simulated and of the emulated application", ("overload",), 15,
-        "overload.md",
+        "overload", "goodput by load and order, simulated and of the emulated application",
+        ("overload",), 15, "overload.md",
     ),
     "passed-over": Part(
-        "growth:passed_over_main", "how far claims depart from the order, several claimers at once",
-        ("passed_over",), 1,
-        "benchmarks.md", is_default=True,
+        "growth:passed_over", "how far the claims of several claimers depart from the order",
+        ("passed_over",), 1, "benchmarks.md", is_default=True,
     ),
     "worker": Part(
-        "worker", "what a Worker gets through on SQL, beside other queues", ("worker", "worker_two"),
-        20, "contributing/throughput.md",
-        has_peers=True,
+        "worker", "throughput of a Worker on SQL, beside other queues",
+        ("worker", "worker_two"), 20, THROUGHPUT, has_peers=True,
     ),
     "floor": Part(
         "floor", "processor time of each verb on SQL, beside the same statements by the bare driver",
         ("floor",), 1, "contributing/floor.md",
     ),
     "lone": Part(
-        "worker:lone_main", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1,
-        "contributing/throughput.md",
+        "worker:lone", "latency of a single task on an idle Worker, on SQL", ("lone",), 1, THROUGHPUT
     ),
     "distance": Part(
-        "distance", "a Worker on DynamoDB Local whose answers come late", ("distance",), 5,
-        "contributing/throughput.md",
+        "distance", "throughput of a Worker on DynamoDB Local behind a delay", ("distance",), 5, THROUGHPUT
     ),
     "history": Part(
-        "history", "what the history of a SQL queue costs, in turns with none", ("history",), 3, MEASUREMENTS
+        "overheads:history", "cost of the history of a SQL queue, in turns with none",
+        ("history",), 3, MEASUREMENTS,
     ),
     "telemetry": Part(
-        "telemetry", "what OpenTelemetry costs for each task, in turns with none", ("telemetry",), 2,
-        MEASUREMENTS,
+        "overheads:telemetry", "cost of OpenTelemetry, in turns with none", ("telemetry",), 2, MEASUREMENTS
     ),
-    "sql": Part(
-        "sql", "claims and puts by hand on SQL, beside other queues and pgbench", ("sql",), 15, MEASUREMENTS,
-        has_peers=True,
-    ),
-    "sql-lasting": Part(
-        "sql:lasting_main", "minutes of claims by hand on PostgreSQL, beside a million finished rows",
-        ("sql_lasting",), 7, MEASUREMENTS,
-    ),
-    "sql-dead-index": Part(
-        "sql:dead_index_main", "what the index of dead letters costs other tasks, on MariaDB",
-        ("sql_dead_index",), 2, MEASUREMENTS,
-    ),
+    "sql": Part("sql", "claims and puts by hand on SQL", ("sql",), 10, MEASUREMENTS),
     "asyncio": Part(
-        "coroutines", "puts and sleeping handlers of one event loop, beside other queues", ("asyncio",), 4,
-        MEASUREMENTS,
+        "coroutines", "puts and sleeping handlers of one event loop, beside other queues",
+        ("asyncio",), 4, MEASUREMENTS,
     ),
     "simulator": Part(
-        "overload:simulator_main", "simulated tasks a second, by policy", ("simulator",), 1,
-        MEASUREMENTS, is_default=True,
+        "overload:simulator", "simulated tasks a second, by policy", ("simulator",), 1, MEASUREMENTS,
+        is_default=True,
     ),
     "cli": Part(
-        "coldstart:cli_main", "processor time of commands, against their limits",
-        ("cli",), 1, MEASUREMENTS, is_default=True
+        "coldstart:commands", "processor time of commands, against their limits", ("cli",), 1, MEASUREMENTS,
+        is_default=True,
     ),
     "coldstart": Part(
-        "coldstart", "processor time of the functions' cold starts, traced or not", ("coldstart",),
-        3, "contributing/cold-starts.md",
+        "coldstart", "processor time of the functions' cold starts, traced and untraced",
+        ("coldstart",), 3, "contributing/cold-starts.md",
     ),
     "pipeline": Part(
-        "pipeline", "the pipeline on 2 million events, beside DuckDB and Polars", ("pipeline",), 10,
-        "contributing/pipeline.md",
+        "pipeline", "the pipeline on 2 million events, beside DuckDB", ("pipeline",), 10, PIPELINE
     ),
     "pipeline-large": Part(
-        "pipeline:large_main", "the pipeline on 20 million events, beside DuckDB", ("pipeline_large",), 20,
-        "contributing/pipeline.md",
+        "pipeline:large", "the pipeline on 20 million events, beside DuckDB",
+        ("pipeline_large",), 20, PIPELINE,
     ),
     "pipeline-nights": Part(
-        "pipeline:nights_main", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 15,
-        "contributing/pipeline.md",
+        "pipeline:nights", "a nightly run of the pipeline, beside a run over 62 days",
+        ("pipeline_nights",), 15, PIPELINE,
     ),
     "pipeline-small": Part(
-        "pipeline:small_main", "the pipeline on 1,000 events beside a bare PySpark script",
-        ("pipeline_small",), 5, "contributing/pipeline.md",
+        "pipeline:small", "the pipeline on 1,000 events, beside a bare PySpark script",
+        ("pipeline_small",), 5, PIPELINE,
     ),
 }  # fmt: skip
 
+# Of typical size: an item stays well below the 1 KB of one write unit.
+PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 
+LONGEST_SECONDS: Final = 300
+CONTEXT: Final = multiprocessing.get_context("spawn")
+K = TypeVar("K")
 T = TypeVar("T")
 
 
 def rotated(contenders: Sequence[T], number: int) -> list[T]:
-    """Return the contenders in the order of a round: each round begins with another one.
+    """Return the contenders in the order of a round.
 
-    What runs first finds a colder machine; so each has each place as often as the others.
+    Each round starts with the next contender, because the first of a round finds a colder machine.
 
     Args:
-        contenders: All, in any order.
+        contenders: All contenders.
         number: Number of the round, from 0.
     """
     first = number % len(contenders)
     return [*contenders[first:], *contenders[:first]]
 
 
-RESULTS: Final = Path("benchmarks/results")
-GIB: Final = 2**30
-# Of the last minute, before this process did anything: what else the machine does.
-LOAD_BEFORE: Final = os.getloadavg()[0]
-# What a part writes itself does not change the code that it measured.
-WRITTEN: Final = (":!benchmarks/results", ":!docs")
+def in_turns(contenders: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
+    """Run every contender once a round; return the results of each, by round."""
+    found: dict[K, list[T]] = {name: [] for name in contenders}
+    for number in track(range(rounds), "rounds", console=Console(stderr=True)):
+        for name in rotated([*contenders], number):
+            found[name].append(contenders[name]())
+    return found
 
 
-def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the shape of this machine, never its name.
+def in_processes(job: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Run a job in one process for each tuple of arguments; return the results.
 
     Args:
-        packages: Installed packages whose versions matter to the figures.
-        programs: Versions of other programs, by their names.
+        job: Called with a function that waits until all processes have called it, and the arguments.
+        arguments: Arguments of each process.
+
+    Raises:
+        queue.Empty: If a process exited without a result.
     """
+    barrier, results = CONTEXT.Barrier(len(arguments)), CONTEXT.Queue()
+    processes = [CONTEXT.Process(target=_child, args=(job, barrier, results, each)) for each in arguments]
+    for process in processes:
+        process.start()
+    found: list[T] = [results.get(timeout=LONGEST_SECONDS) for _ in processes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def _child(job: Any, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> None:
+    results.put(job(lambda: barrier.wait(LONGEST_SECONDS), *arguments))
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of a comma-separated option."""
+    return [int(part) for part in text.split(",")]
+
+
+RESULTS: Final = Path("benchmarks/results")
+GIB: Final = 2**30
+# Average of the last minute before this process did anything: the load of other programs.
+LOAD_BEFORE: Final = os.getloadavg()[0]
+# Writing results and pages does not change the measured code.
+WRITTEN: Final = (":!benchmarks/results", ":!docs")
+PACKAGES: Final = (
+    "boto3", "duckdb", "ministack", "opentelemetry-sdk", "psycopg", "pymysql", "pyspark", "sqlalchemy",
+)  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """Return the shape of this machine, without its name, and the versions of packages."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    versions = {name: version(name) for name in packages} | dict(programs or {})
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(memory_bytes / GIB),
         "system": f"{platform.system()} on {platform.machine()}",
         "python": platform.python_version(),
         "load_before": round(LOAD_BEFORE, 1),
-        # Of the last 15 minutes, this part's own work included.
+        # Average of the last 15 minutes, including the part's own work.
         "load": round(os.getloadavg()[2], 1),
-    } | ({"versions": versions} if versions else {})
+        "versions": {name: version(name) for name in PACKAGES}
+        | {DYNAMODB_LOCAL_PACKAGE: DYNAMODB_LOCAL_VERSION},
+    }
 
 
 def commit(folder: Path = Path()) -> str:
-    """Return the commit of the code in a folder, with "+" if it was changed since.
+    """Return the commit of the code in a folder, with "+" if the code has changed since.
 
     Raises:
-        subprocess.CalledProcessError: If the folder is in no git repository.
+        subprocess.CalledProcessError: If the folder is not in a git repository.
     """
 
     def git(*arguments: str) -> str:
@@ -197,44 +229,33 @@ def commit(folder: Path = Path()) -> str:
 
 
 def today() -> str:
-    """Return the date in UTC, as YYYY-MM-DD."""
+    """Return the date in UTC as YYYY-MM-DD."""
     return datetime.now(UTC).date().isoformat()
 
 
-def write(
-    name: str,
-    figures: Any,
-    packages: Sequence[str] = (),
-    programs: Mapping[str, str] | None = None,
-) -> Path:
-    """Write the figures of a part, with the date, the commit and the machine; return the file."""
-    whole = {
-        "date": today(),
-        "commit": commit(),
-        "machine": machine(packages, programs),
-        "figures": figures,
-    }
+def write(name: str, figures: Any) -> None:
+    """Write the figures of a part with the date, the commit and the machine."""
+    whole = {"date": today(), "commit": commit(), "machine": machine(), "figures": figures}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    file = RESULTS / f"{name}.json"
-    file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return file
+    text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the file of a part: its date, commit, machine and figures. Older files have no commit.
+    """Return a file of results: date, commit, machine and figures. Older files have no commit.
 
     Raises:
-        FileNotFoundError: If the part was never measured.
+        FileNotFoundError: If the part has not been measured.
     """
     whole: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return whole
 
 
 def is_measured(name: str) -> bool:
-    """Return whether there is a file of a part."""
+    """Return whether a file of results exists."""
     return (RESULTS / f"{name}.json").exists()
 
 
 def figures_of(name: str) -> Any:
-    """Return only the figures of a part."""
+    """Return the figures of a file of results."""
     return read(name)["figures"]

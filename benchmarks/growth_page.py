@@ -1,4 +1,4 @@
-"""The sections of docs/contributing/growth.md."""
+"""Sections of docs/contributing/growth.md."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.costs_page import most_passed_over
 from benchmarks.figures import figures_of
-from benchmarks.render import Block, Code, Heading, Prose, Sections, Table, columns
+from benchmarks.render import Prose, Sections, Table, bold, columns
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-MAX_STATEMENT_CHARS: Final = 76
 STORES: Final = {
     "memory": "memory",
     "sqlite": "SQLite",
     "postgresql": "PostgreSQL",
     "dynamodb": "DynamoDB Local",
 }
-SITUATIONS: Final = {
-    "waiting": "Tasks that wait",
-    "beside stale, LIFO": "Stale tasks, newest first",
-    "beside stale, FIFO": "Stale tasks, oldest first",
-    "beside finished": "Finished tasks",
-    "groups": "Groups",
-}
+SITUATIONS: Final = ("waiting", "beside stale, LIFO", "beside stale, FIFO", "beside finished", "groups")
 GROUPS: Final = "groups"
 AIM: Final = 1.2
 AIM_OF_GROUPS: Final = 2.0
@@ -41,8 +34,8 @@ def growth_sections(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> S
     """Return the sections.
 
     Args:
-        report: By store, the figures of the part `growth`.
-        capacity: The figures of the part `capacity`.
+        report: Figures of the part `growth` by store.
+        capacity: Figures of the part `capacity`.
     """
     figures = [figure for store in STORES for figure in report.get(store, {}).get("figures", ())]
     of_equal = ratios_of_equal_work(figures)
@@ -52,26 +45,27 @@ def growth_sections(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> S
         if found:
             sections["growth_dynamodb", situation.replace(",", "")] = [_table(found)]
     bound = f"""On DynamoDB a claim reads up to {MAX_PAGES} pages, the largest with {LARGER_PAGES_KEYS[-1]:,}
-        keys: at most {capacity["behind_stale"][-1]["read_units"]:g} read units ([Costs](../costs.md)). The
-        first claims of a process beside 30,000 stale tasks pass over up to {most_passed_over():,} each and
-        come up short; later ones go on from there, and soon cost the same as beside 1,000 tasks."""
+        keys: at most {capacity["behind_stale"][-1]["read_units"]:g} read units ([Costs](../costs.md)). Beside
+        30,000 stale tasks, the first claims of a process skip up to {most_passed_over():,} each and come up
+        short; later claims continue there and soon cost the same as beside 1,000 tasks."""
     sections["capacity", "bound"] = [Prose(bound)]
     if shards := report.get("dynamodb", {}).get("shards"):
         sections["growth_dynamodb", "shards"] = [_shards(shards)]
-    return sections | {("growth_sqlite", "plans"): [*_plans(figures)]}
+    return sections
 
 
 def _aim(of_equal: Sequence[float]) -> Prose:
     return Prose(
         f"""The aim is {AIM:g}, and {AIM_OF_GROUPS:g} for groups; bold ratios miss it. In memory and on SQL,
-        equal counts gave ratios from {min(of_equal):.2f} to {max(of_equal):.2f}: noise of the machine."""
+        claims of equal work gave ratios from {min(of_equal):.2f} to {max(of_equal):.2f}, which is the noise
+        of the machine."""
     )
 
 
 def ratios_of_equal_work(figures: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the ratios of claims that did the same work as at the smallest size: what differs is noise.
+    """Return the ratios, which are noise, of claims that did the same work as at the smallest size.
 
-    On DynamoDB the counted claims are not the timed ones, so equal counts do not tell.
+    On DynamoDB the counted claims are not the timed claims, so equal counts say nothing.
     """
     smallest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     same: list[float] = []
@@ -85,7 +79,7 @@ def ratios_of_equal_work(figures: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def misses(figure: Mapping[str, Any]) -> bool:
-    """Return whether a ratio misses its aim, as exactly as it is shown."""
+    """Return whether a ratio, rounded as shown, misses its aim."""
     aim = AIM_OF_GROUPS if figure["situation"] == GROUPS else AIM
     return round(float(figure["ratio"]), 2) > aim
 
@@ -100,14 +94,14 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Table:
             "claim of": "{limit}",
             GROUPS if figures[0]["situation"] == GROUPS else "tasks": "{size:,}",
             "time / smallest size": _ratio,
-            "claims that came up short": _short,
+            "short claims": _short,
         },
         texts=2,
     )
 
 
 def _ratio(figure: Mapping[str, Any]) -> str:
-    ratio = f"**{figure['ratio']:.2f}**" if misses(figure) else f"{figure['ratio']:.2f}"
+    ratio = bold(f"{figure['ratio']:.2f}", when=misses(figure))
     quartiles = figure.get("ratio_quartiles")
     if not quartiles or quartiles[0] == quartiles[1]:  # the smallest size, beside itself
         return ratio
@@ -130,23 +124,9 @@ def _shards(shards: Sequence[Mapping[str, Any]]) -> Table:
         {
             "shards": "{shards}",
             "write units a second": lambda figure: f"{1000 * figure['shards']:,}",
-            "claims that passed over a better task": "{share:.0%}",
-            "places, mean": "{mean_places:.1f}",
+            "claims that skip a newer task": "{share:.0%}",
+            "positions, mean": "{mean_places:.1f}",
             "calls": "{amounts[calls]:g}",
             "read units": "{amounts[read units]:g}",
         },
     )
-
-
-def _plans(figures: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    """Yield the plans of the statements of a claim of 1, at the largest size, each once."""
-    seen: set[tuple[str, str, str]] = set()
-    for figure in figures:
-        store = figure["store"]
-        new = [item for item in figure["plans"].items() if (store, *item) not in seen]
-        seen |= {(store, *item) for item in new}
-        if new:
-            yield Heading(f"{STORES[store]}: {SITUATIONS[figure['situation']].lower()}", level=3)
-        for statement, plan in new:
-            yield Prose(f"`{' '.join(statement.split())[:MAX_STATEMENT_CHARS]}`")
-            yield Code(plan)

@@ -1,4 +1,4 @@
-"""The sections about SQL, asyncio, telemetry, commands, cold starts and simulations."""
+"""Sections of docs/benchmarks.md, overload.md, and contributing/{cold-starts,measurements}.md."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.costs_page import all_steps
 from benchmarks.figures import figures_of, read
 from benchmarks.overload_setting import (
     BURST_FACTOR,
     BURST_LOAD,
     BURST_SECONDS,
+    FIRST_SECONDS,
     FOLLOWED_SECONDS,
+    MEASURED_DEADLINE_SECONDS,
+    MEASURED_SECONDS,
+    MEASURED_TASK_SECONDS,
     RECOVERED_WITHIN,
     SEEDS,
+    SERVERS,
 )
-from benchmarks.render import Block, Code, Prose, Sections, Table, across, columns, spread
+from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
+from benchmarks.worker_page import rates
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SETTINGS: Final = {
     "off": "none",
@@ -26,7 +33,7 @@ SETTINGS: Final = {
     "SDK, not sampled": "with the SDK, no trace sampled",
     "SDK, every trace sampled": "with the SDK, every trace sampled",
 }
-# The package that each queue is measured with.
+# Package of each queue.
 QUEUES: Final = {
     "freshq": "freshq",
     "procrastinate": "procrastinate {}",
@@ -39,62 +46,78 @@ SHOWN_SHARE: Final = 0.04
 SHOWN_LOADS: Final = (0.5, 0.95, 1.1, 2.0, 5.0, 10.0)
 SHOWN_POLICY_LOADS: Final = (0.8, 0.95, 1.1, 2.0, 3.0, 10.0)
 INTERVAL: Final = "{0[mean]:.2f} ± {0[half_width]:.2f}"
+# Names in the results of the part `sql`.
+PUT: Final = "freshq, put one by one"
+ONE_BY_ONE: Final = "freshq, claim and complete one by one"
+BY_TEN: Final = "freshq, claims of 10 and complete_many"
+DURABLE: Final = ", durable"
+WAYS: Final = {
+    PUT: "put one by one",
+    ONE_BY_ONE: "claim and complete one by one",
+    BY_TEN: "claims and completions of ten",
+}
 
 
-def asyncio_sections() -> Sections:
-    """Return the section about event loops."""
-    found = figures_of("asyncio")
-    rows = [each | {"name": QUEUES[name].format(each["version"])} for name, each in found["queues"].items()]
-    text = f"""{found["puts"]:,} puts by {found["putters"]} coroutines, and {found["sleepers"]} tasks that
-        sleep for {found["sleep_seconds"]:g} s, up to {found["sleepers"]} at a time. The first two columns
-        are the median, the lowest and the highest of {len(rows[0]["seconds"])} rounds in turns; the others
-        are the maximum of all rounds:"""
-    table = columns(
-        rows,
+def summary_page() -> Sections:
+    """Return the sections of docs/benchmarks.md."""
+    found = figures_of("overload")["application"]
+    text = f"""The deployed application ran on the embedded emulator with {SERVERS} slots, tasks of
+        {MEASURED_TASK_SECONDS:g} s and a deadline of {MEASURED_DEADLINE_SECONDS:g} s: one stack for each
+        order, side by side with the same arrivals, for {max(MEASURED_SECONDS.values()):g} s up to the
+        capacity and {min(MEASURED_SECONDS.values()):g} s beyond it. The first {FIRST_SECONDS:g} s do not
+        count."""
+    seconds = [one["slot_seconds"] for one in found]
+    loads = [one["machine_load"] for one in found]
+    notes = f"""Shares are of the capacity that follows from the measured time per task in a slot,
+        {min(seconds):.2f} to {max(seconds):.2f} s; the load average of the machine was {min(loads):.1f} to
+        {max(loads):.1f}. Few tasks arrive below the capacity, so a difference of a few points there is noise.
+        FIFO needs minutes at the capacity before its backlog reaches the deadline."""
+    return {
+        ("overload", "application"): [Prose(text), _application(found), Prose(notes)],
+        ("worker", "rates"): [rates("postgresql"), rates("sqlite")],
+        ("passed_over", "places"): [_passed_over()],
+    }
+
+
+def _application(found: Sequence[Mapping[str, Any]]) -> Table:
+    def seconds(which: str) -> Any:
+        return lambda one: "" if one[which] is None else f"{one[which]:.2f} s"
+
+    return columns(
+        found,
         {
-            "": "{name}",
-            "puts a second": "{puts_per_second:,.0f}",
-            f"seconds until all {found['sleepers']} were done": "{seconds:.1f}",
-            "most at once": lambda row: f"{max(row['most_sleeping'])}",
-            "threads": lambda row: f"{max(row['threads'])}",
-            "connections": lambda row: f"{max(row['connections'])}",
+            "order": "{order}",
+            "load / capacity": "{load:.2f}",
+            "done in time": "{goodput:.2f}",
+            "simulated": "{simulated_goodput:.2f}",
+            "tasks": "{done} of {arrived}",
+            "wait, p50": seconds("wait_p50_seconds"),
+            "wait, p99": seconds("wait_p99_seconds"),
         },
     )
-    return {("asyncio", "coroutines"): [Prose(text), table]}
 
 
-def cli_sections() -> Sections:
-    """Return the section about commands."""
-    found = figures_of("cli")
-    rows = [
-        [
-            f"`python -c '{name}'`" if name.startswith("import ") else f"`{name}`",
-            f"{seconds:.2f}",
-            f"{found['at_most'][name]:.2f}" if name in found["at_most"] else "",
-        ]
-        for name, seconds in found["processor_seconds"].items()
-        if name != "import nothing"
-    ]
-    return {("cli", "commands"): [Table(["command", "processor seconds", "at most"], rows)]}
+def _passed_over() -> Table:
+    def shown(name: str, form: str) -> Any:
+        return lambda item: spread([run[name] for run in item[1]], form)
+
+    return columns(
+        passed_over_runs().items(),
+        {
+            "claimers": "{0[0]}",
+            "claims that skip a newer task": shown("share", ".0%"),
+            "positions, mean": shown("mean_places", ".1f"),
+            "positions, most": lambda item: f"{max(run['most_places'] for run in item[1])}",
+        },
+    )
 
 
-def telemetry_sections() -> Sections:
-    """Return the section about telemetry."""
-    settings = figures_of("telemetry")["settings"]
-    rows = [[title, settings[name]] for name, title in SETTINGS.items()]
-    cells = [
-        [
-            title,
-            *(
-                cell
-                for part in ("put", "work")
-                for cell in (f"{each[f'{part}_microseconds']:.0f}", f"{each[f'{part}_ratio']:.1f}")
-            ),
-        ]
-        for title, each in rows
-    ]
-    head = ["telemetry", "put, µs", "ratio", "claim, run, settle, µs", "ratio"]
-    return {("telemetry", "costs"): [Table(head, cells)]}
+def passed_over_runs() -> dict[int, list[dict[str, Any]]]:
+    """Return the runs of the part `passed-over` by number of claimers."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for run in figures_of("passed_over")["runs"]:
+        found.setdefault(run["claimers"], []).append(run)
+    return found
 
 
 def cold_start_page() -> Sections:
@@ -102,24 +125,29 @@ def cold_start_page() -> Sections:
     result = read("coldstart")
     found, machine = result["figures"], result["machine"]
     text = f"Medians of {found['rounds']} starts in turns, Python {machine['python']}, {machine['system']}:"
+
+    def ratio(variant: str, part: int) -> Any:
+        return lambda item: f"{start_ratio(item[1], variant, part):.2f}"
+
     table = columns(
         found["processor_ms"].items(),
         {
             "function": lambda item: "".join(word.title() for word in item[0].split("_")),
-            "import": lambda item: f"{start_ratio(item[1], TRACED, IMPORT):.2f}",
-            "import and clients": lambda item: f"{start_ratio(item[1], TRACED, WITH_CLIENTS):.2f}",
-            "the same with `Tracing=off`": lambda item: f"{start_ratio(item[1], UNTRACED, WITH_CLIENTS):.2f}",
+            "import": ratio(TRACED, IMPORT),
+            "import and clients": ratio(TRACED, WITH_CLIENTS),
+            "the same with `Tracing=off`": ratio(UNTRACED, WITH_CLIENTS),
         },
     )
     shares = {name: share for name, share in found["shares_of_imports"].items() if share >= SHOWN_SHARE}
     shares["all others"] = 1 - sum(shares.values())
-    head = "of the time that imports take, without what a package imports itself"
-    imports = columns(shares.items(), {head: "{0[0]}", "share": "{0[1]:.0%}"})
+    imports = columns(
+        shares.items(), {"package, without its own imports": "{0[0]}", "share of the time": "{0[1]:.0%}"}
+    )
     return {("coldstart", "ratios"): [Prose(text), table], ("coldstart", "imports"): [imports]}
 
 
 def start_ratio(function: Mapping[str, Any], variant: str, part: int) -> float:
-    """Return a function's processor time as a multiple of the time before it had bytecode."""
+    """Return a function's processor time as a multiple of the time without bytecode."""
     return float(function[variant][part] / function["before"][part])
 
 
@@ -128,11 +156,24 @@ def overload_page() -> Sections:
     return {("overload", "orders"): [_by_load(figures_of("overload")["by_load"], "order", SHOWN_LOADS)]}
 
 
-def policy_sections() -> Sections:
-    """Return what else was simulated, and how fast."""
+def measurements_page() -> Sections:
+    """Return the sections of docs/contributing/measurements.md."""
+    return {
+        ("capacity", "all steps"): [all_steps()],
+        **_policies(),
+        ("history", "costs"): _history(figures_of("history")),
+        ("sql", "durable"): [_durable(figures_of("sql")["sqlite"])],
+        ("sql", "postgresql"): _postgresql(read("sql")),
+        ("asyncio", "coroutines"): _coroutines(figures_of("asyncio")),
+        ("telemetry", "costs"): [_telemetry(figures_of("telemetry")["settings"])],
+        ("cli", "commands"): [_commands(figures_of("cli"))],
+    }
+
+
+def _policies() -> Sections:
     found, simulator = figures_of("overload"), figures_of("simulator")
-    text = f"""Simulated tasks a second on one core, as `make bench PARTS=simulator` measures them: the
-        fastest of {simulator["rounds"]} runs of {simulator["tasks"]:,} tasks, in turns."""
+    text = f"""Simulated tasks a second on one core: the fastest of {simulator["rounds"]} runs of
+        {simulator["tasks"]:,} tasks, in turns (`make bench PARTS=simulator`)."""
     speeds = across(
         "policy",
         simulator["tasks_per_second"],
@@ -156,13 +197,12 @@ def _by_load(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float
     return across("load / capacity", by_name, INTERVAL.format, "{:g}".format)
 
 
-def _burst(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _burst(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     most, within = 100 / (BURST_LOAD * BURST_FACTOR), 100 * RECOVERED_WITHIN
     text = f"""A load of {BURST_LOAD:g} of the capacity grows to {BURST_FACTOR:g} times that for
-        {BURST_SECONDS:g} s: then at most {most:g} % can be done. The table shows the share of tasks done in
-        time by the moment of their put, over {len(SEEDS)} seeds with 95 % intervals. Last column: seconds
-        after the burst until the share of each second stays within {within:g} points of the share before the
-        burst."""
+        {BURST_SECONDS:g} s, of which at most {most:g} % can be done. Share of tasks done in time by the
+        moment of their put, over {len(SEEDS)} seeds with 95 % intervals. Last column: seconds after the burst
+        until the share of each second stays within {within:g} points of the share before the burst."""
     spans = list(rows[0]["spans"])
     cells = [
         [row["order"], *(INTERVAL.format(row["spans"][span]) for span in spans), recovery(row)]
@@ -172,55 +212,15 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def recovery(row: Mapping[str, Any]) -> str:
-    """Return how long an order needed to recover."""
+    """Return the time that an order needed to recover."""
     seconds = row["recovery_seconds"]
     return f"not within {FOLLOWED_SECONDS:.0f} s" if seconds is None else f"{seconds:.0f} s"
 
 
-PUT: Final = "freshq, put one by one"
-ONE_BY_ONE: Final = "freshq, claim and complete one by one"
-BY_TEN: Final = "freshq, claims of 10 and complete_many"
-DRIVER: Final = "the driver alone, freshq's statements"
-PGBENCH: Final = "pgbench, bare SQL"
-PROCRASTINATE: Final = "procrastinate, run"
-PROCRASTINATE_PUT: Final = "procrastinate, defer one by one"
-OBAN: Final = "oban, run"
-DURABLE: Final = ", durable"
-ON_SQLITE: Final = {
-    "litequeue": "litequeue, pop and done",
-    "huey": "huey's SqliteHuey, dequeue (deletes the job as it hands it out)",
-}
-ON_POSTGRESQL: Final = (
-    PGBENCH, DRIVER, ONE_BY_ONE, BY_TEN, PROCRASTINATE, OBAN, PUT, PROCRASTINATE_PUT,
-)  # fmt: skip
-# Each of freshq's ways beside others.
-BESIDE: Final = {
-    ONE_BY_ONE: (PROCRASTINATE, OBAN, DRIVER, PGBENCH),
-    BY_TEN: (PROCRASTINATE, OBAN),
-    PUT: (PROCRASTINATE_PUT,),
-}
-
-
-def sql_sections() -> Sections:
-    """Return the sections about SQL."""
-    whole = read("sql")
-    sql = whole["figures"]
-    return {
-        ("history", "costs"): _history(figures_of("history")),
-        ("sql", "durable"): [_durable(sql["sqlite"])],
-        ("sql", "postgresql"): _postgresql(sql, whole["machine"]),
-        ("sql", "sqlite"): [_sqlite(sql["sqlite"])],
-        ("sql", "finished"): [_finished(sql)],
-        ("sql_lasting", "minutes"): [_lasting(read("sql_lasting"))],
-        ("sql_dead_index", "costs"): [_dead_index(figures_of("sql_dead_index"))],
-        ("sql", "plan"): [Code(sql["plan"])],
-    }
-
-
 def _history(found: Mapping[str, Any]) -> list[Block]:
-    text = f"""`make bench PARTS=history` measures it: {found["rounds"]} turns of each, of {found["tasks"]}
-        tasks. Ratios compare each time with the time on a table without a history in the same turn: medians
-        and quartiles. Processor time is the client's, so only SQLite's is shown: it runs in the client."""
+    text = f"""{found["rounds"]} turns of {found["tasks"]} tasks (`make bench PARTS=history`): medians and
+        quartiles of the ratios to a table without a history in the same turn. Processor time is the client's,
+        so only SQLite's is shown, which runs in the client."""
     quartiles = "{1:.2f} ({0:.2f} to {2:.2f})".format
     rows = [
         [
@@ -234,96 +234,79 @@ def _history(found: Mapping[str, Any]) -> list[Block]:
         for batch, kinds in by_batch.items()
     ]
     head = [
-        "a task's put, claim and completion",
-        "no history, time a task",
+        "put, claim and completion",
+        "no history, time per task",
         "with a history, ratio",
-        "another queue of the table has one, ratio",
+        "history of another queue, ratio",
         "with a history, processor time, ratio",
     ]
     return [Prose(text), Table(head, rows)]
 
 
 def _durable(sqlite: Mapping[str, Sequence[float]]) -> Table:
-    titles = {
-        PUT: "put one by one",
-        ONE_BY_ONE: "claim and complete one by one",
-        BY_TEN: "claims of 10 and complete_many",
-    }
-    rows = []
-    for name, title in titles.items():
-        kept, fast = sqlite[name + DURABLE], sqlite[name]
-        ratio = median(map(truediv, kept, fast))
-        rows.append([f"{title}, tasks/s", f"{median(kept):,.0f}", f"{median(fast):,.0f}", f"{ratio:.2f}"])
-    return Table(["SQLite, one worker", "durable", "`durable=False`", "ratio"], rows)
-
-
-def measured_with(found: Mapping[str, Any], names: Container[str] | None = None) -> str:
-    """Return the versions of the other queues, and which were not installed."""
-    versions = ", ".join(
-        f"{name} {each}" for name, each in found["versions"].items() if names is None or name in names
-    )
-    missing = ", ".join(found["missing"])
-    return (f" Versions: {versions}." if versions else "") + (
-        f" Not installed, so not measured: {missing}." if missing else ""
+    return columns(
+        [(title, sqlite[name + DURABLE], sqlite[name]) for name, title in WAYS.items()],
+        {
+            "SQLite, one worker, tasks a second": "{0[0]}",
+            "durable": lambda row: f"{median(row[1]):,.0f}",
+            "`durable=False`": lambda row: f"{median(row[2]):,.0f}",
+            "ratio": lambda row: f"{median(map(truediv, row[1], row[2])):.2f}",
+        },
     )
 
 
-def _postgresql(sql: Mapping[str, Any], machine: Mapping[str, Any]) -> list[Block]:
-    figures = sql["postgresql"]
-    text = f"""Medians of {sql["rounds"]} rounds on {machine["cores"]} cores, whose load average was
-        {machine["load_before"]} before.{measured_with(sql)}"""
-    rates = {name: figures[name] for name in ON_POSTGRESQL if name in figures}
-    ratios = {
-        f"{ours}, beside {other}": {
-            workers: list(map(truediv, figures[ours][workers], figures[other][workers]))
-            for workers in figures[ours]
-        }
-        for ours, others in BESIDE.items()
-        for other in others
-        if other in figures
-    }
-    head = "rate, as a multiple of the other's in the same round"
-    return [
-        Prose(text),
-        across("PostgreSQL, tasks a second", rates, lambda each: f"{median(each):,.0f}", _workers),
-        across(head, ratios, ".2f", _workers),
-    ]
-
-
-def _workers(number: str) -> str:
-    return f"{number} worker{'s' * (number != '1')}"
-
-
-def _sqlite(sqlite: Mapping[str, Sequence[float]]) -> Table:
-    shown = {name: sqlite[name] for name in (ONE_BY_ONE, BY_TEN, *ON_SQLITE.values()) if name in sqlite}
-    return columns(shown.items(), {"SQLite, one worker": "{0[0]}", "tasks/s": "{0[1]:,.0f}"})
-
-
-def _finished(sql: Mapping[str, Any]) -> Prose:
-    without, beside = (sql["finished"][str(rows)] for rows in (0, sql["finished_rows"]))
-    return Prose(
-        f"""With {sql["finished_rows"]:,} finished rows in the table, 8 workers on PostgreSQL complete
-        {spread(beside, ",.0f")} tasks/s one by one; {spread(without, ",.0f")} without the rows, in turns:
-        {spread(list(map(truediv, beside, without)), ".2f")} times as many in the same round."""
-    )
-
-
-def _lasting(result: Mapping[str, Any]) -> Prose:
+def _postgresql(result: Mapping[str, Any]) -> list[Block]:
     found, machine = result["figures"], result["machine"]
-    minutes = [f"{tasks:,}" for tasks in found["tasks_per_second_by_minute"]]
-    return Prose(
-        f"""`make bench PARTS=sql-lasting` runs for {len(minutes)} minutes: {found["workers"]} workers claim
-        and complete one by one beside {found["finished_rows"]:,} finished rows, while the benchmark refills
-        the backlog. Tasks a second in each minute: {", ".join(minutes)}. The load average was
-        {machine["load_before"]} before, and {machine["load"]} at the end."""
+    text = f"""Medians of {found["rounds"]} rounds on {machine["cores"]} cores; load average before:
+        {machine["load_before"]}."""
+    rates = {name: found["postgresql"][name] for name in WAYS}
+    table = across(
+        "PostgreSQL, tasks a second",
+        rates,
+        lambda each: f"{median(each):,.0f}",
+        lambda number: f"{number} worker{'s' * (number != '1')}",
+    )
+    return [Prose(text), table]
+
+
+def _coroutines(found: Mapping[str, Any]) -> list[Block]:
+    rows = [each | {"name": QUEUES[name].format(each["version"])} for name, each in found["queues"].items()]
+    text = f"""{found["puts"]:,} puts by {found["putters"]} coroutines, and {found["sleepers"]} tasks that
+        sleep for {found["sleep_seconds"]:g} s, up to {found["sleepers"]} at a time. Rates and seconds are
+        medians of {len(rows[0]["seconds"])} rounds in turns, with the range; the others are maxima."""
+    table = columns(
+        rows,
+        {
+            "": "{name}",
+            "puts a second": "{puts_per_second:,.0f}",
+            f"seconds until all {found['sleepers']} were done": "{seconds:.1f}",
+            "most at once": lambda row: f"{max(row['most_sleeping'])}",
+            "threads": lambda row: f"{max(row['threads'])}",
+            "connections": lambda row: f"{max(row['connections'])}",
+        },
+    )
+    return [Prose(text), table]
+
+
+def _telemetry(settings: Mapping[str, Mapping[str, float]]) -> Table:
+    return columns(
+        [{"title": title, **settings[name]} for name, title in SETTINGS.items()],
+        {
+            "telemetry": "{title}",
+            "put, µs": "{put_microseconds:.0f}",
+            "put, ratio": "{put_ratio:.1f}",
+            "claim, run, settle, µs": "{work_microseconds:.0f}",
+            "its ratio": "{work_ratio:.1f}",
+        },
     )
 
 
-def _dead_index(found: Mapping[str, Any]) -> Prose:
-    put, life = (spread(found["processor_ratios"][step], ".2f") for step in ("put", "put, claim, complete"))
-    return Prose(
-        f"""`make bench PARTS=sql-dead-index` runs the same work on two tables of one MariaDB in turns: one
-        has the index, one does not. With the index a put took {put} times the processor time, and a whole
-        life (put, claims of ten, completed together) {life} times: medians of {found["rounds"]} rounds of
-        {found["tasks"]} tasks, and the range."""
+def _commands(found: Mapping[str, Any]) -> Table:
+    return columns(
+        [item for item in found["processor_seconds"].items() if item[0] != "import nothing"],
+        {
+            "command": lambda item: f"`python -c '{item[0]}'`" if "import" in item[0] else f"`{item[0]}`",
+            "processor seconds": "{0[1]:.2f}",
+            "at most": lambda item: f"{found['at_most'][item[0]]:.2f}" if item[0] in found["at_most"] else "",
+        },
     )

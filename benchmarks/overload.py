@@ -1,21 +1,14 @@
-"""Goodput under load: simulated for several orders, and measured of the deployed application on the emulator.
-
-    python -m benchmarks.overload [--simulated]
-
-It writes benchmarks/results/overload.json, and draws docs/overload.png from it. With --simulated only the
-simulator runs, and the measured figures stay.
-"""
+"""Goodput under load: simulated by order, and measured in the deployed application on the emulator."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
 import tempfile
 import time
-from array import array
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from local.deploy import build, deploy
 from local.emulator import Emulator
-from local.facts import lives_of, percentile, read_changes, slot_seconds, versions_by_task
+from local.facts import lives_of, percentile, read_changes, recorded, slot_seconds, versions_by_task
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import figures
+from benchmarks.figures import in_turns
 from benchmarks.overload_plot import PICTURE, draw
 from benchmarks.overload_setting import (
     BURST_FACTOR,
@@ -81,14 +74,14 @@ PARAMETERS: Final[dict[str, str | int]] = {
     "DemoTaskSeconds": str(MEASURED_TASK_SECONDS),
     "PassSeconds": 100,
     "SettleSeconds": 5,
-    # The simulator knows no worker that waits to be woken, and no log.
+    # The simulator has no worker that waits to be woken, and no log.
     "BatchingWindowSeconds": 0,
     "LogSampleRatio": "0.1",
 }
 
 
 class _Application:
-    """The application in one order, on an emulator that it shares with the others."""
+    """The application in one order, on an emulator shared by all orders."""
 
     def __init__(self, emulator: Emulator, name: str, order: Order) -> None:
         stack = f"freshq-{order.value}"
@@ -100,27 +93,27 @@ class _Application:
         self.queue = Queue.dynamodb(self.table, client, max_age_seconds=MEASURED_DEADLINE_SECONDS)
 
     def is_warm(self) -> bool:
-        """Return whether a first task was done; put one if none waits."""
+        """Return whether a first task is done; put one if none waits."""
         stats = self.queue.stats()
         if stats.success == 0 and stats.pending + stats.taken == 0:
             self.queue.put("first")
         return stats.success > 0
 
     def is_done(self) -> bool:
-        """Return whether nothing waits or runs."""
+        """Return whether no task waits or runs."""
         stats = self.queue.stats()
         return stats.pending + stats.taken == 0
 
     def lives(self, load: float) -> list[Life]:
-        """Return the tasks of a load, from the table's stream of changes."""
+        """Return the tasks of a load from the table's change stream."""
         streams = boto3.client("dynamodbstreams", **self._emulator.connection)
         versions = versions_by_task(read_changes(streams, self.table))
         lives = lives_of(versions, time.time())
         return [life for life in lives if versions[life.task_id][0].payload == load]
 
 
-def measured_application(console: Console) -> list[dict[str, Any]]:
-    """Measure the orders under each load, side by side with the same arrivals."""
+def measured_application() -> list[dict[str, Any]]:
+    """Return the figures of all orders under each load, measured side by side with the same arrivals."""
     found = []
     with (
         tempfile.TemporaryDirectory(prefix="freshq-overload-") as folder,
@@ -135,24 +128,24 @@ def measured_application(console: Console) -> list[dict[str, Any]]:
             for application in applications:
                 figure = figures_of(application.lives(load), application.order, began, seconds, load)
                 found.append({"order": application.name, "offered": load, "machine_load": before} | figure)
-                console.print(found[-1])
+                Console(stderr=True).print(found[-1])
     return found
 
 
 def figures_of(
     lives: Sequence[Life], order: Order, began: float, seconds: float, offered: float
 ) -> dict[str, Any]:
-    """Return what was offered and done in time, as shares of capacity, after the first seconds.
+    """Return the offered load and the goodput as shares of capacity, without the first seconds.
 
-    The capacity is that of the slots as they were: the emulator, on a machine that it shares, needs time to
-    claim and to settle, which an account does not.
+    The capacity is computed from the measured time per task in a slot, because the emulator takes longer to
+    claim and to settle than AWS.
 
     Args:
         lives: The tasks.
         order: The order of service.
-        began: When the load began, in seconds since the epoch.
-        seconds: How long it lasted.
-        offered: The load that was meant, as a multiple of capacity.
+        began: Start of the load in seconds since the epoch.
+        seconds: Duration of the load.
+        offered: The intended load as a multiple of capacity.
     """
     start, end = began + FIRST_SECONDS, began + seconds
     slowest = slot_seconds(lives, SERVERS) if offered > 1 else _run_seconds(lives)
@@ -167,7 +160,7 @@ def figures_of(
         "arrived": arrived,
         "done": len(done),
         "simulated_done": expected,
-        # At the edges of the time one task more may end than the slots do on average.
+        # At the edges of the period, one more task may end than the slots do on average.
         "goodput": min(1.0, round(len(done) / capacity, 3)),
         "simulated_goodput": min(1.0, round(expected / capacity, 3)),
         "slot_seconds": round(occupied_seconds, 3),
@@ -177,22 +170,16 @@ def figures_of(
 
 
 def simulated_ends(lives: Sequence[Life], order: Order, began: float, occupied_seconds: float) -> list[float]:
-    """Return when the simulator ends those of the same arrivals that it does in time.
+    """Return the ends of the tasks that the simulator completes in time, given the same arrivals.
 
     Args:
-        lives: The tasks, by the time at which they were put.
+        lives: The tasks, by the time of their put.
         order: The order of service.
-        began: When the load began, in seconds since the epoch, as is every end returned.
+        began: Start of the load in seconds since the epoch, like the returned ends.
         occupied_seconds: How long each task occupies its slot.
     """
-    tasks = Load(
-        created=array("d", [life.created - began for life in lives]),
-        service=array("d", [occupied_seconds] * len(lives)),
-        deadline=array("d", [life.deadline - began for life in lives]),
-        duration_seconds=max(life.created for life in lives) - began,
-        levels=b"",
-        groups=[],
-    )
+    load_seconds = max(life.created for life in lives) - began
+    tasks = recorded(lives, occupied_seconds, load_seconds, [life.deadline for life in lives], start=began)
     served = simulate_load(tasks, OverloadRules(MEASURED_DEADLINE_SECONDS, order), SERVERS)
     return [
         began + started + occupied_seconds
@@ -206,14 +193,14 @@ def _is_in_time(life: Life) -> bool:
 
 
 def _run_seconds(lives: Sequence[Life]) -> float:
-    """Return how long tasks ran, on average: where slots are free, nothing waits for their end."""
+    """Return the mean run time of tasks: while slots are free, no task waits for the end of another."""
     return fmean(
         life.ended - life.claims[-1].taken for life in lives if life.ended is not None and life.claims
     )
 
 
 def _offer(applications: Sequence[_Application], load: float, seconds: float) -> float:
-    """Put the same tasks into every queue at random times; return when that began."""
+    """Put the same tasks into every queue at random times; return the start."""
     rng = random.Random(11)
     rate_per_second = load * SERVERS / MEASURED_TASK_SECONDS
     with ThreadPoolExecutor(PUTTERS) as pool:
@@ -230,7 +217,7 @@ def _wait(conditions: Sequence[Any]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not all(condition() for condition in conditions):
         if time.monotonic() > deadline:
-            msg = f"the application was not ready, or not done, within {PATIENCE_SECONDS:g} s"
+            msg = f"the application was not ready or done within {PATIENCE_SECONDS:g} s"
             raise TimeoutError(msg)
         time.sleep(0.5)
 
@@ -238,7 +225,7 @@ def _wait(conditions: Sequence[Any]) -> None:
 SPEED_SERVERS: Final = 10
 SPEED_DEADLINE_SECONDS: Final = 10.0
 SPEED_LOADS: Final = (0.8, 3.0)
-# Many short runs: the fastest is what the code can do, whatever else the machine does.
+# Many short runs: the fastest shows the speed of the code, whatever else the machine does.
 SPEED_TASKS: Final = 20_000
 SPEED_ROUNDS: Final = 25
 POLICIES: Final[Mapping[str, OverloadRules]] = {
@@ -254,7 +241,7 @@ POLICIES: Final[Mapping[str, OverloadRules]] = {
 
 
 def load_at(load: float, *, groups: bool) -> Load:
-    """Return a load, given as a multiple of capacity."""
+    """Return the tasks of a load, given as a multiple of capacity."""
     rate_per_second = load * SPEED_SERVERS
     return Source(
         rate_per_second=rate_per_second,
@@ -265,33 +252,33 @@ def load_at(load: float, *, groups: bool) -> Load:
 
 
 def tasks_per_second(load: Load, rules: OverloadRules) -> float:
-    """Return the speed of one simulation."""
+    """Return the simulated tasks a second of one run."""
     started = time.perf_counter()
     simulate_load(load, rules, SPEED_SERVERS)
     return len(load) / (time.perf_counter() - started)
 
 
-def simulator_main() -> None:
-    """Time each policy at each load, the policies interleaved; print and write the fastest runs."""
-    table = Table(
-        "policy", *(f"at {load:g}x" for load in SPEED_LOADS), title="simulated tasks per second, one core"
-    )
+def simulator(rounds: int = SPEED_ROUNDS) -> None:
+    """Measure the fastest simulation of each policy at each load, in turns."""
     loads = {(load, fair): load_at(load, groups=fair) for load in SPEED_LOADS for fair in (False, True)}
-    fastest = {name: {f"{load:g}": 0 for load in SPEED_LOADS} for name in POLICIES}
-    for _, (name, rules), load in product(range(SPEED_ROUNDS), POLICIES.items(), SPEED_LOADS):
-        speed = round(tasks_per_second(loads[load, rules.fair], rules))
-        fastest[name][f"{load:g}"] = max(speed, fastest[name][f"{load:g}"])
-    for name, speeds in fastest.items():
-        table.add_row(name, *(f"{speed:,}" for speed in speeds.values()))
-    Console().print(table)
-    figures.write("simulator", {"rounds": SPEED_ROUNDS, "tasks": SPEED_TASKS, "tasks_per_second": fastest})
+    found = in_turns(
+        {
+            (name, load): partial(tasks_per_second, loads[load, rules.fair], rules)
+            for (name, rules), load in product(POLICIES.items(), SPEED_LOADS)
+        },
+        rounds,
+    )
+    fastest = {
+        name: {f"{load:g}": round(max(found[name, load])) for load in SPEED_LOADS} for name in POLICIES
+    }
+    figures.write("simulator", {"rounds": rounds, "tasks": SPEED_TASKS, "tasks_per_second": fastest})
 
 
 LOADS: Final = (0.5, 0.8, 0.95, 1.0, 1.1, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 SEEDS: Final = range(1, 11)
-# Of Student's t distribution, for the middle 95 % of the mean of ten.
+# Student's t for the 95 % interval of the mean of ten.
 T_OF_TEN: Final = 2.262
-# So many service times make a simulation long beside its beginning.
+# A simulation of this length hardly depends on its start.
 SECONDS: Final = 1000.0 * TASK_SECONDS
 SOURCE: Final = "JavaScript prototype"
 RULES: Final = {name: OverloadRules(DEADLINE_SECONDS, order) for name, order in ORDERS.items()}
@@ -304,16 +291,16 @@ SWEEP_SERVERS, SWEEP_DEADLINE_SECONDS = 10, 10.0
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean of the shares of ten seeds, and the half width of its 95 % interval.
+    """Return the mean of the shares of ten seeds and the half width of its 95 % interval.
 
-    Only by chance is a share above 1; a mean above 1 is given as 1.
+    A share above 1 is noise, so a mean above 1 becomes 1.
     """
     half = T_OF_TEN * stdev(values) / math.sqrt(len(values))
     return {"mean": round(min(1.0, fmean(values)), 4), "half_width": round(half, 4)}
 
 
 def offered(load: float, seed: int, **more: Any) -> Load:
-    """Return tasks that arrive at random at a load, given as a multiple of capacity; each takes the same."""
+    """Return Poisson arrivals at `load` times the capacity; by default all take the same time."""
     usual: dict[str, Any] = {"duration_seconds": SECONDS, "service": ServiceDistribution.DET}
     return Source(
         rate_per_second=load * SERVERS / TASK_SECONDS,
@@ -325,7 +312,7 @@ def offered(load: float, seed: int, **more: Any) -> Load:
 
 
 def goodput(tasks: Load, name: str, seed: int) -> float:
-    """Return what was done in time while tasks arrived, as a share of capacity."""
+    """Return the work done in time during the arrivals, as a share of capacity."""
     if name == SOURCE:
         ends = ends_in_time(tasks, SERVERS, TASK_SECONDS).values()
         done = sum(end <= tasks.duration_seconds for end in ends)
@@ -334,10 +321,10 @@ def goodput(tasks: Load, name: str, seed: int) -> float:
 
 
 def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict[str, Any]]:
-    """Return the goodput of every order under every load; all have the same arrivals.
+    """Return the goodput of every order under every load; all orders have the same arrivals.
 
     Args:
-        service: The distribution of the times that tasks take; by default all take the same.
+        service: Distribution of the service times; by default constant.
     """
     found = []
     for load in LOADS:
@@ -349,13 +336,8 @@ def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict
     return found
 
 
-def by_load_uneven() -> list[dict[str, Any]]:
-    """Return the same for tasks of unequal length; the prototype's slots wait for the longest."""
-    return by_load(ServiceDistribution.EXP)
-
-
 def in_time(tasks: Load, name: str, seed: int) -> set[int]:
-    """Return the indices of the tasks that were done in time."""
+    """Return the indices of the tasks done in time."""
     if name == SOURCE:
         return set(ends_in_time(tasks, SERVERS, TASK_SECONDS))
     fates = simulate_load(tasks, RULES[name], SERVERS, seed).fates
@@ -363,7 +345,7 @@ def in_time(tasks: Load, name: str, seed: int) -> set[int]:
 
 
 def of_burst() -> dict[str, list[dict[str, Any]]]:
-    """Return what every order does before, in and after a burst; all have the same arrivals."""
+    """Return the figures of every order around a burst; all orders have the same arrivals."""
     burst = Burst(BURST_FACTOR, BURST_STARTS, BURST_SECONDS)
     loads = {
         seed: offered(BURST_LOAD, seed, duration_seconds=burst.end + BURST_STARTS, burst=burst)
@@ -378,7 +360,7 @@ def of_burst() -> dict[str, list[dict[str, Any]]]:
 
 
 def by_flood() -> list[dict[str, Any]]:
-    """Return the share of a quiet tenant's tasks that was done in time, beside floods."""
+    """Return the share of a quiet tenant's tasks done in time, beside a flood."""
     found = []
     for load in LOADS:
         shares: dict[str, list[float]] = {name: [] for name in TENANTS}
@@ -397,7 +379,7 @@ def by_policy() -> list[dict[str, Any]]:
     cells: dict[tuple[str, float], list[float]] = {}
     for seed in SEEDS:
         for cell in load_sweep(compared, SWEEP_SERVERS, seed=seed):
-            # What chance lets pass beyond what is offered, or can be done, is no merit of the policy.
+            # More than the offered load, or than the capacity, is noise.
             best = min(cell.load, 1.0)
             cells.setdefault((cell.policy, cell.load), []).append(min(cell.result.goodput_ratio, best))
     return [
@@ -409,26 +391,18 @@ def by_policy() -> list[dict[str, Any]]:
 
 SIMULATED: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "by_load": by_load,
-    "by_load_uneven": by_load_uneven,
+    "by_load_uneven": partial(by_load, ServiceDistribution.EXP),
     "by_flood": by_flood,
     "by_policy": by_policy,
 }
 
 
-def main() -> None:
-    """Simulate, measure, write the figures and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--simulated", action="store_true")
-    arguments = parser.parse_args()
+def main(*, simulated: bool = False) -> None:
+    """Simulate, measure the application unless `simulated`, and draw the picture."""
     report: dict[str, Any] = {name: simulate() for name, simulate in SIMULATED.items()}
     report |= of_burst()
-    if arguments.simulated:
-        report["application"] = figures.figures_of("overload")["application"]
-    else:
-        report["application"] = measured_application(Console())
-    figures.write("overload", report, ("ministack", "boto3"))
+    report["application"] = (
+        figures.figures_of("overload")["application"] if simulated else measured_application()
+    )
+    figures.write("overload", report)
     draw(report, PICTURE)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The picture docs/overload.png: goodput under load, a burst, and a quiet tenant beside a flood."""
+"""Draw docs/overload.png: goodput under load, a burst, and a quiet tenant beside a flood."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SUBTITLE: Final = (
     "Lines: simulated, means of ten seeds (the burst: of 500), shaded by their 95 % intervals. "
     "Points: the deployed application, on an emulator."
 )
-# Seconds before and after the beginning of the burst.
+# Seconds before and after the start of the burst.
 SHOWN: Final = (-20, 50)
 SHADE: Final = "#F0F0F0"
-# Of an order that does mostly what LIFO does: its line and its points show behind LIFO's.
+# An order that mostly coincides with LIFO: its line and its points must show behind LIFO's.
 WIDE: Final = "adaptive"
 POINT, WIDE_POINT = 80, 230
-# What each line is called beside it, and its colour; the later ones are drawn above the others.
+# Label and colour of each line; later lines are drawn above earlier ones.
 ORDERS: Final = {
     "adaptive": ("freshq, adaptive", Colour.SUCCESS.value),
     "LIFO": ("freshq, newest first", Colour.TAKEN.value),
@@ -41,6 +41,20 @@ TENANTS: Final = {
     "newest first, groups in turn": ("freshq, groups in turn", Colour.TAKEN.value),
     "newest first, one line": ("newest first, one line", Colour.PENDING.value),
     "first in, first out": ("first in, first out", Colour.FAILURE.value),
+}
+# Where the label of each line starts.
+Places = dict[str, tuple[float, float]]
+LOAD_PLACES: Final[Places] = {
+    "LIFO": (4.7, 1.05),
+    "adaptive": (2.1, 1.05),
+    "FIFO": (1.38, 0.3),
+    "JavaScript prototype": (4.7, 0.86),
+}
+BURST_PLACES: Final[Places] = {"FIFO": (25.5, 0.42)}
+TENANT_PLACES: Final[Places] = {
+    "newest first, groups in turn": (1.2, 1.055),
+    "newest first, one line": (2.0, 0.56),
+    "first in, first out": (1.35, 0.09),
 }
 LOAD_TICKS: Final = (0.5, 1, 2, 3, 5, 10)
 LOAD_SHOWN: Final = (0.46, 10.6)
@@ -58,9 +72,9 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
         color=INK,
     )
     small = alt.hconcat(_burst(report["by_second_of_burst"]), _flood(report["by_flood"]), spacing=28)
-    chart = alt.vconcat(_loads(report), small, title=title, spacing=22)
     chart = (
-        chart.configure_view(stroke=None)
+        alt.vconcat(_loads(report), small, title=title, spacing=22)
+        .configure_view(stroke=None)
         .configure_axis(
             labelFontSize=12, titleFontSize=12.5, labelColor=INK, titleColor=INK, titleFontWeight="normal"
         )
@@ -71,45 +85,29 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
 
 def _loads(report: Mapping[str, Any]) -> Any:
-    rows = [{**row, **_band(row)} for row in report["by_load"]]
     x, y = _load_axis("load, as a multiple of what can be done"), _share("done in time, of what can be done")
+    best = [{"load": load, "mean": min(load, 1.0)} for load in (0.5, 1.0, 10.0)]
     return alt.layer(
-        _ideal(x),
-        *_lines(rows, "order", ORDERS, x, y),
+        _chart(best).mark_line(strokeDash=[5, 4], color=INK, strokeWidth=1).encode(x=x, y=y),
+        *_lines(report["by_load"], "order", ORDERS, x, y),
         _points(report["application"], x, y),
-        *_names(
-            [
-                _name("LIFO", 4.7, 1.05),
-                _name("adaptive", 2.1, 1.05),
-                _name("FIFO", 1.38, 0.3),
-                _name("JavaScript prototype", 4.7, 0.86),
-            ],
-            ORDERS,
-            x,
-            y,
-        ),
+        *_labels(LOAD_PLACES, ORDERS, x, y),
     ).properties(width=WIDTH, height=HEIGHT)
 
 
 def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:
     scale = alt.Scale(domain=list(SHOWN), nice=False, clamp=True)
-    x = alt.X(
-        "second:Q",
-        title="seconds from the beginning of the burst",
-        scale=scale,
-        axis=alt.Axis(values=list(range(-20, 51, 10)), format="d", grid=False),
-    )
+    axis = alt.Axis(values=list(range(-20, 51, 10)), format="d", grid=False)
+    x = alt.X("second:Q", title="seconds from the beginning of the burst", scale=scale, axis=axis)
     y = _share("of those put then, in time")
-    shown = [{**row, **_band(row)} for row in rows if SHOWN[0] <= row["second"] <= SHOWN[1]]
+    shown = [row for row in rows if SHOWN[0] <= row["second"] <= SHOWN[1]]
     shade = (
-        alt.Chart(alt.InlineData(values=[{"from": 0, "to": BURST_SECONDS}]))
+        _chart([{"from": 0, "to": BURST_SECONDS}])
         .mark_rect(color=SHADE)
         .encode(x=alt.X("from:Q", scale=scale), x2="to:Q")
     )
     return alt.layer(
-        shade,
-        *_lines(shown, "order", ORDERS, x, y),
-        *_names([_name("FIFO", 25.5, 0.42, "second")], ORDERS, x, y),
+        shade, *_lines(shown, "order", ORDERS, x, y), *_labels(BURST_PLACES, ORDERS, x, y, "second")
     ).properties(
         width=SMALL_WIDTH,
         height=SMALL_HEIGHT,
@@ -117,43 +115,38 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:
     )
 
 
-def _flood(figures: Sequence[Mapping[str, Any]]) -> Any:
-    rows = [{**row, **_band(row)} for row in figures]
+def _flood(rows: Sequence[Mapping[str, Any]]) -> Any:
     x, y = _load_axis("load of the flood"), _share("its tasks done in time")
     return alt.layer(
-        *_lines(rows, "tenants", TENANTS, x, y),
-        *_names(
-            [
-                _name("newest first, groups in turn", 1.2, 1.055),
-                _name("newest first, one line", 2.0, 0.56),
-                _name("first in, first out", 1.35, 0.09),
-            ],
-            TENANTS,
-            x,
-            y,
-        ),
+        *_lines(rows, "tenants", TENANTS, x, y), *_labels(TENANT_PLACES, TENANTS, x, y)
     ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title="A quiet tenant beside a flood")
 
 
-def _width(name: str) -> float:
-    """Return the width of a line."""
-    return 5.0 if name == WIDE else 2.2
-
-
-def _band(row: Mapping[str, Any]) -> dict[str, float]:
-    low, high = row["mean"] - row["half_width"], row["mean"] + row["half_width"]
-    return {"low": max(0.0, low), "high": min(1.0, high)}
+def _chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=[*rows]))
 
 
 def _lines(
     rows: Sequence[Mapping[str, Any]], kind: str, kinds: Mapping[str, tuple[str, str]], x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
+    """Return the line of each kind, shaded by its interval."""
     layers = []
-    for name, (_text, colour) in kinds.items():
-        chart = alt.Chart(alt.InlineData(values=[row for row in rows if row[kind] == name]))
+    for name, (_label, colour) in kinds.items():
+        chart = _chart(
+            [
+                {
+                    **row,
+                    "low": max(0.0, row["mean"] - row["half_width"]),
+                    "high": min(1.0, row["mean"] + row["half_width"]),
+                }
+                for row in rows
+                if row[kind] == name
+            ]
+        )
+        width = 5.0 if name == WIDE else 2.2
         layers += [
             chart.mark_area(color=colour, opacity=0.25).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
-            chart.mark_line(strokeWidth=_width(name), strokeJoin="round", color=colour).encode(x=x, y=y),
+            chart.mark_line(strokeWidth=width, strokeJoin="round", color=colour).encode(x=x, y=y),
         ]
     return layers
 
@@ -166,42 +159,25 @@ def _points(points: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> alt.Char
             "colour": colour,
             "area": WIDE_POINT if name == WIDE else POINT,
         }
-        for name, (_text, colour) in ORDERS.items()
+        for name, (_label, colour) in ORDERS.items()
         for point in points
         if point["order"] == name
     ]
-    marks: alt.Chart = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_point(filled=True, opacity=1, stroke="white", strokeWidth=1.2)
-        .encode(x=x, y=y, color=alt.Color("colour:N", scale=None), size=alt.Size("area:Q", scale=None))
-    )
-    return marks
+    marks = _chart(rows).mark_point(filled=True, opacity=1, stroke="white", strokeWidth=1.2)
+    colours, areas = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
+    shown: alt.Chart = marks.encode(x=x, y=y, color=colours, size=areas)
+    return shown
 
 
-def _name(name: str, at: float, share: float, axis: str = "load") -> dict[str, Any]:
-    """Return where the name of a line begins."""
-    return {"name": name, axis: at, "mean": share}
-
-
-def _names(
-    labels: Sequence[Mapping[str, Any]], kinds: Mapping[str, tuple[str, str]], x: alt.X, y: alt.Y
+def _labels(
+    places: Places, kinds: Mapping[str, tuple[str, str]], x: alt.X, y: alt.Y, axis: str = "load"
 ) -> list[alt.Chart]:
     return [
-        alt.Chart(alt.InlineData(values=[{**label, "text": kinds[label["name"]][0]}]))
-        .mark_text(align="left", fontSize=13, fontWeight="bold", color=kinds[label["name"]][1])
+        _chart([{axis: at, "mean": share, "text": kinds[name][0]}])
+        .mark_text(align="left", fontSize=13, fontWeight="bold", color=kinds[name][1])
         .encode(x=x, y=y, text="text:N")
-        for label in labels
+        for name, (at, share) in places.items()
     ]
-
-
-def _ideal(x: alt.X) -> alt.Chart:
-    best = [{"load": load, "best": min(load, 1.0)} for load in (0.5, 1.0, 10.0)]
-    line: alt.Chart = (
-        alt.Chart(alt.InlineData(values=best))
-        .mark_line(strokeDash=[5, 4], color=INK, strokeWidth=1)
-        .encode(x=x, y="best:Q")
-    )
-    return line
 
 
 def _load_axis(title: str) -> alt.X:
@@ -213,9 +189,9 @@ def _load_axis(title: str) -> alt.X:
     )
 
 
-def _share(title: str, field: str = "mean") -> alt.Y:
+def _share(title: str) -> alt.Y:
     return alt.Y(
-        f"{field}:Q",
+        "mean:Q",
         title=title,
         axis=alt.Axis(format=".0%", tickCount=5, gridColor="#E4E4E4", domain=False),
         scale=alt.Scale(domain=[0, 1.1]),

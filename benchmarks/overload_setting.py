@@ -1,4 +1,4 @@
-"""The setting of `benchmarks.overload`: loads, a burst, and the JavaScript prototype's loop."""
+"""Setting of `benchmarks.overload`: loads, a burst, and the loop of the JavaScript prototype."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 
     from freshq.simulate import Load
 
-# The downstream: so many tasks at a time, each of so many seconds.
+# The downstream: slots, seconds of each task, and its deadline.
 SERVERS: Final = 4
 TASK_SECONDS: Final = 1.0
 DEADLINE_SECONDS: Final = 5.0
-# A burst on a load that can be served.
+# A burst on top of a load below the capacity.
 BURST_LOAD: Final = 0.8
 BURST_FACTOR: Final = 10.0
 BURST_SECONDS: Final = 20.0
-# Of the tenant beside a flood.
+# Load of the tenant beside a flood.
 QUIET_LOAD: Final = 0.2
-# The orders that are both simulated and measured, as the figures name them.
+# Orders that are both simulated and measured, by their name in the figures.
 ORDERS: Final = {"LIFO": Order.LIFO, "adaptive": Order.ADAPTIVE, "FIFO": Order.FIFO}
-# The tasks of the application take longer, with a deadline as much longer, so that what the emulator needs
-# between two tasks of a slot counts less. Each load lasts so many seconds: longer up to the capacity, where
-# fewer tasks arrive. The first seconds, in which a backlog grows, do not count.
+# Tasks of the application take longer, and their deadlines too, so that the emulator's time between two tasks
+# of a slot weighs less. Each load lasts a number of seconds: longer up to the capacity, where fewer tasks
+# arrive. The first seconds, in which a backlog grows, do not count.
 MEASURED_SECONDS: Final = {0.5: 150.0, 1.0: 150.0, 2.0: 75.0, 4.0: 75.0, 10.0: 75.0}
 MEASURED_TASK_SECONDS: Final = 3.0
 MEASURED_DEADLINE_SECONDS: Final = DEADLINE_SECONDS / TASK_SECONDS * MEASURED_TASK_SECONDS
 FIRST_SECONDS: Final = 30.0
 BURST_STARTS: Final = 60.0
-# Every task put in this time after the burst has its deadline before the simulation ends.
+# The simulation covers the deadline of every task put within this time after the burst.
 FOLLOWED_SECONDS: Final = BURST_STARTS - DEADLINE_SECONDS
 SEEDS: Final = range(1, 501)
-# Of Student's t distribution, for the middle 95 % of the mean of five hundred.
+# Student's t for the 95 % interval of the mean of five hundred.
 T_OF_SEEDS: Final = 1.965
-# Spans that the page shows: before the burst, in it, and after its end; seconds from its beginning.
+# Spans on the page, in seconds from the start of the burst.
 SPANS: Final = {
     "before": (-30, 0),
     "in the burst": (0, 20),
@@ -47,20 +47,20 @@ SPANS: Final = {
     "10 to 20 s after": (30, 40),
     "20 to 40 s after": (40, 60),
 }
-# Recovered: from then on, each second's share is within this of the share before the burst.
+# After recovery, the share of each second stays within this of the share before the burst.
 RECOVERED_WITHIN: Final = 0.05
-# Arrivals and those done in time, of one seed in some second or span.
+# Arrivals, and those done in time, of one seed in a second or span.
 Counts = tuple[int, int]
 
 
 def ratio(counts: Sequence[Counts]) -> dict[str, float]:
-    """Return the share done in time of what arrived, and the half width of its 95 % interval over seeds.
+    """Return the share of arrivals done in time and the half width of its 95 % interval over seeds.
 
-    Seeds differ in how much arrives, so the share is the ratio of the sums; its variance is that of the
+    Arrivals differ between seeds, so the share is the ratio of the sums, and its variance comes from the
     residuals of the seeds (the ratio estimator of Cochran, Sampling Techniques, section 6.3).
 
     Args:
-        counts: Of each seed, what arrived and what was done in time.
+        counts: Arrivals, and those done in time, of each seed.
     """
     seeds, arrived = len(counts), sum(each for each, _done in counts)
     share = sum(done for _arrived, done in counts) / arrived
@@ -73,7 +73,7 @@ def seconds_of(by_seed: Sequence[Mapping[int, Counts]]) -> list[dict[str, float]
     """Return the share of each second.
 
     Args:
-        by_seed: Of each seed the counts by the second from the beginning of the burst.
+        by_seed: Counts of each seed by second from the start of the burst.
     """
     return [
         {"second": second, **ratio([counts.get(second, (0, 0)) for counts in by_seed])}
@@ -87,7 +87,7 @@ def spans_of(by_seed: Sequence[Mapping[int, Counts]]) -> dict[str, dict[str, flo
 
 
 def recovery_seconds(seconds: Sequence[Mapping[str, float]], before: float) -> float | None:
-    """Return how long after the burst arrivals are done in time as before it; None if they are not.
+    """Return the seconds after the burst until the share is as before; None if it does not recover.
 
     Args:
         seconds: The share of each second.
@@ -102,13 +102,14 @@ def recovery_seconds(seconds: Sequence[Mapping[str, float]], before: float) -> f
 
 
 def counts_of(created: Sequence[float], in_time: set[int]) -> dict[int, Counts]:
-    """Return the counts of one seed by second, from the beginning of the burst.
+    """Return the counts of one seed by second from the start of the burst.
 
-    The first tasks, which find an empty queue, are left out, and the last, whose deadline is after the end.
+    The first tasks, which find an empty queue, do not count, nor do the last, whose deadline is after the
+    end.
 
     Args:
-        created: When each task arrived.
-        in_time: Which of them were done in time.
+        created: Arrival of each task.
+        in_time: Indices of the tasks done in time.
     """
     last = BURST_STARTS + BURST_SECONDS + FOLLOWED_SECONDS
     found: dict[int, Counts] = {}
@@ -126,10 +127,10 @@ def _sum(counts: Mapping[int, Counts], start: int, end: int) -> Counts:
 
 
 def burst_figures(by_order: Mapping[str, Sequence[Mapping[int, Counts]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the figures of every order: by second, by span, and its recovery.
+    """Return the figures of every order by second and by span, and its recovery.
 
     Args:
-        by_order: Of each order the counts of each seed.
+        by_order: Counts of each seed by order.
     """
     found: dict[str, list[dict[str, Any]]] = {"by_second_of_burst": [], "after_burst": []}
     for order, by_seed in by_order.items():
@@ -141,9 +142,9 @@ def burst_figures(by_order: Mapping[str, Sequence[Mapping[int, Counts]]]) -> dic
 
 
 # The JavaScript prototype queries the newest 10 tasks, starts one every 200 ms, and waits for all of them
-# before it queries again, 500 ms later. Its downstream takes 3 tasks of 15 s at a time; the loop puts
-# back the others. Without work it ends, and starts again with the next batch of the stream, at most 10 s
-# after a put. It has no deadlines. The figures are scaled to other numbers of slots and service times.
+# before it queries again, 500 ms later. Its downstream takes 3 tasks of 15 s at a time; the loop puts the
+# others back. Without work it stops, and restarts with the next batch of the stream, at most 10 s after a
+# put. It has no deadlines. The figures are scaled to other numbers of slots and service times.
 PROTOTYPE_SLOTS: Final = 3
 PROTOTYPE_SERVICE_SECONDS: Final = 15.0
 PROTOTYPE_BATCH: Final = 10
@@ -153,12 +154,12 @@ PROTOTYPE_WINDOW_SECONDS: Final = 10.0
 
 
 def ends_in_time(load: Load, slots: int, service_seconds: float) -> dict[int, float]:
-    """Return the ends of tasks that the prototype's loop ends in time, in seconds, by their index.
+    """Return the ends, in seconds, of the tasks that the prototype's loop completes in time, by index.
 
     Args:
         load: The tasks.
         slots: Tasks that the downstream takes at a time.
-        service_seconds: Time that it takes for one, on average.
+        service_seconds: Mean time of a task.
     """
     scale = service_seconds / PROTOTYPE_SERVICE_SECONDS
     batch = round(PROTOTYPE_BATCH * slots / PROTOTYPE_SLOTS)

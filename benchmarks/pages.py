@@ -1,4 +1,4 @@
-"""The pages whose sections are made from benchmarks/results. A test holds each to the files."""
+"""Pages with sections made from benchmarks/results. A test holds each page to the files."""
 
 from __future__ import annotations
 
@@ -10,36 +10,22 @@ from benchmarks.aims import aims_page
 from benchmarks.costs_page import costs_page
 from benchmarks.growth_page import growth_page
 from benchmarks.pipeline_page import pipeline_page
-from benchmarks.render import filled
-from benchmarks.summary_page import summary_page
+from benchmarks.render import filled, markdown
 from benchmarks.worker_page import floor_page, throughput_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from benchmarks.render import Sections
 
 DOCS: Final = Path("docs")
-
-
-def measurements_page() -> Sections:
-    """Return the sections of docs/contributing/measurements.md."""
-    return {
-        **library_pages.policy_sections(),
-        **library_pages.sql_sections(),
-        **library_pages.asyncio_sections(),
-        **library_pages.telemetry_sections(),
-        **library_pages.cli_sections(),
-    }
-
-
 PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
-    "benchmarks.md": summary_page,
+    "benchmarks.md": library_pages.summary_page,
     "contributing/benchmarks.md": aims_page,
     "contributing/cold-starts.md": library_pages.cold_start_page,
     "contributing/floor.md": floor_page,
     "contributing/growth.md": growth_page,
-    "contributing/measurements.md": measurements_page,
+    "contributing/measurements.md": library_pages.measurements_page,
     "contributing/pipeline.md": pipeline_page,
     "contributing/throughput.md": throughput_page,
     "costs.md": costs_page,
@@ -48,12 +34,22 @@ PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
 
 
 def made(page: str) -> str:
-    """Return a page with its sections as the files of results make them now."""
+    """Return a page with its sections made from the current results."""
     return filled((DOCS / page).read_text("utf-8"), PAGES[page]())
 
 
+def sections_of(files: Container[str]) -> str:
+    """Return the sections made from some files of results as Markdown."""
+    return "\n\n".join(
+        markdown(blocks)
+        for sections in PAGES.values()
+        for (file, _name), blocks in sections().items()
+        if file in files
+    )
+
+
 def write() -> list[Path]:
-    """Write the pages; return those that changed."""
+    """Write the pages; return the changed ones."""
     changed = []
     for name in PAGES:
         page, text = DOCS / name, made(name)

@@ -77,7 +77,6 @@ def _two_million(result: Mapping[str, Any]) -> list[Block]:
         ["- the report alone", f"{found['spark_report_seconds']:.1f}"],
         [DUCKDB, each(*found["duckdb_seconds"])],
         [INVERSIONS, each(*found["duckdb_inversions_seconds"])],
-        ["Polars, outcome and first claim of each task", f"{found['polars_tasks_only_seconds']:.1f}"],
     ]
     text = f"""Warm, the pipeline takes {time_ratio(found, "warm"):.1f} times as long as DuckDB
         ({_load(result)}); making the tables from silver alone takes {tables_ratio(found, "warm"):.1f} times

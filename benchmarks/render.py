@@ -1,4 +1,4 @@
-"""Renders pages: headings, prose, tables, figures and code become Markdown between marks."""
+"""Render pages: prose and tables become Markdown between marks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH: Final = 118
 
 
 class _Cells(string.Formatter):
-    """Formats as `str.format` does; None is empty, and the rounds of a figure are median and range."""
+    """Formats like `str.format`, but None becomes empty, and a list of rounds becomes median and range."""
 
     @override
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -32,59 +32,42 @@ class _Cells(string.Formatter):
 
 
 def spread(numbers: Sequence[float], form: str) -> str:
-    """Return the median of the rounds with the lowest and the highest."""
+    """Return the median of the rounds with the range."""
     return f"{median(numbers):{form}} ({min(numbers):{form}} to {max(numbers):{form}})"
 
 
+def bold(text: str, *, when: bool) -> str:
+    """Return a text, bold on a condition."""
+    return f"**{text}**" if when else text
+
+
 def cell(form: str | Callable[[Any], str], row: Any) -> str:
-    """Return a cell: `form` called with the row, or formatted with its fields, or with {0}."""
+    """Return a cell: `form` called with the row, or formatted with its fields or as {0}."""
     if callable(form):
         return form(row)
     return _Cells().vformat(form, (row,), row if isinstance(row, dict) else {})
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading of level 2, or deeper."""
-
-    text: str
-    level: int = 2
-
-    def lines(self) -> list[str]:
-        """Return its line."""
-        return [f"{'#' * self.level} {self.text}"]
-
-
-@dataclass(frozen=True, slots=True)
 class Prose:
-    """A paragraph, wrapped to the page's width; a list has an item for each line of the text."""
+    """A paragraph, wrapped to the page's width."""
 
     text: str
 
     def lines(self) -> list[str]:
         """Return the wrapped lines."""
-        items = self.text.splitlines() if self.text.startswith("- ") else [" ".join(self.text.split())]
-        return [
-            line
-            for item in items
-            for line in textwrap.wrap(
-                item,
-                WIDTH,
-                break_long_words=False,
-                break_on_hyphens=False,
-                subsequent_indent="  " if item.startswith("- ") else "",
-            )
-        ]
+        text = " ".join(self.text.split())
+        return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; figures are aligned to the right.
+    """A table whose figures are aligned to the right.
 
     Attributes:
-        head: The heading of each column.
+        head: Headings of the columns.
         rows: The cells.
-        texts: How many of the first columns are text.
+        texts: Number of leading columns of text.
     """
 
     head: Sequence[str]
@@ -100,7 +83,7 @@ class Table:
 def columns(
     rows: Iterable[Any], by_heading: Mapping[str, str | Callable[[Any], str]], texts: int = 1
 ) -> Table:
-    """Declare a table by its columns: how each shows a row."""
+    """Return a table declared by its columns: the form of a row by heading."""
     cells = [[cell(form, row) for form in by_heading.values()] for row in rows]
     return Table([*by_heading], cells, texts)
 
@@ -111,7 +94,7 @@ def across(
     form: str | Callable[[Any], str],
     heading: Callable[[Any], str] = str,
 ) -> Table:
-    """Declare a table of one figure by row and column; cells without a figure are empty."""
+    """Return a table of one figure by row and column; cells without a figure are empty."""
     keys = list(dict.fromkeys(key for of_row in by_row.values() for key in of_row))
     shown = form if callable(form) else lambda value: cell(f"{{value:{form}}}", {"value": value})
     rows = [
@@ -121,32 +104,8 @@ def across(
     return Table([corner, *map(heading, keys)], rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture beside the page."""
-
-    file: str
-    text: str
-
-    def lines(self) -> list[str]:
-        """Return its line."""
-        return [f"![{self.text}]({self.file})"]
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A block of text that stays as it is."""
-
-    text: str
-    language: str = "text"
-
-    def lines(self) -> list[str]:
-        """Return the block with its fences."""
-        return [f"```{self.language}", *self.text.splitlines(), "```"]
-
-
-Block = Heading | Prose | Table | Figure | Code
-# The blocks of each section, by the file of results that they are made from and a name.
+Block = Prose | Table
+# Blocks of each section by its file of results and its name.
 Sections = dict[tuple[str, str], list[Block]]
 
 
@@ -156,11 +115,11 @@ def markdown(blocks: Iterable[Block]) -> str:
 
 
 def filled(written: str, sections: Sections) -> str:
-    """Return a page with its sections updated; the text around their marks stays.
+    """Return a page with updated sections; the text around their marks stays.
 
     Args:
         written: The page.
-        sections: What stands between the marks.
+        sections: The sections between the marks.
 
     Raises:
         ValueError: If a section has no marks in the page, or marks have no section.

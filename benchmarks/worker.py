@@ -1,258 +1,55 @@
-"""What a Worker gets through in a SQL database, beside claims of ten by hand and other queues, in turns.
+"""Throughput of a Worker on SQL, beside claims of ten by hand and the workers of other queues, in turns.
 
-    python -m benchmarks.worker [--rounds N] [--peers PYTHON] [--processes N]
-
-Handlers are empty, payloads have 1 KB; each contender is one process, or two with as many slots each. A
-figure counts from the first run, or the first claim by hand, to the last; of freshq until all is settled.
-With --peers an interpreter is named that has other queues (oban needs Python 3.12 or newer); those that it
-lacks are left out, and named.
+Handlers are empty and payloads have 1 KB. Each contender is one process, or two with the same number of slots
+each. A rate counts from the first run (by hand: the first claim) to the last; freshq's until all tasks are
+settled. `--peers` names an interpreter in which other queues are installed (oban needs Python 3.12 or newer);
+the page names the queues that it lacks.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import multiprocessing
 import random
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from local.servers import HOST, Postgres
-from rich.console import Console
 
 from benchmarks import figures
-from benchmarks.figures import rotated
+from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_processes, in_turns
+from benchmarks.sql import fill
 from benchmarks.worker_page import FILES, HAND, WORKER
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from freshq import Queue, Worker
 from freshq.worker.report import LoggingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+    from collections.abc import Callable, Iterator, Mapping, MutableSequence
 
     from freshq import Claim, Outcome, Task
 
 LONE_SLOTS: Final = 8
 LONE_POLL_SECONDS: Final = 0.01
 LONE_LONGEST_SECONDS: Final = 60
-Figures = dict[str, list[float]]
-
-
-class _LoneWatch(LoggingObserver):
-    """Notes when a run began and when it was settled."""
-
-    def __init__(self) -> None:
-        self.began = self.ended = 0.0
-        self.over = threading.Event()
-
-    def run(self, _task: Task) -> None:
-        """Do nothing."""
-        self.began = time.monotonic()
-
-    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Note the time."""
-        super().settled(claim, outcome, run_seconds, error)
-        self.ended = time.monotonic()
-        self.over.set()
-
-
-def lone_figures(queue: Queue, tasks: int) -> Figures:
-    """Put tasks one by one, each while the worker is idle; return milliseconds from the put of each."""
-    watch, found = _LoneWatch(), Figures(run_ms=[], settled_ms=[])
-    worker = Worker(queue, watch.run, concurrency=LONE_SLOTS, poll_seconds=LONE_POLL_SECONDS, observer=watch)
-    working = threading.Thread(target=worker.run)
-    working.start()
-    pauses = random.Random("lone")
-    for _ in range(tasks):
-        time.sleep(pauses.uniform(2, 3) * LONE_POLL_SECONDS)  # the worker waits at another moment each time
-        watch.over.clear()
-        put_at = time.monotonic()
-        queue.put(PAYLOAD)
-        if not watch.over.wait(LONE_LONGEST_SECONDS):
-            msg = f"a task was not settled within {LONE_LONGEST_SECONDS} s"
-            raise TimeoutError(msg)
-        found["run_ms"].append(round(1000 * (watch.began - put_at), 2))
-        found["settled_ms"].append(round(1000 * (watch.ended - put_at), 2))
-    worker.stop()
-    working.join()
-    return found
-
-
-def on(url: str, tasks: int) -> Figures:
-    """Measure on a database."""
-    queue = opened(url)
-    queue.create_table()
-    try:
-        return lone_figures(queue, tasks)
-    finally:
-        queue.close()
-
-
-def lone_main() -> None:
-    """Measure a lone task through an idle worker: from its put until it is settled.
-
-    The worker has 8 slots and looks for tasks every 10 ms, so half of the time is waiting for its next look.
-    """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=300)
-    tasks = parser.parse_args().tasks
-    logging.disable(logging.WARNING)
-    with Postgres(durable=True) as server, tempfile.TemporaryDirectory() as folder:
-        stores = {name: on(url, tasks) for name, url in (
-            ("postgresql", server.url), ("sqlite", f"sqlite:///{folder}/tasks.db")
-        )}  # fmt: skip
-    for name, found in stores.items():
-        medians = {what: statistics.median(each) for what, each in found.items()}
-        Console().print(f"{name}: {medians}")
-    report = {"slots": LONE_SLOTS, "poll_ms": 1000 * LONE_POLL_SECONDS, "stores": stores}
-    figures.write("lone", report, ("psycopg", "sqlalchemy"))
-
-
 BY_HAND: Final = 10
-LONGEST_SECONDS: Final = 300
-CONTEXT: Final = multiprocessing.get_context("spawn")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the processes are to do together.
-
-    Attributes:
-        contender: By hand, or by a worker.
-        url: Where the queue is.
-        tasks: How many there are.
-        concurrency: Slots of the worker in each process.
-        settled: How many each process has settled; each writes its own number only.
-        barrier: All wait there once they are connected.
-    """
-
-    contender: str
-    url: str
-    tasks: int
-    concurrency: int
-    settled: MutableSequence[int]
-    barrier: Any
-
-
-def opened(url: str) -> Queue:
-    """Return a queue; on SQLite it does not wait for the disk, as no contender does there."""
-    return Queue.sql(url, durable=not url.startswith("sqlite"))
-
-
-def fill(url: str, tasks: int) -> None:
-    """Leave nothing in a queue but some new tasks."""
-    queue = opened(url)
-    queue.create_table()
-    queue.purge(confirm="default")
-    queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
-    queue.close()
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def together(contender: str, url: str, tasks: int, concurrency: int, processes: int) -> list[Span]:
-    """Fill a queue, and work it off in some processes; return the span of each.
-
-    Raises:
-        queue.Empty: If a process died.
-    """
-    fill(url, tasks)
-    settled = CONTEXT.RawArray("q", processes)
-    job = Job(contender, url, tasks, concurrency, settled, CONTEXT.Barrier(processes))
-    spans = CONTEXT.Queue()
-    running = [CONTEXT.Process(target=_process, args=(job, each, spans)) for each in range(processes)]
-    for process in running:
-        process.start()
-    found = [spans.get(timeout=LONGEST_SECONDS) for _ in running]
-    for process in running:
-        process.join()
-    return [Span(*each) for each in found if each]
-
-
-def _process(job: Job, number: int, spans: Any) -> None:
-    """Work in a process of its own, which logs no task, and tell the span; nothing if it had no task."""
-    logging.disable(logging.WARNING)
-    queue = opened(job.url)
-    queue.contains("none")  # connects
-    spans.put({HAND: _by_hand, WORKER: _by_worker}[job.contender](queue, job, number))
-    queue.close()
-
-
-def _by_hand(queue: Queue, job: Job, _number: int) -> tuple[float, float, float] | None:
-    """Claim ten and complete them together, in one thread, until nothing is left."""
-    job.barrier.wait(LONGEST_SECONDS)
-    claims = queue.claim(BY_HAND)
-    ended = began = (time.monotonic(), processor_seconds())
-    while claims:
-        queue.complete_many(claims)
-        ended = (time.monotonic(), processor_seconds())
-        claims = queue.claim(BY_HAND)
-    return (began[0], ended[0], ended[1] - began[1]) if ended != began else None
-
-
-def _by_worker(queue: Queue, job: Job, number: int) -> tuple[float, float, float] | None:
-    """Run a worker until all is settled, in all processes."""
-    watch = _Watch()
-
-    def all_settled() -> bool:
-        job.settled[number] = len(watch.settlements)
-        return sum(job.settled) >= job.tasks
-
-    worker = Worker(queue, watch.run, concurrency=job.concurrency, observer=watch)
-    job.barrier.wait(LONGEST_SECONDS)
-    worker.run(until=all_settled)
-    return watch.span()
-
-
-class _Watch(LoggingObserver):
-    """Notes when the first run began, and each settlement."""
-
-    def __init__(self) -> None:
-        self._began: tuple[float, float] | None = None
-        self.settlements: list[tuple[float, float]] = []
-
-    def run(self, _task: Task) -> None:
-        """Do nothing."""
-        if self._began is None:
-            self._began = time.monotonic(), processor_seconds()
-
-    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Note the time."""
-        super().settled(claim, outcome, run_seconds, error)
-        self.settlements.append((time.monotonic(), processor_seconds()))
-
-    def span(self) -> tuple[float, float, float] | None:
-        """Return the first start, the last settlement and the processor time between; None without a task."""
-        if self._began is None:
-            return None
-        ended, processor = self.settlements[-1]
-        return self._began[0], ended, processor - self._began[1]
-
-
 CONCURRENCY: Final = (1, 8, 32, 256)
-# For each process: about a second of work or more, for each contender at its own speed.
+# For each process: at least about a second of work at each contender's own speed.
 WORKER_TASKS: Final = {1: 1600, 8: 6000, 32: 10_000, 256: 12_000}
 TASKS: Final = {
     HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500, "litequeue": 6000,
 }  # fmt: skip
 PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey", "litequeue")}
-# litequeue has no worker: one loop.
+# litequeue has no worker, only a loop.
 ONE_LOOP: Final = ("litequeue",)
 PROGRAM: Final = str(Path(__file__).with_name("worker_peers.py"))
 POLL_SECONDS: Final = 0.02
@@ -260,8 +57,140 @@ COUNT_SECONDS: Final = 0.05
 CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
+class Watch(LoggingObserver):
+    """Notes when the first run of a task began, and each settlement, by wall and processor time."""
+
+    def __init__(self) -> None:
+        self.began: tuple[float, float] | None = None
+        self.settlements: list[tuple[float, float]] = []
+        self.settled_one = threading.Event()
+
+    def run(self, _task: Task) -> None:
+        """Note the first run."""
+        if self.began is None:
+            self.began = time.monotonic(), time.process_time()
+
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        """Note a settlement."""
+        super().settled(claim, outcome, run_seconds, error)
+        self.settlements.append((time.monotonic(), time.process_time()))
+        self.settled_one.set()
+
+    def span(self) -> Span | None:
+        """Return the span from the first run to the last settlement; None if nothing ran."""
+        if self.began is None:
+            return None
+        ended, processor = self.settlements[-1]
+        return Span(self.began[0], ended, processor - self.began[1])
+
+
+def opened(url: str) -> Queue:
+    """Return a queue; on SQLite it does not wait for the disk, like every contender there."""
+    return Queue.sql(url, durable=not url.startswith("sqlite"))
+
+
+def lone_figures(queue: Queue, tasks: int) -> dict[str, list[float]]:
+    """Put single tasks into the queue of an idle worker; return the milliseconds from each put."""
+    watch, found = Watch(), {"run_ms": list[float](), "settled_ms": list[float]()}
+    worker = Worker(queue, watch.run, concurrency=LONE_SLOTS, poll_seconds=LONE_POLL_SECONDS, observer=watch)
+    working = threading.Thread(target=worker.run)
+    working.start()
+    pauses = random.Random("lone")
+    for _ in range(tasks):
+        time.sleep(
+            pauses.uniform(2, 3) * LONE_POLL_SECONDS
+        )  # the put meets another moment of the poll each time
+        watch.began = None
+        watch.settled_one.clear()
+        put_at = time.monotonic()
+        queue.put(PAYLOAD)
+        if not watch.settled_one.wait(LONE_LONGEST_SECONDS):
+            msg = f"a task was not settled within {LONE_LONGEST_SECONDS} s"
+            raise TimeoutError(msg)
+        span = watch.span() or Span(0, 0, 0)
+        found["run_ms"].append(round(1000 * (span.first - put_at), 2))
+        found["settled_ms"].append(round(1000 * (span.last - put_at), 2))
+    worker.stop()
+    working.join()
+    return found
+
+
+def lone(tasks: int = 300) -> None:
+    """Measure a single task on an idle worker, from its put until it runs and until it is settled."""
+    logging.disable(logging.WARNING)
+    stores = {}
+    with Postgres(durable=True) as server, tempfile.TemporaryDirectory() as folder:
+        for name, url in (("postgresql", server.url), ("sqlite", f"sqlite:///{folder}/tasks.db")):
+            queue = opened(url)
+            queue.create_table()
+            stores[name] = lone_figures(queue, tasks)
+            queue.close()
+    figures.write("lone", {"slots": LONE_SLOTS, "poll_ms": 1000 * LONE_POLL_SECONDS, "stores": stores})
+
+
+def together(contender: str, url: str, tasks: int, concurrency: int, processes: int) -> list[Span]:
+    """Fill a queue and work it off in a number of processes; return the span of each that ran a task."""
+    fill(url, tasks, PAYLOAD, durable=not url.startswith("sqlite"))
+    settled = CONTEXT.RawArray("q", processes)
+    work = {HAND: _by_hand, WORKER: _by_worker}[contender]
+    jobs = [(url, work, settled, number, tasks, concurrency) for number in range(processes)]
+    return [Span(*each) for each in in_processes(_process, jobs) if each]
+
+
+def _process(ready: Callable[[], object], url: str, work: Callable[..., Span | None], *job: Any) -> Any:
+    """Work in a process that logs no task."""
+    logging.disable(logging.WARNING)
+    queue = opened(url)
+    queue.contains("none")  # connects
+    span = work(queue, ready, *job)
+    queue.close()
+    return span and tuple(span)
+
+
+def _by_hand(queue: Queue, ready: Callable[[], object], *_job: object) -> Span | None:
+    """Claim ten tasks and complete them together, in one thread, until none is left."""
+    ready()
+    claims = queue.claim(BY_HAND)
+    ended = began = (time.monotonic(), time.process_time())
+    while claims:
+        queue.complete_many(claims)
+        ended = (time.monotonic(), time.process_time())
+        claims = queue.claim(BY_HAND)
+    return Span(began[0], ended[0], ended[1] - began[1]) if ended != began else None
+
+
+def _by_worker(
+    queue: Queue,
+    ready: Callable[[], object],
+    settled: MutableSequence[int],
+    number: int,
+    tasks: int,
+    concurrency: int,
+) -> Span | None:
+    """Run a worker until the processes together have settled all tasks.
+
+    Args:
+        queue: The queue.
+        ready: Waits until every process is connected.
+        settled: Settlements of each process, which writes only its own number.
+        number: This process.
+        tasks: Tasks of all processes.
+        concurrency: Slots.
+    """
+    watch = Watch()
+
+    def all_settled() -> bool:
+        settled[number] = len(watch.settlements)
+        return sum(settled) >= tasks
+
+    worker = Worker(queue, watch.run, concurrency=concurrency, observer=watch)
+    ready()
+    worker.run(until=all_settled)
+    return watch.span()
+
+
 def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
-    """Fill the queue of a peer, and return its version; None if it is not installed."""
+    """Fill the queue of a peer and return its version; None if it is not installed."""
     done = subprocess.run(
         [python, PROGRAM, "fill", peer, where, str(tasks)],
         capture_output=True,
@@ -277,66 +206,57 @@ def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
     return done.stdout.split()[-1]
 
 
-def python_version(python: str) -> str:
-    """Return the version of an interpreter."""
-    shown = subprocess.run([python, "--version"], capture_output=True, text=True, check=True)
-    return shown.stdout.split()[-1]
-
-
 class PeerProcess:
-    """A process of a peer that works."""
+    """A working process of a peer."""
 
     def __init__(self, python: str, peer: str, where: str, concurrency: int) -> None:
-        """Start it, and wait until it is connected."""
+        """Start it and wait until it is connected."""
+        command = [python, PROGRAM, "work", peer, where, str(concurrency)]
         self._process = subprocess.Popen(
-            [python, PROGRAM, "work", peer, where, str(concurrency)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
         self.runs = 0
         self._last_line = "null"
         self._reader = threading.Thread(target=self._read)
-        if self._process.stdout is None or self._process.stdout.readline() != "ready\n":
+        if self._output.readline() != "ready\n":
             msg = f"{peer} did not start"
             raise RuntimeError(msg)
         self._reader.start()
 
     def begin(self) -> None:
         """Let it work."""
-        if self._process.stdin is not None:
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
+        self._input.write("go\n")
+        self._input.flush()
 
     def _read(self) -> None:
-        for line in self._process.stdout or ():
+        for line in self._output:
             if line[0].isdigit():
                 self.runs = int(line)
             else:
                 self._last_line = line
 
     def end(self) -> Span | None:
-        """Let it end; return what it did."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        """Let it exit; return its span."""
+        self._input.close()
         self._process.wait(LONGEST_SECONDS)
         self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._output.close()
         span = json.loads(self._last_line)
         return Span(*span) if span else None
 
 
 def of_peer(python: str, peer: str, where: str, tasks: int, slots: tuple[int, int]) -> list[Span]:
-    """Work off a filled queue of a peer; return what each process did.
+    """Work off a filled queue of a peer; return the span of each process.
 
     Args:
-        python: The interpreter that has it.
+        python: The interpreter in which it is installed.
         peer: Its name.
         where: Its address.
-        tasks: How many there are.
-        slots: How many each process has, and the number of processes.
+        tasks: Number of tasks.
+        slots: Slots of each process, and the number of processes.
 
     Raises:
         TimeoutError: If it does not run them all.
@@ -356,44 +276,53 @@ def of_peer(python: str, peer: str, where: str, tasks: int, slots: tuple[int, in
 
 
 class Place:
-    """One database, and what was measured on it.
+    """A database in which contenders are measured.
 
     Attributes:
-        name: Of the database.
-        figures: By concurrency and contender, a figure for each round.
+        name: Its name in the results.
         missing: Peers that are not installed.
-        versions: Of the peers.
+        versions: Versions of the peers that are.
     """
 
     def __init__(self, url: str, python: str, conninfo: str = "") -> None:
         """Measure nothing yet.
 
         Args:
-            url: Where it is; of SQLite, the folder of its files.
-            python: An interpreter that has peers.
-            conninfo: Where it is, for libpq.
+            url: The database; empty for new files of SQLite.
+            python: An interpreter with peers.
+            conninfo: The database, for libpq.
         """
         self._url, self._python, self._conninfo = url, python, conninfo
         self.name = "postgresql" if conninfo else "sqlite"
-        self.figures: dict[str, dict[str, list[dict[str, float]]]] = {}
         self.missing: set[str] = set()
         self.versions: dict[str, str] = {}
 
-    def measure(self, number: int, concurrency: int, processes: int) -> None:
-        """Measure every contender once, in the order of a round."""
-        for contender in rotated((HAND, WORKER, *PEERS_ON[self.name]), number):
-            if contender in self.missing or (contender in ONE_LOOP and concurrency > 1):
-                continue
-            tasks = TASKS.get(contender, WORKER_TASKS[concurrency]) * processes
-            with self._counting() as connections:
-                spans = self._spans(contender, tasks, concurrency, processes)
-            if spans:
-                found = _figures(spans, tasks) | ({"connections": max(connections)} if connections else {})
-                self.figures.setdefault(str(concurrency), {}).setdefault(contender, []).append(found)
+    def contenders(self, processes: int) -> dict[tuple[str, str, str], Callable[[], dict[str, float] | None]]:
+        """Return the measurements of one round, by store, slots and contender."""
+        return {
+            (self.name, str(slots), name): partial(self._measure, name, slots, processes)
+            for slots, name in product(CONCURRENCY, (HAND, WORKER, *PEERS_ON[self.name]))
+            if not (name in ONE_LOOP and slots > 1)
+        }
+
+    def _measure(self, contender: str, concurrency: int, processes: int) -> dict[str, float] | None:
+        """Measure a contender once; return None if it is not installed."""
+        tasks = TASKS.get(contender, WORKER_TASKS[concurrency]) * processes
+        with self._counting() as connections:
+            spans = self._spans(contender, tasks, concurrency, processes)
+        if not spans:
+            return None
+        seconds = max(span.last for span in spans) - min(span.first for span in spans)
+        processor_seconds = sum(span.processor_seconds for span in spans)
+        return {
+            "tasks": tasks,
+            "tasks_per_second": round(tasks / seconds, 1),
+            "processor_us_per_task": round(1e6 * processor_seconds / tasks, 1),
+        } | ({"connections": max(connections)} if connections else {})
 
     @contextmanager
     def _counting(self) -> Iterator[list[int]]:
-        """Count the connections to a server, time after time; yield the counts."""
+        """Count the connections to a server repeatedly; yield the counts."""
         counts: list[int] = []
         if not self._conninfo:
             yield counts
@@ -420,7 +349,7 @@ class Place:
                 url = self._url or f"sqlite:///{folder}/freshq.db"
                 return together(contender, url, tasks, concurrency, processes)
             where = self._conninfo or f"{folder}/{contender}.db"
-            found = fill_peer(self._python, contender, where, tasks)
+            found = None if contender in self.missing else fill_peer(self._python, contender, where, tasks)
             if found is None:
                 self.missing.add(contender)
                 return []
@@ -428,52 +357,31 @@ class Place:
             return of_peer(self._python, contender, where, tasks, (concurrency, processes))
 
 
-def _figures(spans: Sequence[Span], tasks: int) -> dict[str, float]:
-    seconds = max(span.last for span in spans) - min(span.first for span in spans)
-    processor_seconds = sum(span.processor_seconds for span in spans)
-    return {
-        "tasks": tasks,
-        "tasks_per_second": round(tasks / seconds, 1),
-        "processor_us_per_task": round(1e6 * processor_seconds / tasks, 1),
-    }
+def conninfo(server: Postgres) -> str:
+    """Return the address of a server for libpq."""
+    return f"host={HOST} port={server.port} user=freshq dbname=postgres"
 
 
-def measured(options: argparse.Namespace, processes: int) -> Mapping[str, Any]:
-    """Measure everything with a number of processes, all in turns."""
-    report: dict[str, Any] = {"rounds": options.rounds, "peers_python": python_version(options.peers)}
+def measured(rounds: int, peers: str, processes: int) -> Mapping[str, Any]:
+    """Measure all contenders with a number of processes, in turns."""
+    shown = subprocess.run([peers, "--version"], capture_output=True, text=True, check=True)
     with Postgres(durable=True) as server:
-        conninfo = f"host={HOST} port={server.port} user=freshq dbname=postgres"
-        places = [Place("", options.peers), Place(server.url, options.peers, conninfo)]
-        for number in range(options.rounds):
-            for place, concurrency in product(places, CONCURRENCY):
-                place.measure(number, concurrency, processes)
-            Console().print(f"round {number + 1} of {options.rounds}")
-    report["missing"] = sorted(set.union(*(place.missing for place in places)))
-    report["versions"] = {name: each for place in places for name, each in place.versions.items()}
-    return report | {place.name: place.figures for place in places}
+        places = [Place("", peers), Place(server.url, peers, conninfo(server))]
+        contenders = {key: each for place in places for key, each in place.contenders(processes).items()}
+        found = in_turns(contenders, rounds)
+    report: dict[str, Any] = {place.name: {} for place in places}
+    for (store, slots, name), results in found.items():
+        if any(results):
+            report[store].setdefault(slots, {})[name] = results
+    return {
+        "rounds": rounds,
+        "peers_python": shown.stdout.split()[-1],
+        "missing": sorted(set.union(*(place.missing for place in places))),
+        "versions": {name: each for place in places for name, each in place.versions.items()},
+    } | report
 
 
-def show(report: Mapping[str, Any]) -> None:
-    """Print the medians."""
-    for store in PEERS_ON:
-        for concurrency, contenders in report[store].items():
-            for contender, rounds in contenders.items():
-                median = statistics.median(each["tasks_per_second"] for each in rounds)
-                Console().print(f"{store} @ {concurrency}: {contender} {median:,.0f}/s")
-
-
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--peers", metavar="PYTHON", default=sys.executable)
-    parser.add_argument("--processes", type=int, choices=FILES, help="only with so many")
-    options = parser.parse_args()
-    for processes in [options.processes] if options.processes else FILES:
-        report = measured(options, processes)
-        show(report)
-        figures.write(FILES[processes], report, ("psycopg", "sqlalchemy"))
-
-
-if __name__ == "__main__":
-    main()
+def main(rounds: int = 4, peers: str = sys.executable, processes: str = "1,2") -> None:
+    """Measure with one process and with two."""
+    for number in figures.numbers(processes):
+        figures.write(FILES[number], measured(rounds, peers, number))

@@ -1,12 +1,12 @@
-"""The workers of other queues, for `benchmarks.worker`, run by an interpreter that has them.
+"""Run the workers of other queues for `benchmarks.worker`, in an interpreter in which they are installed.
 
     python worker_peers.py fill PEER WHERE TASKS
     python worker_peers.py work PEER WHERE CONCURRENCY
 
-`fill` fills a queue, and prints the version of the peer. `work` prints `ready` once it is connected, begins
-at a line of input, runs an empty handler for each task, prints how many it has run, and goes on until its
-input ends. Then it prints when the first run and the last one began, and the processor time of this process
-between them. A peer that is not installed ends with status 3.
+`fill` fills a queue and prints the version of the peer. `work` prints `ready` once it is connected, starts at
+a line of input, runs an empty handler for each task, prints the number of runs, and goes on until its input
+is closed. Then it prints the starts of the first and the last run, and the processor time of this process
+between them. If the peer is not installed, the program exits with status 3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import importlib
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -33,12 +32,12 @@ TOLD_EVERY_SECONDS: Final = 0.02
 
 
 class Span(NamedTuple):
-    """What a process did.
+    """The working time of a process.
 
     Attributes:
-        first: When its first run began, by the machine's monotonic clock.
-        last: When its last one began, or was settled.
-        processor_seconds: Of the process, between them.
+        first: Start of its first run, by the machine's monotonic clock.
+        last: Start of its last run, or the last settlement.
+        processor_seconds: Processor time of the process between them.
     """
 
     first: float
@@ -47,7 +46,7 @@ class Span(NamedTuple):
 
 
 class Runs:
-    """Counts the runs of this process, and keeps when the first and the last one began."""
+    """Counts the runs of this process and notes the starts of the first and the last."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -57,7 +56,7 @@ class Runs:
         self.over = threading.Event()
 
     def ready(self) -> None:
-        """Say that this process is connected; wait until all are."""
+        """Report that this process is connected; wait until all are."""
         print("ready", flush=True)
         sys.stdin.readline()
         threading.Thread(target=self._await_end, daemon=True).start()
@@ -69,21 +68,21 @@ class Runs:
     def note(self) -> None:
         """Count one run."""
         with self._lock:
-            self._last = time.monotonic(), _processor_seconds()
+            self._last = time.monotonic(), time.process_time()
             self._first = self._first or self._last
             self._count += 1
 
     def tell(self) -> None:
-        """Print the count, whenever it has changed."""
+        """Print the count whenever it has changed."""
         told = 0
         while not self.over.wait(TOLD_EVERY_SECONDS):
             if self._count != told:
                 told = self._count
-                sys.stdout.write(f"{told}\n")  # at once, as the main thread writes, too
+                sys.stdout.write(f"{told}\n")  # in one call, because the main thread also writes
                 sys.stdout.flush()
 
     def span(self) -> Span | None:
-        """Return what this process did; None if it ran nothing."""
+        """Return the span of this process; None if it ran nothing."""
         if self._first is None:
             return None
         return Span(self._first[0], self._last[0], self._last[1] - self._first[1])
@@ -95,8 +94,8 @@ class Peer:
 
     Attributes:
         runs: Counts its runs.
-        fill: Leaves nothing in its queue but a number of tasks.
-        work: Runs tasks in a number of slots: until all are done, or `runs` is over.
+        fill: Leaves only a number of new tasks in its queue.
+        work: Runs tasks in a number of slots until none is left, or until `runs.over`.
     """
 
     runs: Runs
@@ -104,13 +103,8 @@ class Peer:
     work: Callable[[int], None]
 
 
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def oban(where: str) -> Peer:
-    """Measure oban, which claims as many jobs as it has free places, and settles several at once."""
+    """Measure oban, which claims as many jobs as it has free slots and settles several together."""
     package, schema = importlib.import_module("oban"), importlib.import_module("oban.schema")
     runs = Runs()
 
@@ -167,7 +161,7 @@ def procrastinate(where: str) -> Peer:
 
 
 def celery(where: str) -> Peer:
-    """Measure Celery with threads, and its transport that keeps messages in tables."""
+    """Measure Celery with threads and its SQLAlchemy transport."""
     package = importlib.import_module("celery")
     parts = importlib.import_module("psycopg.conninfo").conninfo_to_dict(where)
     url = "sqla+postgresql+psycopg://{user}@{host}:{port}/{dbname}".format(**parts)
@@ -199,7 +193,7 @@ def celery(where: str) -> Peer:
 
 
 def sqlite_huey(file: str, **options: Any) -> Any:
-    """Return a huey that does not wait for the disk; its own `fsync=False` keeps less than the others do."""
+    """Return a huey that does not wait for the disk; its own `fsync=False` would be less durable."""
     package, storage = importlib.import_module("huey"), importlib.import_module("huey.storage")
 
     class _Storage(storage.SqliteStorage):  # type: ignore[misc,name-defined]
@@ -212,7 +206,7 @@ def sqlite_huey(file: str, **options: Any) -> Any:
 
 
 def huey(where: str) -> Peer:
-    """Measure huey's consumer on SQLite, with threads."""
+    """Measure huey's consumer with threads, on SQLite."""
     queue = sqlite_huey(where, results=False)
     runs = Runs()
 
@@ -235,7 +229,7 @@ def huey(where: str) -> Peer:
 
 
 def litequeue(where: str) -> Peer:
-    """Measure litequeue, which has no worker: a loop that takes one message, and marks it done."""
+    """Measure litequeue, which has no worker, by a loop that takes a message and marks it as done."""
     queue = importlib.import_module("litequeue").LiteQueue(where)
     runs = Runs()
 
@@ -259,7 +253,7 @@ PEERS: Final[dict[str, Callable[[str], Peer]]] = {
 
 
 def main(verb: str, name: str, where: str, number: int) -> int:
-    """Fill the queue of a peer with a number of tasks, or work with that many slots; return the status."""
+    """Fill the queue of a peer with tasks, or work with a number of slots; return the exit status."""
     try:
         peer = PEERS[name](where)
     except ModuleNotFoundError as missing:
@@ -277,5 +271,5 @@ def main(verb: str, name: str, where: str, number: int) -> int:
 
 
 if __name__ == "__main__":
-    # Celery's worker is still there: it is for a process of its own.
+    # Celery's worker is still running: it expects its own process.
     os._exit(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -213,24 +213,25 @@ def slot_seconds(lives: Sequence[Life], servers: int) -> float:
 def served_in_time(
     lives: Sequence[Life], servers: int, load_seconds: float, order: Order, priorities: Sequence[int] = b""
 ) -> int:
-    """Return how many of the recorded arrivals the simulator does in time, in an order, with their deadlines.
+    """Return the number of recorded arrivals that the simulator completes by their deadlines.
 
     Args:
         lives: The recorded tasks, in order of arrival; at least one was done.
-        servers: Tasks in work at a time.
-        load_seconds: How long tasks arrived.
+        servers: Number of tasks that run at a time.
+        load_seconds: Duration of the arrivals.
         order: The order of service.
         priorities: Their priorities; empty if all are 0.
     """
-    load = _recorded(lives, servers, load_seconds, [life.deadline for life in lives], priorities)
+    deadlines = [life.deadline for life in lives]
+    load = recorded(lives, slot_seconds(lives, servers), load_seconds, deadlines, priorities)
     rules = OverloadRules(lives[0].deadline - lives[0].created, order)
     return summarize(simulate_load(load, rules, servers)).served_in_time
 
 
 def first_in_first_out(lives: Sequence[Life], servers: int, load_seconds: float) -> list[Service]:
-    """Return when a queue without deadlines would have served each of the recorded arrivals."""
+    """Return the service of each recorded arrival by a FIFO queue without deadlines."""
     never = [life.created + NEVER_SECONDS for life in lives]
-    load = _recorded(lives, servers, load_seconds, never)
+    load = recorded(lives, slot_seconds(lives, servers), load_seconds, never)
     simulation = simulate_load(load, OverloadRules(NEVER_SECONDS, Order.FIFO), servers)
     start = lives[0].created
     return [
@@ -241,17 +242,28 @@ def first_in_first_out(lives: Sequence[Life], servers: int, load_seconds: float)
     ]
 
 
-def _recorded(
+def recorded(
     lives: Sequence[Life],
-    servers: int,
+    occupied_seconds: float,
     load_seconds: float,
     deadlines: Sequence[float],
     priorities: Sequence[int] = b"",
+    start: float | None = None,
 ) -> Load:
-    start = lives[0].created
+    """Return recorded arrivals as a load for the simulator.
+
+    Args:
+        lives: The recorded tasks, in order of arrival.
+        occupied_seconds: How long each task occupies its slot.
+        load_seconds: Duration of the arrivals.
+        deadlines: Their deadlines, in seconds since the epoch.
+        priorities: Their priorities; empty if all are 0.
+        start: Time from which the load counts; by default the first arrival.
+    """
+    start = lives[0].created if start is None else start
     return Load(
         created=array("d", [life.created - start for life in lives]),
-        service=array("d", [slot_seconds(lives, servers)] * len(lives)),
+        service=array("d", [occupied_seconds] * len(lives)),
         deadline=array("d", [deadline - start for deadline in deadlines]),
         duration_seconds=load_seconds,
         levels=bytes(priorities),

@@ -712,9 +712,9 @@ def _lists_tables(port: int) -> bool:
         connection.close()
 
 
-def load(client: DynamoDBClient, table: str, tasks: Sequence[Task]) -> None:
-    """Write tasks as they are, unguarded, into one shard."""
+def load(client: DynamoDBClient, table: str, tasks: Sequence[Task], shards: int = 1) -> None:
+    """Write tasks as they are, without guards."""
     for start in range(0, len(tasks), BULK_TASKS):
         batch = tasks[start : start + BULK_TASKS]
-        requests: list[Any] = [{"PutRequest": {"Item": encode(task, Keyspace(1))}} for task in batch]
+        requests: list[Any] = [{"PutRequest": {"Item": encode(task, Keyspace(shards))}} for task in batch]
         client.batch_write_item(RequestItems={table: requests})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.capacity import PAYLOAD, Bench, metered
+from benchmarks.capacity import Bench, metered
+from benchmarks.figures import PAYLOAD
 
 from freshq import Queue, Relay
 from freshq.model.task import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined

@@ -66,9 +66,9 @@ def test_sqs_is_asked_in_vain_only_where_messages_come_alone(prices: dict[str, A
 
 def test_a_stack_that_stands_still_is_watched(prices: dict[str, Any]) -> None:
     still = standing([COUNTED, COUNTED | {"metrics": 30}], 21, prices)
-    assert still.sweeps == pytest.approx(43_200 / 1e6 * (0.2 + 5 * 0.5 * 13.3334 + 1000 * 1e6 / 1e9 * 0.5))
-    assert still.metrics == pytest.approx(30 * 0.30)
-    assert still.alarms == pytest.approx(21 * 0.10)
+    assert still["sweeps"] == pytest.approx(43_200 / 1e6 * (0.2 + 5 * 0.5 * 13.3334 + 1000 * 1e6 / 1e9 * 0.5))
+    assert still["metrics"] == pytest.approx(30 * 0.30)
+    assert still["alarms"] == pytest.approx(21 * 0.10)
 
 
 def test_the_alarms_are_those_of_a_stack_in_an_account(monkeypatch: pytest.MonkeyPatch) -> None:

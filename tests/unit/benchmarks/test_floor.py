@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks import floor, worker_page
 from benchmarks.render import markdown
-from benchmarks.sql import sql_store
 from benchmarks.worker_page import VERBS
 
 from freshq import Queue
@@ -24,7 +23,7 @@ def test_the_floor_does_to_the_table_what_freshq_did(tmp_path: Path) -> None:
     recorder = floor.recorded_life(queue, 20)
     done = counts(queue.stats())
     queue.purge(confirm="default")
-    seconds = floor.timed_floor(sql_store(queue).database.engine, recorder)
+    seconds = floor.timed_floor(floor.sql_store(queue).database.engine, recorder)
     assert counts(queue.stats()) == done == {"pending": 480, "success": 40}
     assert [*seconds] == [*VERBS]
     queue.close()
@@ -40,7 +39,6 @@ def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = {verb: {"freshq_us": 2.4, "floor_us": 1.0} for verb in VERBS}
     figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}}
     result = {"figures": figures, "machine": {"python": "3.11", "load_before": 1.0}}
-    monkeypatch.setattr(worker_page, "is_measured", lambda _name: True)
     monkeypatch.setattr(worker_page, "read", lambda _name: result)
     page = markdown(worker_page.floor_page()["floor", "ratios"])
     assert "| SQLite | put | 2.4 | 1.0 | **2.40** | 2.0 |" in page
