@@ -62,20 +62,20 @@ FOLDERS: Final = {
 }
 ROOMS_HEAD: Final = """# Architecture
 
-`make architecture` writes this page from the code. A test compares the rooms, and the
-lists of memory and SQLite, with the code.
+`make architecture` writes this page from the code, and a test keeps the table of rooms and the lists for
+memory and SQLite up to date.
 
 ## Rooms
 
-Each room is a folder of `layers/freshq/freshq`. A room may import the rooms that its row names and no others;
-import-linter checks that in `make check`. Only `stores` and `matching/stores` know a database, and only
-`functions` and `aws` know Lambda. `policy`, `model` and `simulate` take time, counters and random numbers as
-arguments, so the worker, the simulator and the pipeline run the same objects.
+A room is a folder of `layers/freshq/freshq` with one purpose. It may import only the rooms in its row;
+import-linter enforces that in `make check`. Only `stores` and `matching/stores` know a database, and only
+`aws` and `functions/` know Lambda. `policy`, `model` and `simulate` receive time, counters and random numbers
+as arguments, so the worker, the simulator and the pipeline run the same objects.
 """
 WAYS_HEAD: Final = """## The way of a verb
 
-Each list names the functions that one call enters, in the order of their first entry and grouped by module.
-Three tasks went the same way before, so caches are warm. Other packages are not counted.
+Follow one put, one claim and one completion through the code. Each list names the functions of freshq that
+the call enters, in order of first entry and grouped by module. Three earlier tasks have warmed the caches.
 """
 PACKAGE: Final = "layers/freshq/freshq/"
 TESTS: Final = ("tests/unit", "tests/contract", "tests/sql")

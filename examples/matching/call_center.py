@@ -62,7 +62,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass
 class Floor:
-    """The call centre, event by event. The queue must use its virtual `clock`.
+    """The call center, event by event. The queue must use its virtual `clock`.
 
     Attributes:
         callers: All callers.
@@ -170,7 +170,7 @@ class Floor:
 
 @dataclass
 class Clock:
-    """The virtual clock of the call centre.
+    """The virtual clock of the call center.
 
     Attributes:
         start: Time of the start, in seconds since the epoch.
@@ -248,7 +248,7 @@ class AgentOrder(StrEnum):
 
 OrderOption = Annotated[
     AgentOrder,
-    typer.Option("--order", help="Which agent is next: the one who waited longest (fifo) or least (lifo)."),
+    typer.Option("--order", help="Next agent: the longest (fifo) or shortest (lifo) waiting."),
 ]
 
 
@@ -278,7 +278,7 @@ def call_center(
 
 
 def _opened(agent_count: int, caller_count: int, order: AgentOrder, seed: int, table: str | None) -> Floor:
-    """Return the call centre before the first call."""
+    """Return the call center before the first call."""
     rng = random.Random(seed)  # noqa: S311 - made-up people
     clock = Clock(start=time.time())
     options: dict[str, Any] = {"order": order.value, "lease_seconds": LEASE_SECONDS, "clock": clock}
@@ -300,7 +300,7 @@ def _work(floor: Floor) -> None:
 
 
 def _watch(floor: Floor, console: Console, show_seconds: float) -> None:
-    """Run the call centre at the speed that makes it last about `show_seconds`."""
+    """Run the call center at the speed that makes it last about `show_seconds`."""
     expected_seconds = floor.callers[-1].called + 2 * LEASE_SECONDS / 3
     with Live(_picture(floor), console=console, auto_refresh=False, transient=True) as live:
         for _ in _frames(floor.run(), expected_seconds / show_seconds):
@@ -322,7 +322,7 @@ def _picture(floor: Floor) -> Table:
     minutes, seconds = divmod(int(floor.clock.now_seconds), 60)
     served = sum(caller.waited_seconds is not None for caller in floor.callers)
     table = Table(
-        title=f"call centre, {minutes:02}:{seconds:02}",
+        title=f"call center, {minutes:02}:{seconds:02}",
         caption=f"{served} of {len(floor.callers)} callers served, {floor.talking} talking, "
         f"{len(floor.waiting)} waiting",
     )
@@ -347,7 +347,7 @@ def _picture(floor: Floor) -> Table:
 
 
 def _show(found: dict[str, Any], console: Console) -> None:
-    waits = Table("language", "callers", "at once", "mean wait", "p95", "longest", title="waits by language")
+    waits = Table("language", "callers", "no wait", "mean wait", "p95", "longest", title="waits by language")
     for column in waits.columns[1:]:
         column.justify = "right"
     for language, wait in found["waits_by_language"].items():
@@ -355,15 +355,15 @@ def _show(found: dict[str, Any], console: Console) -> None:
         waits.add_row(language, str(wait["callers"]), str(wait["at_once"]), *times)
     console.print(waits)
     shares, calls = found["share_by_language_served_in"], found["calls_by_agent"]
-    facts = Table("fairness", "", title=f"{found['served']} of {found['callers']} callers served")
+    facts = Table("fairness", "value", title=f"{found['served']} of {found['callers']} callers served")
     facts.add_row("longest wait of a caller", f"{found['longest_wait_seconds']:.1f} s")
     facts.add_row("served in the preferred language", f"{shares['preferred']:.1%}")
-    facts.add_row("served in another language they named", f"{shares['other']:.1%}")
-    facts.add_row("served in any language, as they had no preference", f"{shares['any']:.1%}")
+    facts.add_row("served in another acceptable language", f"{shares['other']:.1%}")
+    facts.add_row("served without a language preference", f"{shares['any']:.1%}")
     facts.add_row("order of agents", found["order"])
-    facts.add_row("calls by agent", f"{calls['least']} to {calls['most']}, mean {calls['mean']:.1f}")
-    facts.add_row("evenness of calls (Jain's index; 1 is even)", f"{found['fairness_among_agents']:.3f}")
-    facts.add_row("longest idle of an agent", f"{found['longest_idle_seconds']:.1f} s")
+    facts.add_row("calls per agent", f"{calls['least']} to {calls['most']}, mean {calls['mean']:.1f}")
+    facts.add_row("Jain's fairness index of calls by agent", f"{found['fairness_among_agents']:.3f}")
+    facts.add_row("longest idle time of an agent", f"{found['longest_idle_seconds']:.1f} s")
     facts.add_row(
         "agents recovered after lost connections",
         f"{found['agents_recovered']} of {found['connections_lost']}",

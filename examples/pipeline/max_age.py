@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Which max age?
 #
-# An answer that comes too late is worth nothing, and neither is one that never comes. `max_age_seconds`
-# decides between the two: with a longer max age more tasks are served after a burst, but older ones. This
-# notebook replays a recorded burst with several max ages and picks one.
+# A late answer is worth nothing, and neither is a missing one. `max_age_seconds` trades one for the other: a
+# longer max age serves more tasks after a burst, but older ones. This notebook replays a recorded burst with
+# several max ages and picks one.
 #
 # It needs `pip install 'freshq[pipeline]'` and a Java from 17 to 23. To open it as a notebook, run
 # `jupytext --to ipynb max_age.py`.
@@ -24,11 +24,11 @@ from freshq_pipeline import Grid, replay, run
 # %% [markdown]
 # ## The events
 #
-# Those of your own stack come from its archive: set `STACK`. Those of a queue in a SQL database come from its
-# history: set `QUEUE_URL`. Each pull copies what is new.
+# To analyze your own stack, set `STACK`: the events come from its archive. To analyze a queue in a SQL
+# database, set `QUEUE_URL`: the events come from its history. Each pull copies new events.
 #
-# Without either, the notebook takes the recording of a demonstration: for 30 seconds three times as many
-# tasks come as the downstream can serve, with a max age of 8 seconds.
+# Without either, the notebook uses a recorded demonstration: for 30 seconds, three times as many tasks arrive
+# as the downstream can serve, with a max age of 8 seconds.
 
 # %%
 STACK = os.environ.get("STACK", "")
@@ -42,10 +42,10 @@ if source:
 # %%
 OUT = Path(os.environ.get("OUT", "out"))
 
-# Each queue has its own max age. Empty: the queue with the most tasks.
+# The queue to analyze. Empty: the queue with the most tasks.
 QUEUE = os.environ.get("QUEUE", "")
 
-# No answer may be older than this when work on it begins, with one exception in a hundred.
+# At most one task in a hundred may be older than this when its run begins.
 OLDEST_SECONDS = 5.0
 
 # Spark's workers would otherwise run the first python3 in PATH.
@@ -57,8 +57,8 @@ tasks = recorded.tables["tasks"]
 # %% [markdown]
 # ## What happened
 #
-# Every task has exactly one outcome. `in_time` are those that succeeded before their deadline. The waits
-# are until the first claim, in seconds.
+# Every task has exactly one outcome. `in_time` counts the tasks that succeeded before their deadline. Waits
+# are measured until the first claim, in seconds.
 
 # %%
 tasks.groupBy("queue", "outcome", "shed_reason").agg(
@@ -71,8 +71,8 @@ tasks.groupBy("queue", "outcome", "shed_reason").agg(
 # %% [markdown]
 # ## The same load with other max ages
 #
-# The replay runs the recorded tasks of one queue through the objects that decide in a worker, newest first
-# and oldest first. Of a long recording, take some days, for example `tasks.where("day >= '2026-11-01'")`.
+# The replay runs the recorded tasks of one queue through the policy objects of a worker, newest first and
+# oldest first. For a long recording, select some days: `tasks.where("day >= '2026-11-01'")`.
 
 # %%
 largest = tasks.groupBy("queue").count().orderBy(F.desc("count"), "queue").take(1)[0]
@@ -86,9 +86,9 @@ candidates.select(
 ).show()
 
 # %% [markdown]
-# How far can it be trusted? One more scenario replays what was recorded. If it serves other tasks in time
-# than were recorded, then usually because the machine was busy while it was recorded. The comparison of max
-# ages suffers less than the figures themselves.
+# How far can you trust the replay? One more scenario replays the recorded policy. If its tasks in time
+# differ from the recording, the machine was usually busy during the recording. The comparison of max ages
+# suffers less from that than the figures themselves.
 
 # %%
 (check,) = scenarios.where("recorded").collect()
@@ -100,22 +100,22 @@ print(
 # %% [markdown]
 # ## The decision
 #
-# Of the max ages with which 99 of 100 answers are fresh enough, take the one with which most tasks are
-# served.
+# Among the max ages that keep 99% of the waits short enough, choose the one that serves the most tasks.
 
 # %%
 fresh = candidates.where(F.col("wait_p99_seconds") <= OLDEST_SECONDS)
 best = next(iter(fresh.orderBy(F.desc("served_in_time"), "deadline_seconds").take(1)), None)
 if best is None:
-    title = f"No max age of these keeps 99 of 100 waits within {OLDEST_SECONDS:g} s"
-    print(f"{title}. Try shorter ones in MAX_AGES, or accept older answers.")
+    title = f"None of these max ages keeps 99% of waits within {OLDEST_SECONDS:g} s"
+    print(f"{title}. Try shorter max ages in MAX_AGES, or accept older answers.")
 else:
     title = (
-        f"Newest first, a max age of {best.deadline_seconds:g} s: 99 of 100 wait up to {OLDEST_SECONDS:g} s"
+        f"Newest first with a max age of {best.deadline_seconds:g} s keeps 99% of waits within "
+        f"{OLDEST_SECONDS:g} s"
     )
     print(
         f"max_age_seconds={best.deadline_seconds:g}: {best.served_in_time} of {best.offered} tasks are "
-        f"served in time, and 99 of 100 of them wait at most {best.wait_p99_seconds:.1f} s."
+        f"served in time, and 99% of waits are at most {best.wait_p99_seconds:.1f} s."
     )
 
 # %%
