@@ -1,10 +1,11 @@
-"""The default client of DynamoDB: how long a call lasts that nobody answers."""
+"""The default client of DynamoDB: how long an unanswered call lasts, and what is checked before a call."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 from botocore import endpoint
 from botocore.exceptions import (
@@ -13,18 +14,24 @@ from botocore.exceptions import (
     EndpointConnectionError,
     NoCredentialsError,
     NoRegionError,
+    ParamValidationError,
     ReadTimeoutError,
 )
 from botocore.httpsession import URLLib3Session
 from botocore.retries.standard import ExponentialBackoff
 
-from freshq import Claim, Queue, StoreError, Unreachable
+from freshq import Claim, MatchQueue, Queue, StoreError, Unreachable
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.dynamodb.calls import default_client, translated
+from freshq.stores.dynamodb.attached.attach import described_key, open_attachment
+from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, default_client, translated
+from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.stores.dynamodb.store import DynamoDBStore
+from freshq.stores.dynamodb.table import TableChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from freshq.stores.dynamodb.calls import TableCalls
 
 TOKEN = "t"
 NOW = 1_700_000_000.0
@@ -86,3 +93,84 @@ def test_a_table_with_another_key_may_be_attached() -> None:
         translated("Tasks"),
     ):
         raise refused
+
+
+class SentError(Exception):
+    """A request was sent."""
+
+
+def put_nothing(client: Any) -> None:
+    client.put_item(TableName="Tasks")
+
+
+class TestValidation:
+    """freshq checks the arguments of its calls itself, and its own client does not check them again."""
+
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> DynamoDBStore:
+        def send(_session: object, _request: object) -> None:
+            raise SentError
+
+        monkeypatch.setattr(URLLib3Session, "send", send)
+        return DynamoDBStore("Tasks")
+
+    def test_the_default_client_does_not_validate(self, store: DynamoDBStore) -> None:
+        with pytest.raises(SentError):
+            put_nothing(store.calls.client)
+
+    def test_the_client_of_the_caller_validates_as_before(self, store: DynamoDBStore) -> None:
+        client = boto3.client("dynamodb")
+        calls = DynamoDBStore("Tasks", client).calls
+        assert calls.client is client
+        with pytest.raises(ParamValidationError):
+            put_nothing(client)
+        with pytest.raises(SentError):
+            store.calls.get("a")
+
+    @pytest.mark.parametrize(
+        "item_id", ["", None, 5, b"a", ["a"], "x" * (MAX_KEY_BYTES + 1), "é" * MAX_KEY_BYTES]
+    )
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda calls, item_id: calls.get(item_id),
+            lambda calls, item_id: calls.put({"taskId": {"S": item_id}, "requestToken": {"S": "t"}}),
+            lambda calls, item_id: calls.update({"Key": {"taskId": {"S": item_id}}}),
+            lambda calls, item_id: calls.delete(item_id),
+            lambda calls, item_id: calls.delete_many(["a", item_id]),
+        ],
+        ids=["get", "put", "update", "delete", "delete_many"],
+    )
+    def test_an_id_that_no_key_can_have_is_not_sent(
+        self, store: DynamoDBStore, call: Callable[[TableCalls, Any], object], item_id: Any
+    ) -> None:
+        with pytest.raises(ValueError, match="id"):
+            call(store.calls, item_id)
+
+    def test_an_id_that_a_damaged_record_names_is_left_out(self, store: DynamoDBStore) -> None:
+        ids: list[Any] = ["", 5, "x" * (MAX_KEY_BYTES + 1)]
+        assert store.calls.get_many(ids) == []
+
+    @pytest.mark.parametrize("table", ["", "ab", "a/b/c", "x" * 256, None, 5, b"Tasks"])
+    @pytest.mark.parametrize(
+        "use",
+        [
+            DynamoDBStore,
+            lambda table: WorkerPasses(table, "default", 1),
+            lambda table: TableChanges(default_client(), table),
+            lambda table: described_key(default_client(), table, "id"),
+            lambda table: open_attachment(table, None, "id", 1),
+            MatchQueue.dynamodb,
+        ],
+        ids=["store", "passes", "changes", "key", "attachment", "matching"],
+    )
+    def test_a_name_that_no_table_can_have_is_not_sent(
+        self, use: Callable[[Any], object], table: Any
+    ) -> None:
+        with pytest.raises(ValueError, match="table"):
+            use(table)
+
+    @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 5])
+    def test_a_name_that_no_attribute_can_have_is_not_sent(self, name: Any) -> None:
+        with pytest.raises(ValueError, match="key"):
+            open_attachment("Tasks", None, name, 1)

@@ -21,7 +21,7 @@ from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.clock import server_clock
 from freshq.stores.dynamodb.items import milliseconds, seconds
-from freshq.stores.dynamodb.schema import WAITER_CONFIG
+from freshq.stores.dynamodb.schema import WAITER_CONFIG, existing_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -371,14 +371,11 @@ class DynamoDBMatchStore(MatchStore):
     @override
     def create_table(self) -> None:
         with translated(self._table):
-            with suppress(self._client.exceptions.ResourceInUseException):
-                self._client.create_table(**match_table_definition(self._table))
-            self._client.get_waiter("table_exists").wait(TableName=self._table, WaiterConfig=WAITER_CONFIG)
-            self._check_keys()
+            self._check_keys(existing_table(self._client, match_table_definition(self._table)))
 
-    def _check_keys(self) -> None:
-        found = self._client.describe_table(TableName=self._table)["Table"].get("KeySchema", [])
-        if {(key["AttributeName"], key["KeyType"]) for key in found} != set(KEYS):
+    def _check_keys(self, found: Any) -> None:
+        """Raise StoreError if the description of the table has other keys."""
+        if {(key["AttributeName"], key["KeyType"]) for key in found["KeySchema"]} != set(KEYS):
             msg = f"table {self._table!r}: has other keys than pk and sk; choose another name"
             raise StoreError(msg)
 
@@ -386,7 +383,7 @@ class DynamoDBMatchStore(MatchStore):
     def delete_table(self) -> None:
         waiter = self._client.get_waiter("table_not_exists")
         with translated(self._table), suppress(self._client.exceptions.ResourceNotFoundException):
-            self._check_keys()
+            self._check_keys(self._client.describe_table(TableName=self._table)["Table"])
             self._check_items()
             self._client.delete_table(TableName=self._table)
             waiter.wait(TableName=self._table, WaiterConfig=WAITER_CONFIG)

@@ -16,7 +16,7 @@ from freshq.errors import FreshqError, StoreError
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls
+from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, ConditionFailed, TableCalls
 from freshq.stores.dynamodb.counts import DynamoCounts
 from freshq.stores.dynamodb.items import claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES
@@ -44,8 +44,6 @@ EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 # The minimum number of tasks that a lease record names. With fewer it would be written more often; with
 # more, a sweep and the approximate count of TAKEN tasks would read more.
 MIN_NAMED: Final = 4
-# Limit of the hash key of a table, an application's included.
-MAX_KEY_BYTES: Final = 2048
 # Candidates that a claim tries beyond those it wants: taken by others, or stale. Each costs up to two calls;
 # a stale one is out of the way of the next claim.
 MAX_VAIN_TRIES: Final = 50

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, default_client
 from freshq.stores.dynamodb.clock import table_clock
 from freshq.stores.dynamodb.items import milliseconds, seconds_or
 
@@ -51,7 +51,11 @@ class WorkerPasses:
             client: A low-level boto3 client; None for one from the environment.
             clock: Returns the time in seconds since the epoch; None for the table's.
             names: The names in an attached table; None for a table of freshq's own.
+
+        Raises:
+            ValueError: If the table name is wrong.
         """
+        check_table_name(table)
         self._calls = TableCalls(client or default_client(), table, names)
         self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
         self._clock = table_clock(self._calls) if clock is None else clock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.key import TableKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef, WaiterConfigTypeDef
 
 
-logger = logging.getLogger(__name__)
 # An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
 Item: TypeAlias = dict[str, Any]
 KEY: Final = "taskId"
@@ -106,16 +104,6 @@ class Names:
         # An own item that was read has its key as the application's attributes.
         others = {self.attribute(name): value for name, value in key.items() if name not in (KEY, RECORD)}
         return self.key.attributes(key[KEY]["S"]) | others
-
-    def keys_to_table(self, item_ids: Iterable[str]) -> list[Item]:
-        """Return the keys of items; an id that no key has names no item, and is left out."""
-        keys = []
-        for item_id in item_ids:
-            try:
-                keys.append(self.key_to_table({KEY: {"S": item_id}}))
-            except ValueError as error:
-                logger.warning("left out: an id that names no item: %s", error)
-        return keys
 
     def to_table(self, item: Mapping[str, Any]) -> Item:
         """Return one of freshq's own items, or a whole task, under the names in the table."""
@@ -261,10 +249,13 @@ def create_table(client: DynamoDBClient, table: str) -> None:
         StoreError: If a table of this name exists that is not freshq's; nothing was changed.
     """
     # If the table exists, the remaining steps are safe to repeat.
-    with suppress(client.exceptions.ResourceInUseException):
-        client.create_table(**table_definition(table))
-    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig=WAITER_CONFIG)
-    _check_owned(client, table)
+    wanted = table_definition(table)
+    found = existing_table(client, wanted)
+    indexes = {index.get("IndexName") for index in found.get("GlobalSecondaryIndexes", [])}
+    if found.get("KeySchema") != wanted["KeySchema"] or not indexes >= {STATUS_INDEX, DUE_INDEX}:
+        # TTL would delete another application's items.
+        msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
+        raise StoreError(msg)
     ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
     if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
         client.update_time_to_live(
@@ -272,10 +263,9 @@ def create_table(client: DynamoDBClient, table: str) -> None:
         )
 
 
-def _check_owned(client: DynamoDBClient, table: str) -> None:
-    """Check that a table has the key and the indexes of freshq's tables: TTL would delete another's items."""
-    found, wanted = client.describe_table(TableName=table)["Table"], table_definition(table)
-    indexes = {index.get("IndexName") for index in found.get("GlobalSecondaryIndexes", [])}
-    if found.get("KeySchema") != wanted["KeySchema"] or not indexes >= {STATUS_INDEX, DUE_INDEX}:
-        msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
-        raise StoreError(msg)
+def existing_table(client: DynamoDBClient, definition: CreateTableInputTypeDef) -> Item:
+    """Create a table unless one of its name exists; return its description once it can be used."""
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(**definition)
+    client.get_waiter("table_exists").wait(TableName=definition["TableName"], WaiterConfig=WAITER_CONFIG)
+    return dict(client.describe_table(TableName=definition["TableName"])["Table"])

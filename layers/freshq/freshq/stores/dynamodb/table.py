@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable, quoted
 from freshq.model.validation import first_problem, problem_of
-from freshq.stores.dynamodb.calls import REFUSED_CODES, error_code, translated
+from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -535,7 +535,11 @@ class TableChanges:
             table: Name of the table.
             poll_seconds: Time between polls while a change is in progress.
             on_status: Called at each poll with the resource that is waited for, and its status.
+
+        Raises:
+            ValueError: If DynamoDB allows no such table name.
         """
+        check_table_name(table)
         self._client = client
         self._table = table
         self._poll_seconds = poll_seconds

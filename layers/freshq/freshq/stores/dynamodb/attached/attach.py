@@ -41,6 +41,8 @@ INDEX_AND_LEASE_UNITS: Final = 2.25
 BYTES_A_WRITE_UNIT: Final = 1024
 # The most that freshq's attributes add to a queued record.
 OWN_BYTES: Final = 700
+# Limit of the name of a key attribute.
+MAX_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +171,14 @@ def described_key(client: DynamoDBClient, table: str, key: str) -> TableKey:
     return found
 
 
-def checked_key_name(key: object) -> str:
-    """Return the name of a table's hash key.
+def checked_key_name(key: object, name: str = "key") -> str:
+    """Return the name of a key attribute, given as the argument `name`.
 
     Raises:
-        ValueError: If it is not a non-empty string.
+        ValueError: If DynamoDB allows no such name.
     """
-    if not isinstance(key, str) or not key:
-        msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
+    if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_NAME_BYTES:
+        msg = f"{name}: must be the name of an attribute, 1 to {MAX_NAME_BYTES} bytes, got {quoted(key)}"
         raise ValueError(msg)
     return key
 
@@ -257,6 +259,8 @@ def _check(client: DynamoDBClient, description: Item, attachment: Attachment) ->
     if _key_of(description) != key:
         msg = f"key: table {table!r} has the key {_key_of(description)}, got {key}"
         raise ValueError(msg)
+    if attachment.order_by is not None:
+        checked_key_name(attachment.order_by.name, "order_by")
     _check_unchanged(read_attachment(client, table, key), attachment)
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
     for definition in own_definitions(attachment):
