@@ -1,4 +1,4 @@
-"""The lives of resources and callers, as events."""
+"""Turn the changes of resources and callers into landed events."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DIGEST_CHARS: Final = 16
 
 
 def queues_of(table: str) -> tuple[str, str]:
-    """Return the names under which the pipeline has the resources of a table, and its callers."""
+    """Return the names of the queues of resources and of callers of a table in the pipeline."""
     return table, f"{table}{CALLERS}"
 
 
 def resource_events(before: Resource | None, after: Resource | None, at: float) -> Iterator[Event]:
     """Yield the landed events of a new version of a resource, without ids, numbers and queue.
 
-    There are none while it is available.
+    An available resource has no events.
 
     Args:
         before: The version before; None if there was none.
@@ -50,7 +50,7 @@ def resource_events(before: Resource | None, after: Resource | None, at: float) 
 
 
 def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float) -> Iterator[Event]:
-    """Yield the events of a stay that lasts.
+    """Yield the events of a stay that continues.
 
     Args:
         before: The version before; None if the stay begins.
@@ -62,7 +62,7 @@ def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float)
     if before is None:
         yield event | _change(INSERT, TaskStatus.PENDING, since_us)
     elif before.status is ResourceStatus.MATCHED and before.token != after.token:
-        # The lease expired. Perhaps a caller in line gets the resource at once.
+        # The lease expired. A caller in line may get the resource immediately.
         yield event | _change(MODIFY, TaskStatus.PENDING, _us(at), since_us)
     if after.status is ResourceStatus.MATCHED:
         event |= holder(after.token) | _change(MODIFY, TaskStatus.TAKEN, _us(at), since_us)
@@ -70,7 +70,7 @@ def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float)
 
 
 def _end_of(stayed: Resource, since_us: int, at: float) -> Event:
-    """Return the event of a stay that ends with its version before."""
+    """Return the event that ends a stay, given the version before the change."""
     end = TaskStatus.SUCCESS if stayed.status is ResourceStatus.MATCHED else TaskStatus.CANCELLED
     return _of_resource(stayed, since_us) | _change(MODIFY, end, _us(at), since_us)
 
@@ -78,7 +78,7 @@ def _end_of(stayed: Resource, since_us: int, at: float) -> Event:
 def caller_events(before: Caller | None, after: Caller | None, at: float) -> Iterator[Event]:
     """Yield the landed events of a new version of a caller, without ids, numbers and queue.
 
-    There are none once it is served.
+    A served caller has no further events.
 
     Args:
         before: The version before; None if there was none.
@@ -105,8 +105,8 @@ def numbered(events: Iterator[Event], event_id: str, sequence: str) -> Iterator[
     """Yield the events of one change, each with its own id and sequence number.
 
     Args:
-        events: In the order in which they are to be read.
-        event_id: That of the change.
+        events: The events, in the order in which they must be read.
+        event_id: Id of the change.
         sequence: Number of the change: digits.
     """
     for place, event in enumerate(events):
@@ -114,7 +114,7 @@ def numbered(events: Iterator[Event], event_id: str, sequence: str) -> Iterator[
 
 
 def _stay_us(resource: Resource | None) -> int | None:
-    """Return since when a resource waits or waited for its match; None if it is available."""
+    """Return when the wait of a queued or matched resource began; None if it is available."""
     if resource is None or resource.status is ResourceStatus.AVAILABLE or resource.since is None:
         return None
     return _us(resource.since)
@@ -125,7 +125,7 @@ def _of_resource(resource: Resource, since_us: int) -> Event:
 
 
 def _event(name: str, since_us: int, group: str) -> Event:
-    """Return what all events of a task have in common."""
+    """Return the fields that all events of a task share."""
     since_ms = since_us / 1000
     event: Event = {
         "schema_version": SCHEMA_VERSION,
@@ -137,7 +137,7 @@ def _event(name: str, since_us: int, group: str) -> Event:
 
 
 def _change(change: str, status: TaskStatus, at_us: int, since_us: int = 0) -> Event:
-    """Return what an event says of its change, which is never before the task: clocks may differ."""
+    """Return the fields of a change, never dated before the task, because clocks may differ."""
     at_ms = max(at_us, since_us) / 1000
     return {"change": change, "status": status.value, "updated_ms": at_ms, "stream_ms": at_ms}
 
@@ -149,7 +149,7 @@ def _text_of(attributes: Attributes) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Return a string as the name of a group; a digest stands for the end of a longer one."""
+    """Return a string as the name of a group; a digest replaces the end of a string that is too long."""
     if len(text) <= MAX_GROUP_BYTES:
         return text
     return text[: MAX_GROUP_BYTES - DIGEST_CHARS] + hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]

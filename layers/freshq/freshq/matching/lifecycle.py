@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AfterT = TypeVar("AfterT", bound=Resource | None)
-# Tries of a verb that reads a resource before it changes it.
+# Tries of a read-change-commit.
 MAX_COMMIT_TRIES: Final = 10
-# Minimum time between two recoveries that callers make, as a part of a lease.
+# Minimum time between two recoveries by callers, as a fraction of a lease.
 MIN_RECOVERY_INTERVAL: Final = 0.1
 
 
@@ -89,7 +89,7 @@ def left(resource_id: str, before: Resource | None) -> Resource:
 
 
 def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
-    """Return the QUEUED version: at its old position if its caller disappeared, else at the end."""
+    """Return the QUEUED version: at the old position if the caller disappeared, otherwise at the end."""
     since = stamp() if before.since is None else before.since
     return Resource(before.resource_id, before.attributes, ResourceStatus.QUEUED, new_token(), since=since)
 
@@ -152,7 +152,7 @@ class Changes:
         return self._store.get(resource_id)
 
     def may_recover(self) -> bool:
-        """Return whether a lease can have expired, and the last recovery is long enough ago."""
+        """Return whether a lease may have expired, and the last recovery is long enough ago."""
         return self.clock() >= self._next_recovery
 
     def recover(self, serve: Callable[[Resource], object]) -> int:
@@ -200,26 +200,22 @@ class Changes:
     def leave(self, resource_id: str) -> Resource:
         """Stop a resource from waiting.
 
-        A resource whose caller's lease has expired is queued first: its history has the lost lease then, and
-        no success.
+        A resource whose caller's lease has expired is queued first, so that its history shows the lost lease
+        and no success.
 
         Raises:
             ResourceNotFound: If it is not registered.
             WrongResourceState: If it is matched.
         """
 
-        def attempt() -> Resource:
-            before = self._store.get(resource_id)
+        def change(before: Resource | None) -> Resource:
             if before is not None and before.expired(self.clock()):
-                back = queued(before, self.stamp)
-                self.commit(before, back)
-                before = back
-            after = left(resource_id, before)
-            if after is not before:
-                self.commit(before, after)
-            return after
+                queued_again = queued(before, self.stamp)
+                self.commit(before, queued_again)
+                raise ChangedError  # by this change: read it and leave
+            return left(resource_id, before)
 
-        return repeated(f"resource {quoted(resource_id)}", attempt)
+        return self.change(resource_id, change)
 
     def committed(self, before: Resource, after: Resource) -> bool:
         """Commit a change; return False if the resource is no longer as it was before."""
@@ -239,12 +235,12 @@ class Changes:
         caller = None if before is None else caller_of(before)
         if before is not None and after is not None and before.token == after.token:  # extended
             caller = None
-        # Read after the stamp was taken: a resource with a greater name is queued later.
+        # Read after the stamp was taken: resources with a greater name are queued later.
         last_name = self._store.last_name() if is_queued else ""
         self.write(Change(before, after, last_name, caller_before=caller))
 
     def write(self, change: Change) -> None:
-        """Commit a change, with the time of now.
+        """Commit a change, with the current time.
 
         Raises:
             ChangedError: If something is no longer as in `change`.
@@ -260,10 +256,10 @@ class Changes:
 
 
 def repeated(what: str, attempt: Callable[[], T]) -> T:
-    """Read, change and commit, again if another writer came first.
+    """Read, change and commit; try again if another writer came first.
 
     Raises:
-        Throttled: If one came first each time; names what changed.
+        Throttled: If another writer came first each time; names the resource or the caller.
     """
     try:
         return until_committed(attempt, ChangedError, MAX_COMMIT_TRIES)

@@ -1,8 +1,8 @@
-"""The line of callers that wait for a resource that fits, first come first served.
+"""The line of callers that wait for a fitting resource, first come first served.
 
-A caller that joins the line looks for resources afterwards, and a resource that is queued looks for callers
-afterwards. Each has written before it reads, so of two that come at the same time at least one sees the
-other. The side that sees the other matches both in one transaction.
+A caller joins the line and then looks for resources; a resource is queued and then looks for callers. Both
+write before they read, so if they arrive at the same time, at least one of them sees the other. The side that
+sees the other matches both in one transaction.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     Ranks = tuple[tuple[Ask, ...], ...]
 
 
-# Most resources fit one of the first callers; ten of them cost one unit to read.
+# Most resources fit one of the first callers; reading ten callers costs one unit.
 FIRST_PAGE_CALLERS: Final = 10
 PAGE_CALLERS: Final = 500
-# Callers that cost as much to read as the query of a question.
+# Reading this many callers costs as much as the query of one question.
 CALLERS_A_QUESTION: Final = 10
-# Keys of those who ask one question, read at a time: the first is nearly always the one.
+# Keys of the callers who ask one question, per page: the first key is nearly always the right one.
 PAGE_KEYS: Final = 10
 
 
@@ -74,7 +74,7 @@ class CallerLine:
     # --- from the side of a resource
 
     def enqueue(self, resource_id: str) -> Resource:
-        """Match an available resource with the first caller that it fits; queue it if there is none."""
+        """Match an available resource with the first caller that it fits, or queue it."""
 
         def attempt() -> Resource:
             before = self._store.get(resource_id)
@@ -114,7 +114,7 @@ class CallerLine:
             yield from self._asking(questions, last)
 
     def _asking(self, questions: list[str], start_after: str | None) -> Iterator[Caller]:
-        """Yield the waiting callers behind a key in the line who ask one of some questions, in order."""
+        """Yield, in line order, the callers after `start_after` who ask any of `questions`."""
         keys = heapq.merge(*(self._keys_of(question, start_after) for question in questions))
         for key, asked in groupby(keys, key=lambda found: found[0]):
             caller = self._store.caller(caller_id_of(key))
@@ -125,7 +125,7 @@ class CallerLine:
                     self._store.forget_line_key(question, key)
 
     def _keys_of(self, question: str, start_after: str | None) -> Iterator[tuple[str, str]]:
-        """Yield the keys in the line of those who ask a question, each with the question."""
+        """Yield the line keys of the callers who ask a question, each with the question."""
         while True:
             page = self._store.line_keys(question, PAGE_KEYS, start_after)
             yield from ((key, question) for key in page)
@@ -148,7 +148,7 @@ class CallerLine:
                 stored = self._store.get(resource.resource_id)
                 if stored is None or stored.token != resource.token:
                     raise
-                continue  # the caller was served by another one, or has gone
+                continue  # the caller was served by another resource, or has left
             return after
         return None
 
@@ -159,7 +159,7 @@ class CallerLine:
 
         Args:
             caller_id: Its id.
-            ranks: What it asks, by rank.
+            ranks: Its asks by rank.
 
         Raises:
             RefusedError: If it waits with other criteria.
@@ -185,7 +185,7 @@ class CallerLine:
         """Match a new caller with a queued resource, before it joins the line.
 
         Raises:
-            ChangedError: If there is a caller of this id by now.
+            ChangedError: If a caller of this id has appeared.
         """
 
         def take(entry: Entry, ask: Ask, rank: int) -> Match | None:
@@ -206,7 +206,7 @@ class CallerLine:
         """Return the match of a served caller.
 
         Raises:
-            ChangedError: If it has ended in between, and the caller with it.
+            ChangedError: If the match has ended in the meantime, and the caller with it.
         """
         resource = self._store.get(caller.resource_id or "")
         if resource is None or resource.token != caller.token:
@@ -214,7 +214,7 @@ class CallerLine:
         return held_match(resource, caller)
 
     def _found(self, waiting: Caller) -> Match | None:
-        """Return the match of a waiting caller, once the queued resources that fit it are given away."""
+        """Give away the queued resources that fit a waiting caller; return the caller's match, if any."""
         given = self._give_away(waiting)
         if not given and self._changes.may_recover():
             given = self._changes.recover(self.served)
@@ -226,10 +226,10 @@ class CallerLine:
         return self._match_of(caller)
 
     def _give_away(self, waiting: Caller) -> int:
-        """Give queued resources that fit a waiting caller to the first in line, until it has one.
+        """Give queued resources that fit a waiting caller to the first callers in line, until it has one.
 
         Returns:
-            How many of them it found.
+            How many resources it found.
         """
         looked: set[str] = set()
         for entry, _ask in chain.from_iterable(map(self._walk.fitting, waiting.ranks)):
@@ -245,7 +245,7 @@ class CallerLine:
         """Take a waiting caller out of the line.
 
         Returns:
-            Whether it waited.
+            Whether the caller waited.
 
         Raises:
             RefusedError: If it is served.

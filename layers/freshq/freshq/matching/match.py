@@ -47,7 +47,7 @@ class Match:
         rank: Rank of that ask among the caller's preferences; 0 is the first.
         since: When the resource started to wait, in seconds since the epoch.
         lease_until: When the lease expires, in seconds since the epoch.
-        caller_id: The caller who waited for it; None for one who did not wait.
+        caller_id: The caller who waited for it; None for a caller who did not wait.
     """
 
     resource_id: str
@@ -77,7 +77,7 @@ def held_match(resource: Resource, caller: Caller | None = None) -> Match:
 
     Args:
         resource: The resource.
-        caller: Its caller, who tells the ask and its rank; None if they are not known.
+        caller: Its caller, for the ask and its rank; None if they are unknown.
     """
     return Match(
         resource_id=resource.resource_id,
@@ -92,14 +92,14 @@ def held_match(resource: Resource, caller: Caller | None = None) -> Match:
 
 
 class Walk:
-    """Reads the partitions of a store a page at a time, only as far as its user iterates."""
+    """Reads the partitions of a store lazily, a page at a time."""
 
     def __init__(self, store: MatchStore, *, newest_first: bool, page_entries: int = PAGE_ENTRIES) -> None:
         """Use a store.
 
         Args:
             store: Where the entries are.
-            newest_first: Whether resources that came last are first.
+            newest_first: Whether the latest resources are first.
             page_entries: Number of entries to read at a time.
         """
         self._store = store
@@ -193,9 +193,9 @@ def taken(
 ) -> Iterator[Match]:
     """Yield matches until no candidate is left.
 
-    After one lost race, the next candidate is tried. More losses mean that several callers walk in step:
-    then a random number of candidates, fewer than the losses, is passed over, and tried at the end if they
-    are still there. With at most one competitor at a time, a caller takes resources strictly in order.
+    After one lost race, the next candidate is tried. More losses mean that several callers walk in step: then
+    a random number of candidates, fewer than the losses, is skipped and tried at the end. With at most one
+    competitor at a time, a caller takes resources strictly in order.
 
     Args:
         walk: Finds the candidates.
@@ -231,20 +231,20 @@ class Matches:
         Args:
             walk: Finds queued resources.
             changes: Changes them.
-            recover: Returns resources whose leases have expired to the queue; returns how many.
+            recover: Recovers resources with expired leases; returns how many.
         """
         self._walk = walk
         self._changes = changes
         self._recover = recover
 
     def taken(self, ranks: Sequence[Sequence[Ask]]) -> Iterator[Match]:
-        """Yield matches, best first, until no resource is left that fits, or can be recovered."""
+        """Yield matches, best first, until no fitting resource is left or can be recovered."""
         yield from taken(self._walk, ranks, self._take)
         if self._changes.may_recover() and self._recover():
             yield from taken(self._walk, ranks, self._take)
 
     def _take(self, entry: Entry, ask: Ask, rank: int) -> Match | None:
-        """Match one resource; None if another caller was first."""
+        """Match one resource; return None if another caller was first."""
         match = Match(
             resource_id=entry.resource.resource_id,
             token=new_token(),
@@ -267,7 +267,7 @@ class Matches:
 
 
 def holder(resource: Resource | None) -> str:
-    """Return why a match no longer holds a resource."""
+    """Return the reason why a match no longer holds a resource."""
     if resource is None:
         return "it is no longer registered"
     if resource.status is ResourceStatus.MATCHED:

@@ -1,4 +1,4 @@
-"""The places of a resource, and where a caller looks. Pure.
+"""The places where a resource has entries and where a caller looks for them. Pure.
 
 A partition is a set of ``name=value`` pairs, possibly empty. A group is one such pair. For a resource, take
 the attribute with the greatest name: each of its values is a group. Each choice of values of the other
@@ -8,8 +8,8 @@ every such partition. For example,
     {"gender": "F", "language": {"English", "Spanish"}}
 
 is in the partitions ``gender=F`` and ``""``, in the groups ``language=English`` and ``language=Spanish``:
-four entries, where one for each possible ask would be six. A caller who names the greatest attribute reads
-one group; another caller reads the head of each group.
+four entries; an entry per possible ask would make six. A caller who names the greatest attribute reads one
+group; other callers read the head of each group.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ Attributes = Mapping[str, tuple[str, ...]]
 
 # Service quota of a DynamoDB transaction.
 MAX_ACTIONS: Final = 100
-# Besides the entries, a match writes the resource, its caller, and the caller's entry in the line.
+# A match also writes the resource, its caller, and the caller's entry in the line.
 MAX_ENTRIES: Final = MAX_ACTIONS - 3
 # A DynamoDB hash key has at most 2,048 bytes; the rest is for the store's prefix.
 MAX_PARTITION_BYTES: Final = 2000
-# Quoting makes them up to three times as long. A group, the time and an id must fit into a range key, which
-# has at most 1,024 bytes.
+# Quoting triples their length at most. A group, the time and an id must fit into a range key of 1,024 bytes.
 MAX_NAME_BYTES: Final = 50
 MAX_VALUE_BYTES: Final = 100
 MAX_RESOURCE_ID_BYTES: Final = 256
 
-# Quoted text contains neither of the first two, and all its characters sort after both.
+# Quoted text contains neither of the first two characters, and sorts after both.
 END_OF_GROUP: Final = "#"
 PAST_GROUP: Final = "$"
 BEFORE_GROUP: Final = '"'
@@ -50,7 +49,7 @@ GREATEST_KEY: Final = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry is stored.
+    """The position of an entry.
 
     Attributes:
         partition: The partition.
@@ -62,7 +61,7 @@ class Place:
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """The keys between which the group is."""
+        """The least and the greatest key of the group."""
         return self.group + END_OF_GROUP, self.group + PAST_GROUP
 
     def sort_key(self, since: float, resource_id: str) -> str:
@@ -72,11 +71,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where the entries that answer one ask are.
+    """The positions of the entries that answer one ask.
 
     Attributes:
-        near: The group of the resources without an attribute name greater than those asked for; None for
-            an ask that names none.
+        near: The group of the resources without an attribute name greater than the names asked for; None
+            for an ask without names.
         far: The partition of the other resources.
         last_name: The greatest attribute name asked for; empty if there is none.
     """
@@ -87,7 +86,7 @@ class Lookup:
 
 
 def group_of(sort_key: str) -> str:
-    """Return the group that a key is in."""
+    """Return the group of a key."""
     return sort_key.partition(END_OF_GROUP)[0]
 
 
@@ -171,7 +170,7 @@ def _check_actions(attributes: Attributes) -> None:
 
 
 def entries_of(attributes: Attributes) -> int:
-    """Return the number of places of a resource, which is that of its entries."""
+    """Return the number of places, and so of entries, of a resource."""
     if not attributes:
         return 1
     *others, last = attributes.values()
@@ -227,7 +226,7 @@ def questions_of(attributes: Attributes) -> list[str]:
 
 
 def lookup_of(ask: Mapping[str, str]) -> Lookup:
-    """Return where to look for resources that have these values, whatever else they have."""
+    """Return where to look for resources with at least these values."""
     far = partition_of("criteria", ask)
     if not ask:
         return Lookup(None, far, "")

@@ -18,21 +18,19 @@ from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Self, TypedDict, Unpack
 
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.matching.stores.base import MatchHistories, MatchStore
 
-    class MatchOptions(TypedDict, total=False):
+    class MatchQueueOptions(TypedDict, total=False):
         """Options by name, as the constructors of `MatchQueue` take them; `MatchQueue` describes them."""
 
         order: Order | str
         lease_seconds: float
         clock: Callable[[], float] | None
-
-    from collections.abc import Iterator, Mapping
 
     from freshq.matching.resource import Caller, Resource
 
@@ -41,8 +39,13 @@ logger = logging.getLogger(__name__)
 MAX_MATCHES: Final = 100
 
 
-class OpenedResources:
-    """Resources in a store, with what works on them."""
+class MatchQueue:
+    """Waiting resources, and callers who each take the first resource that fits.
+
+    A waiting resource has an entry for each combination of values that callers can ask for. A match deletes
+    all of them in one transaction. Thread-safe. Invalid arguments raise ValueError before any write. A store
+    that does not answer raises StoreError; it never looks like an empty queue.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,11 @@ class OpenedResources:
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Use a store.
+        """Use a store; `memory`, `sql` and `dynamodb` open one.
 
         Args:
             store: Where the resources are.
-            order: fifo: the resource that has waited longest is first; lifo: the one that came last.
+            order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
             lease_seconds: How long a match holds its resource unless extended. Must be the same in every
                 process.
             clock: Returns the time in seconds since the Unix epoch; None for the store's. Used as it is.
@@ -74,110 +77,6 @@ class OpenedResources:
         self._line = CallerLine(store, self._walk, self._changes)
         self._matches = Matches(self._walk, self._changes, self.recover)
 
-    def recover(self) -> int:
-        """Return resources whose callers' leases have expired to their old positions.
-
-        Reads every registered resource. One that fits a waiting caller is matched to it. In a SQL database
-        it also deletes some events of the history that are past their retention.
-
-        Returns:
-            How many were recovered.
-        """
-        self._store.tidy(self._clock())
-        return self._changes.recover(self._line.served)
-
-    @classmethod
-    def memory(cls, **options: Unpack[MatchOptions]) -> Self:
-        """Return a queue in this process's memory, for tests and trials."""
-        from freshq.matching.stores.memory import MemoryMatchStore
-
-        return cls(MemoryMatchStore(), **options)
-
-    @classmethod
-    def dynamodb(
-        cls, table: str, client: DynamoDBClient | None = None, **options: Unpack[MatchOptions]
-    ) -> Self:
-        """Return a queue on its own DynamoDB table.
-
-        Args:
-            table: Name of the table.
-            client: A low-level boto3 client; None for one from the environment.
-            **options: As for `MatchQueue`.
-
-        Raises:
-            MissingExtra: If the extra `aws` is not installed.
-        """
-        with needs("aws"):
-            from freshq.matching.stores.dynamodb import DynamoDBMatchStore
-
-        return cls(DynamoDBMatchStore(table, client), **options)
-
-    @classmethod
-    def sql(
-        cls,
-        url: str,
-        table: str = "resources",
-        *,
-        history: bool | None = None,
-        history_seconds: float | None = None,
-        **options: Unpack[MatchOptions],
-    ) -> Self:
-        """Return a queue in SQLite, PostgreSQL, MariaDB or MySQL; nothing is sent before the first call.
-
-        Args:
-            url: Such as `sqlite:///agents.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
-            table: Name of the table of resources, and prefix of the names of the other tables.
-            history: Whether every change of a resource that waits and of a caller also writes an event, in
-                the same transaction, for the data pipeline. `create_table` begins it, for all programs.
-                False: it ends it, and deletes the events. None: as it is.
-            history_seconds: How long events are kept. None: a week.
-            **options: As for `MatchQueue`.
-
-        Raises:
-            ValueError: If an argument is wrong.
-            MissingExtra: If the extra `sql` is not installed.
-        """
-        with needs("sql"):
-            from freshq.matching.stores.sql import SqlMatchStore
-            from freshq.stores.sql.history import history_seconds_for
-
-        seconds = history_seconds_for(history, history_seconds)
-        return cls(SqlMatchStore(url, table, history_seconds=seconds), **options)
-
-    @property
-    def history(self) -> MatchHistories | None:
-        """The histories of resources and callers; None where the store keeps none itself."""
-        return self._store.history
-
-    def close(self) -> None:
-        """Close the connections that the queue opened; it can be used again."""
-        self._store.close()
-
-    def now(self) -> float:
-        """Return the queue's time, in seconds since the epoch."""
-        return self._clock()
-
-    def create_table(self) -> None:
-        """Create what the store needs, unless it exists; return once it can be used."""
-        self._store.create_table()
-
-    def delete_table(self) -> None:
-        """Delete what the store made, with every resource; return once it is gone. Missing is no error.
-
-        Raises:
-            StoreError: If the table is not one of resources: nothing was deleted.
-        """
-        self._store.delete_table()
-
-
-class MatchQueue(OpenedResources):
-    """Resources that wait, and callers who each take the one that fits and is first.
-
-    A waiting resource has an entry for each combination of values that callers can ask for. A match deletes
-    all of them in one transaction. Thread-safe. A wrong argument raises ValueError before any write. A
-    store that does not answer raises StoreError; it never looks like an empty queue.
-    """
-
     # --- resources
 
     def register(self, resource_id: str, attributes: Mapping[str, Any]) -> Resource:
@@ -187,7 +86,7 @@ class MatchQueue(OpenedResources):
 
         Args:
             resource_id: Its id, at most 256 bytes.
-            attributes: What callers can ask for: names, each with a string or a set of strings.
+            attributes: The values that callers can ask for: names, each with a string or a set of strings.
 
         Raises:
             ValueError: If an argument is wrong, or the attributes need more entries than one transaction
@@ -204,7 +103,7 @@ class MatchQueue(OpenedResources):
         )
 
     def unregister(self, resource_id: str) -> None:
-        """Delete an available resource; one that is not registered is no error.
+        """Delete an available resource; an unknown id is no error.
 
         Raises:
             WrongResourceState: If it is queued or matched.
@@ -228,10 +127,10 @@ class MatchQueue(OpenedResources):
         return (found for found in self._store.resources() if wanted in (None, found.status))
 
     def enqueue(self, resource_id: str) -> Resource:
-        """Let an available resource wait, behind all that wait already.
+        """Let an available resource wait, behind all waiting resources.
 
-        If it fits a caller in the line, it is matched to the first of them at once: then its new status is
-        MATCHED, and `caller_id` says to whom. A resource whose caller's lease has expired gets its old
+        If it fits callers in the line, it is matched to the first of them immediately: its new status is then
+        MATCHED, and `caller_id` names the caller. A resource whose caller's lease has expired gets its old
         position back.
 
         Raises:
@@ -241,7 +140,7 @@ class MatchQueue(OpenedResources):
         return self._line.enqueue(checked_resource_id(resource_id))
 
     def leave(self, resource_id: str) -> Resource:
-        """Stop a resource from waiting; it stays registered. An available one stays as it is.
+        """Stop a resource from waiting; it stays registered. An available resource is left unchanged.
 
         Raises:
             ResourceNotFound: If it is not registered.
@@ -252,8 +151,8 @@ class MatchQueue(OpenedResources):
     def depths(self, at_most: int | None = None) -> dict[str, int]:
         """Return how many resources wait for each full combination of values, by its name.
 
-        A resource counts in every combination that it can serve: ``gender=F&language=English`` is as deep
-        as there are such resources. The store counts; exact while nothing changes.
+        A resource counts in every combination that it can serve: the depth of ``gender=F&language=English``
+        is the number of such resources. The store counts; exact while nothing changes.
 
         Args:
             at_most: Where to stop counting in each combination, which bounds the reads; None counts all.
@@ -282,7 +181,7 @@ class MatchQueue(OpenedResources):
         once in a tenth of a lease, and not before a lease can have expired.
 
         Args:
-            criteria: Names, each with what is asked for: a string; a set of strings, any of which will do; or
+            criteria: Names, each with the wanted value: a string; a set of strings, any of which will do; or
                 a list of strings, sets and None in order of preference, where None is any. Names left out do
                 not matter. Or a list of such mappings in order of preference.
             limit: Maximum number of matches, 1 to 100.
@@ -310,7 +209,7 @@ class MatchQueue(OpenedResources):
     def held(self, resource_id: str, token: str) -> Match:
         """Return the match that holds a resource under a token, for another process to settle it.
 
-        What the caller asked is not stored: `criteria` is empty and `rank` 0.
+        The caller's criteria are not stored: `criteria` is empty and `rank` 0.
 
         Raises:
             ResourceNotFound: If it is not registered.
@@ -324,18 +223,18 @@ class MatchQueue(OpenedResources):
         return held_match(resource)
 
     def wait(self, criteria: Any, caller_id: str) -> Match | None:
-        """Return the match of a caller, who waits in line if no resource that fits is queued.
+        """Return the match of a caller, who waits in line while no queued resource fits.
 
-        A waiting caller is served when a resource that fits is queued, first come first served. Ask again
-        with the same arguments to get the match: the caller keeps its place. Its lease begins when the
-        caller is served, so ask at least once in a lease. `release` ends the match and forgets the caller.
+        A waiting caller is served when a fitting resource is queued, first come first served. Call again with
+        the same arguments to get the match: the caller keeps its place. The lease begins when the caller is
+        served, so call at least once per lease. `release` ends the match and forgets the caller.
 
         Args:
             criteria: As for `match`.
             caller_id: The caller's own id, at most 256 bytes.
 
         Returns:
-            The match; None as long as the caller waits.
+            The match; None while the caller waits.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -348,15 +247,15 @@ class MatchQueue(OpenedResources):
         """Take a waiting caller out of the line.
 
         Returns:
-            Whether it waited.
+            Whether the caller waited.
 
         Raises:
-            RefusedError: If it is served: release the match instead.
+            RefusedError: If the caller is served: release the match instead.
         """
         return self._line.abandon(checked_resource_id(caller_id, "caller_id"))
 
     def callers(self) -> Iterator[Caller]:
-        """Yield the waiting callers in order, reading as far as its user iterates."""
+        """Yield the waiting callers in order, lazily."""
         return self._line.callers()
 
     def release(self, match: Match) -> Resource:
@@ -381,3 +280,100 @@ class MatchQueue(OpenedResources):
         extended = replace(match, lease_until=max(match.lease_until, self._changes.lease_end(lease_seconds)))
         self._matches.settle(match, extended.held())
         return extended
+
+    # --- the store
+
+    def recover(self) -> int:
+        """Return resources whose callers' leases have expired to their old positions.
+
+        Reads every registered resource. A recovered resource that fits a waiting caller is matched to it. In
+        a SQL database, some events of the history past their retention are deleted as well.
+
+        Returns:
+            How many were recovered.
+        """
+        self._store.tidy(self._clock())
+        return self._changes.recover(self._line.served)
+
+    @property
+    def history(self) -> MatchHistories | None:
+        """The histories of resources and callers; None if the store keeps none itself."""
+        return self._store.history
+
+    def close(self) -> None:
+        """Close the connections that the queue opened; it can be used again."""
+        self._store.close()
+
+    def now(self) -> float:
+        """Return the queue's time, in seconds since the epoch."""
+        return self._clock()
+
+    def create_table(self) -> None:
+        """Create the tables that the store needs, unless they exist; return once they can be used."""
+        self._store.create_table()
+
+    def delete_table(self) -> None:
+        """Delete the tables of the store with every resource; return once they are gone. Missing is no error.
+
+        Raises:
+            StoreError: If the table is not a table of resources; nothing was deleted.
+        """
+        self._store.delete_table()
+
+    @classmethod
+    def memory(cls, **options: Unpack[MatchQueueOptions]) -> Self:
+        """Return a queue in this process's memory, for tests and trials."""
+        from freshq.matching.stores.memory import MemoryMatchStore
+
+        return cls(MemoryMatchStore(), **options)
+
+    @classmethod
+    def dynamodb(
+        cls, table: str, client: DynamoDBClient | None = None, **options: Unpack[MatchQueueOptions]
+    ) -> Self:
+        """Return a queue on its own DynamoDB table.
+
+        Args:
+            table: Name of the table.
+            client: A low-level boto3 client; None for one from the environment.
+            **options: As for `MatchQueue`.
+
+        Raises:
+            MissingExtra: If the extra `aws` is not installed.
+        """
+        with needs("aws"):
+            from freshq.matching.stores.dynamodb import DynamoDBMatchStore
+
+        return cls(DynamoDBMatchStore(table, client), **options)
+
+    @classmethod
+    def sql(
+        cls,
+        url: str,
+        table: str = "resources",
+        *,
+        history: bool | None = None,
+        history_seconds: float | None = None,
+        **options: Unpack[MatchQueueOptions],
+    ) -> Self:
+        """Return a queue in SQLite, PostgreSQL, MariaDB or MySQL; nothing is sent before the first call.
+
+        Args:
+            url: Such as `sqlite:///agents.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
+            table: Name of the table of resources, and prefix of the names of the other tables.
+            history: Whether every change of a waiting resource or a caller also writes an event for the data
+                pipeline, in the same transaction. `create_table` applies it, for all programs; False
+                stops the history and deletes its events. None: unchanged.
+            history_seconds: How long events are kept. None: a week.
+            **options: As for `MatchQueue`.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            MissingExtra: If the extra `sql` is not installed.
+        """
+        with needs("sql"):
+            from freshq.matching.stores.sql import SqlMatchStore
+            from freshq.stores.sql.history import history_seconds_for
+
+        seconds = history_seconds_for(history, history_seconds)
+        return cls(SqlMatchStore(url, table, history_seconds=seconds), **options)

@@ -24,14 +24,13 @@ from freshq.model.lifecycle import MICROSECONDS, new_token
 if TYPE_CHECKING:
     from freshq.matching.places import Attributes
 
+# One exact question: each name has this value; other names do not matter.
 Ask = Mapping[str, str]
-# Each costs at least one query if the asks before it find nothing. A caller joins the line in one
-# transaction, which writes the caller, its place in the line, and one item for each.
+# Each ask costs at least one query if the asks before it find nothing. A caller joins the line in one
+# transaction, which writes the caller, its place in the line, and one item for each ask.
 MAX_ASKS: Final = MAX_ACTIONS - 2
 # Values of the same rank; None stands for any.
 _Level = tuple[str | None, ...]
-
-"""One exact question: each name has this value. Other names do not matter."""
 
 
 def parse_criteria(criteria: Any) -> list[list[Ask]]:
@@ -138,13 +137,13 @@ class Resource:
 
     Attributes:
         resource_id: The caller's id.
-        attributes: What callers can ask for, each name with its values in order.
+        attributes: The values that callers can ask for, by name, in order.
         status: Its state.
         token: New with every change of status, so that two periods in the same state differ.
         since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource
             whose caller disappeared gets its position back.
         lease_until: When the match expires, in seconds since the epoch.
-        caller_id: The caller of the line that it is matched to; None for one that did not wait.
+        caller_id: The caller of the line that it is matched to; None for a caller who did not wait.
     """
 
     resource_id: str
@@ -197,12 +196,12 @@ class Caller:
     Attributes:
         caller_id: The caller's own id.
         status: Its state.
-        token: New with every change of status; of a served caller, that of the match.
-        ranks: What it asks, by rank, best first.
+        token: New with every change of status; for a served caller, the token of the match.
+        ranks: Its asks by rank, best first.
         since: When it came, in seconds since the epoch.
         resource_id: The resource that serves it.
-        rank: Rank of the ask that the resource answers.
-        criteria: That ask.
+        rank: Rank of the ask below.
+        criteria: The ask that the resource answers.
     """
 
     caller_id: str
@@ -221,7 +220,7 @@ class Caller:
 
     @property
     def questions(self) -> list[str]:
-        """The asks as strings, without each that another ask is part of: who answers it answers that."""
+        """The asks as strings, without any that contains another: whoever answers it answers that too."""
         asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
         least = (ask for ask in asks if not any(other < ask for other in asks))
         return sorted(question_of(dict(ask)) for ask in least)
@@ -235,7 +234,7 @@ class Caller:
         return None
 
     def served(self, resource: Resource, ask: Ask, rank: int) -> Caller:
-        """Return the version that a matched resource serves."""
+        """Return the version of a caller served by a matched resource."""
         return replace(
             self,
             status=CallerStatus.SERVED,
