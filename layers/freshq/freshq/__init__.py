@@ -7,7 +7,6 @@ first used, so a program pays only for the parts that it needs.
 from __future__ import annotations
 
 import ast
-import pkgutil
 from functools import cache
 from importlib import import_module
 
@@ -15,6 +14,8 @@ from importlib import import_module
 @cache
 def _modules() -> dict[str, str]:
     """Return the module of each public name."""
+    import pkgutil  # noqa: PLC0415 - every run of pytest imports freshq, and most ask for no name
+
     stub = pkgutil.get_data(__name__, "__init__.pyi") or b""
     imports = (node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom))
     return {alias.name: str(node.module) for node in imports for alias in node.names}

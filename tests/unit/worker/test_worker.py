@@ -158,11 +158,11 @@ class TestSlots:
         queue.put_many([{"payload": number} for number in range(40)])
         starts: list[float] = []
         work_off(queue, lambda _task: starts.append(time.monotonic()), rate_per_second=100, concurrency=50)
-        queue.put_many([{"payload": number} for number in range(200)])
+        queue.put_many([{"payload": number} for number in range(140)])
         starts.clear()
         began = time.monotonic()
         work_off(queue, lambda _task: starts.append(time.monotonic()), rate_per_second=100, concurrency=50)
-        assert len(starts) == 200
+        assert len(starts) == 140
         for moment in starts:
             admitted = sum(start <= moment for start in starts)
             assert admitted <= 100 + 100 * (moment - began) + 1
@@ -267,6 +267,10 @@ def test_the_default_observer_writes_to_the_log(clock: Clock, caplog: pytest.Log
 
 
 class TestFailingStore:
+    @pytest.fixture(autouse=True)
+    def _claim_again_soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
+
     def test_a_few_failed_claims_are_tolerated_and_not_mistaken_for_an_empty_queue(self) -> None:
         queue = Queue(FailingStore(claims_that_fail=2))
         queue.put("work")
@@ -277,7 +281,7 @@ class TestFailingStore:
         queue = Queue(FailingStore(claims_that_fail=1000))
         queue.put("work")
         with pytest.raises(Unreachable):
-            work_off(queue, lambda task: task.payload, give_up_seconds=0.5)
+            work_off(queue, lambda task: task.payload, give_up_seconds=0.1)
 
     def test_settling_is_retried_while_the_lease_lasts(self) -> None:
         queue = Queue(FailingStore(changes_that_fail=2))
@@ -380,8 +384,9 @@ class TestSharedLimits:
         assert queue.stats().success == 60
         assert 2 <= most <= 4
 
-    def test_a_busy_downstream_gets_fewer_tasks(self) -> None:
+    def test_a_busy_downstream_gets_fewer_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It serves two at a time; the limit falls until it rejects hardly any call."""
+        monkeypatch.setattr(loop, "BUSY_BACKOFF", Backoff(0.1, 2.0))
         queue = Queue.memory(max_attempts=1)
         queue.put_many([{"payload": number} for number in range(200)])
         free = threading.BoundedSemaphore(2)
@@ -393,7 +398,7 @@ class TestSharedLimits:
             free.release()
 
         limit = ConcurrencyLimit(1, 16, window_seconds=0.1)
-        report = work_off(queue, runner, concurrency=16, limit=limit, idle_exit_seconds=1.5)
+        report = work_off(queue, runner, concurrency=16, limit=limit, idle_exit_seconds=0.3)
         assert queue.stats().success == 200
         assert report.outcomes[Outcome.RELEASED] < 60
 

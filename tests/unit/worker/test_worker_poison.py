@@ -217,5 +217,5 @@ def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) ->
 
 @pytest.mark.parametrize("given", ["sqlite:///tasks.db", None, MatchQueue.memory()])
 def test_what_is_no_queue_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=f"^queue: must be a queue, .*, got {type(given).__name__}$"):
+    with pytest.raises(ValueError, match=r"^queue: "):
         Worker(given, str)

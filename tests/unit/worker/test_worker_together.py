@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Outcome, Queue, StoreError, Task, Unreachable, Worker
+from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import crew
+from freshq.worker import crew, settle
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Quiet, wait_until, work_off
 
@@ -180,7 +181,10 @@ def test_a_run_that_was_busy_keeps_its_slot_until_it_is_settled(
     assert seen[0] == (["a"], 3)
 
 
-def test_a_settlement_that_the_store_never_accepts_harms_no_other(queue: Queue, store: Gate) -> None:
+def test_a_settlement_that_the_store_never_accepts_harms_no_other(
+    queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
     replace = store.replace
 
     def refuse(task: Task, guard: Guard) -> Task:
@@ -189,7 +193,7 @@ def test_a_settlement_that_the_store_never_accepts_harms_no_other(queue: Queue, 
         return replace(task, guard)
 
     store.replace = refuse  # type: ignore[method-assign]
-    queue = Queue(store, lease_seconds=2)
+    queue = Queue(store, lease_seconds=0.5)
     put(queue, "a", "bad", "c")
     report = Worker(queue, lambda _task: None, poll_seconds=0.01).run(
         until=lambda: queue.stats().success == 2 and bool(store.calls[3:])

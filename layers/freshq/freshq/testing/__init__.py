@@ -1,4 +1,4 @@
-"""Helps to test applications: a clock that you advance, a function that runs due tasks, assertions, faults.
+"""Help for tests of applications: a clock to advance, a function that runs due tasks, assertions, faults.
 
 pytest finds the fixtures of `freshq.testing.plugin` by itself; nothing else here needs pytest. A name is
 loaded when it is first used, so that a run of pytest without tests of freshq loads next to nothing.
@@ -7,7 +7,7 @@ loaded when it is first used, so that a run of pytest without tests of freshq lo
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from freshq.testing.faults import FaultyStore
@@ -23,23 +23,14 @@ __all__ = [
     "make_task",
 ]
 
-_MODULES: Final = {
-    "Fate": "freshq.testing.tasks",
-    "FaultyStore": "freshq.testing.faults",
-    "ManualClock": "freshq.testing.tasks",
-    "assert_nothing_put": "freshq.testing.tasks",
-    "assert_put": "freshq.testing.tasks",
-    "drain": "freshq.testing.tasks",
-    "make_task": "freshq.testing.tasks",
-}
-
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         """Load a public name when it is first used."""
-        if name not in _MODULES:
+        if name not in __all__:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
-        value = getattr(import_module(_MODULES[name]), name)
+        module = "faults" if name == "FaultyStore" else "tasks"
+        value = getattr(import_module(f"{__name__}.{module}"), name)
         globals()[name] = value
         return value

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueOptions
     from freshq.stores.base import Store
 
-# Methods that need no call to the database.
+# Methods without a call to the database.
 _LOCAL: Final = frozenset({"clock", "close", "put_count", "take_quarantined", "wait_for_put"})
 
 
@@ -47,15 +47,15 @@ class FaultyStore:
             self._is_down = False
 
     def fail_next(self, calls: int = 1) -> None:
-        """Fail the next calls: nothing is done."""
+        """Fail the next calls without carrying them out."""
         self._calls_to_fail = calls
 
     def lose_replies(self, calls: int = 1) -> None:
-        """Carry out the next calls, and fail all the same: the reply is lost on its way."""
+        """Carry out the next calls but fail them, as if their replies were lost."""
         self._replies_to_lose = calls
 
     def __getattr__(self, name: str) -> Any:
-        """Return the store's attribute; a method with the faults in it."""
+        """Return the store's attribute; methods get the faults."""
         attribute = getattr(self._store, name)
         if name in _LOCAL or name.startswith("_") or not callable(attribute):
             return attribute

@@ -1,6 +1,6 @@
 """Fixtures for pytest, which finds them by the entry point of this distribution.
 
-Every run of pytest loads this module where freshq is installed. So it loads the rest only when a test asks.
+Every run of pytest loads this module if freshq is installed, so it loads the rest only when a test needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers for an application's tests: a clock, tasks, a drained queue."""
+"""Help for an application's tests: a clock, tasks, a drained queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.worker.runner import Runner
 
-# 2026-01-01T00:00:00Z: any moment would do, and a fixed one makes failures repeat.
+# 2026-01-01T00:00:00Z: a fixed start makes failures reproducible.
 DEFAULT_START: Final = 1_767_225_600.0
 MAX_RUNS: Final = 1000
 MAX_AGE_SECONDS: Final = 60.0
@@ -70,8 +70,8 @@ class Fate:
 
     Attributes:
         task: The task after its run, with its status, result or error.
-        outcome: What the queue was told.
-        error: What went wrong; None if nothing did.
+        outcome: How it was settled.
+        error: Why it did not succeed; None if it did.
     """
 
     task: Task
@@ -82,13 +82,13 @@ class Fate:
 def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
     """Run every task that is due, one after the other, and settle it as a `Worker` would.
 
-    What is delayed, also by a retry, stays until the queue's clock reaches it. The drain ends early when
-    the runner raises `Busy`, as a worker would pause.
+    Delayed tasks, including retried ones, stay until the queue's clock reaches their time. The drain ends
+    early when the runner raises `Busy`, as a worker would pause.
 
     Args:
-        queue: The queue; of an AsyncQueue, the queue that it uses.
+        queue: The queue; an AsyncQueue stands for the queue that it uses.
         runner: As a `Worker` takes it.
-        max_runs: Most runs; a runner that puts new tasks could go on for ever.
+        max_runs: Most runs; a runner that puts new tasks could go on indefinitely.
 
     Returns:
         One fate for each run, in order.
@@ -135,7 +135,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
     `progress_step`.
 
     Args:
-        payload: Its work, as `put` takes it; the task has it as a store returns it.
+        payload: The payload, as `put` takes it; the task has it as a store returns it.
         **values: Other attributes of `Task`, such as `task_id`, `group` or `attempts`; `cancelled=True` for
             a run that should stop.
 
@@ -165,7 +165,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
 
 
 class _ShownAtOnce(RunHandle):
-    """Shows a report in the task itself, as no store keeps it."""
+    """Shows a report in the task itself, because no store keeps it."""
 
     __slots__ = ("_task",)
 
@@ -192,7 +192,7 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
 
     Raises:
         ValueError: If `Task` has no such attribute.
-        AssertionError: If there is none; the message has the attributes of those that there are.
+        AssertionError: If there is none; the message has the attributes of the tasks found.
     """
     _checked(expected)
     for name in _JSON_FIELDS & expected.keys():
@@ -227,7 +227,7 @@ def _checked(values: dict[str, Any]) -> None:
 
 
 def _stored(name: str, value: Any) -> Any:
-    """Return a payload or a result as a store gives it back."""
+    """Return a payload or a result as a store returns it."""
     try:
         return json_copy(json_text(value), value)
     except ValueError as error:
