@@ -1,8 +1,8 @@
 """Processor time of commands, and of each function's cold start.
 
-A cold start is the import of the handler and of the clients that its first invocation needs. It is compared
-with the layer as an earlier commit built it. Both builds are for this interpreter, and no start writes
-bytecode, as on Lambda. `-X importtime` of Python attributes the time to packages.
+A cold start is the import of the handler and of the clients that its first invocation needs, with the layer's
+bytecode and without it. The build is for this interpreter, and no start writes bytecode, as on Lambda.
+`-X importtime` of Python attributes the time to packages.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -82,8 +83,6 @@ def commands(rounds: int = 11) -> None:
         sys.exit(f"over the limit: {', '.join(late)}")
 
 
-# The last commit whose layer had no bytecode.
-BEFORE: Final = "5a96011"
 FUNCTIONS: Final = {
     "create_tasks": "_queue",
     "trigger": "_wakeup",
@@ -110,10 +109,8 @@ import json, sys, time
 sys.dont_write_bytecode = True
 sys.path[:0] = json.loads(sys.argv[1])
 began = time.process_time()
-connect_at_init = lambda connect: connect()
-if json.loads(sys.argv[3]):
-    from freshq.aws import environment
-    connect_at_init, environment.connect_at_init = environment.connect_at_init, lambda connect: None
+from freshq.aws import environment
+connect_at_init, environment.connect_at_init = environment.connect_at_init, lambda connect: None
 import app
 imported = time.process_time()
 connect_at_init(getattr(app, sys.argv[2]))
@@ -140,8 +137,7 @@ def started(
     layer = variant.application / "FreshqLayer" / "python"
     # Lambda's order: the function, the layer, the runtime's own packages.
     paths = [variant.application / logical_id, layer, packages]
-    at_init = (layer / "freshq/aws/settings.py").exists()
-    arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function], json.dumps(at_init)]
+    arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function]]
     tracing = {"PATH": os.environ["PATH"], "POWERTOOLS_TRACE_DISABLED": variant.untraced}
     return subprocess.run(
         [sys.executable, "-I", "-S", *options, "-c", PROGRAM, *arguments],
@@ -168,29 +164,16 @@ def import_microseconds(variant: Variant, packages: Path, function: str) -> Coun
     return found
 
 
-def build_commit(commit: str, folder: Path) -> Path:
-    """Return the application as a commit builds it."""
-    source = folder / "source"
-    source.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", commit],  # noqa: S607 - git on PATH
-        cwd=PROJECT,
-        capture_output=True,
-        check=True,
-    )
-    subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)  # noqa: S607 - tar on PATH
-    return build(folder / "build", source).parent
-
-
-def main(before: str = BEFORE, rounds: int = 15) -> None:
-    """Measure cold starts of the build of another commit and of today's, traced and untraced."""
+def main(rounds: int = 15) -> None:
+    """Measure cold starts without bytecode and with it, traced and untraced."""
     with tempfile.TemporaryDirectory(prefix="freshq-coldstart-") as temporary:
         folder = Path(temporary)
         (folder / "runtime").mkdir()
         packages = runtime_folder(folder / "runtime")
         now = build(PROJECT / "build" / "local").parent
+        shutil.copytree(now, folder / "before", ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
         variants = {
-            "before": Variant(build_commit(before, folder), "false"),
+            "before": Variant(folder / "before", "false"),
             "now": Variant(now, "false"),
             "untraced": Variant(now, "true"),
         }
@@ -211,7 +194,7 @@ def main(before: str = BEFORE, rounds: int = 15) -> None:
         }
         for function in FUNCTIONS
     }
-    report = {"rounds": rounds, "before": before, "processor_ms": medians}
+    report = {"rounds": rounds, "processor_ms": medians}
     figures.write("coldstart", report | {"shares_of_imports": shares(imports)})
 
 

@@ -1,7 +1,6 @@
 """Puts and sleeping handlers of one event loop on PostgreSQL, beside other queues, in turns.
 
-procrastinate and taskiq (taskiq-postgres, with asyncpg) are measured if they are installed. Each queue has
-ten connections. Every commit waits for the disk.
+procrastinate is measured if it is installed. Each queue has ten connections. Every commit waits for the disk.
 """
 
 from __future__ import annotations
@@ -87,44 +86,13 @@ async def opened_procrastinate(server: Postgres, sleep: Sleep | None) -> AsyncIt
                 app.run_worker_async(concurrency=SLEEPERS, install_signal_handlers=False)
             )
         yield lambda: sleeps.defer_async(**PAYLOAD)
-        await _cancelled(worker)
+        if worker is not None:
+            worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
 
 
-@asynccontextmanager
-async def opened_taskiq(server: Postgres, sleep: Sleep | None) -> AsyncIterator[Put]:
-    """Yield a function that sends a message; given `sleep`, a receiver runs the messages meanwhile."""
-    broker_class: Any = importlib.import_module("taskiq_pg.asyncpg").AsyncpgBroker
-    dsn = server.url.replace("+psycopg", "")
-    broker = broker_class(dsn=dsn, write_kwargs={"max_size": CONNECTIONS})
-
-    @broker.task(task_name="sleep")  # type: ignore[untyped-decorator]  # the package may be missing
-    async def sleeps(_payload: dict[str, object]) -> None:
-        if sleep is not None:
-            await sleep()
-
-    await broker.startup()
-    receiver = None
-    if sleep is not None:
-        run_receiver: Any = importlib.import_module("taskiq.api").run_receiver_task
-        receiver = asyncio.create_task(run_receiver(broker, max_async_tasks=SLEEPERS))
-    yield lambda: sleeps.kiq(PAYLOAD)
-    await _cancelled(receiver)
-    await broker.shutdown()
-
-
-async def _cancelled(worker: asyncio.Task[None] | None) -> None:
-    if worker is not None:
-        worker.cancel()
-        with suppress(asyncio.CancelledError):
-            await worker
-
-
-# How each queue is opened, its package, and the module without which it is not measured.
-QUEUES: Final[dict[str, tuple[Opened, str, str]]] = {
-    "freshq": (opened_freshq, "freshq", "freshq"),
-    "procrastinate": (opened_procrastinate, "procrastinate", "procrastinate"),
-    "taskiq": (opened_taskiq, "taskiq-postgres", "taskiq_pg"),
-}
+QUEUES: Final[dict[str, Opened]] = {"freshq": opened_freshq, "procrastinate": opened_procrastinate}
 
 
 @dataclass
@@ -204,12 +172,13 @@ def both(server: Postgres, opened: Opened) -> dict[str, float]:
 
 def main(rounds: int = 3) -> None:
     """Measure the queues that are installed."""
-    installed = {name: each for name, each in QUEUES.items() if find_spec(each[2])}
     with Postgres(durable=True) as server:
-        contenders = {name: partial(both, server, opened) for name, (opened, *_) in installed.items()}
+        contenders = {
+            name: partial(both, server, opened) for name, opened in QUEUES.items() if find_spec(name)
+        }
         found = in_turns(contenders, rounds)
     queues = {
-        name: {"version": version(installed[name][1])}
+        name: {"version": version(name)}
         | {figure: [each[figure] for each in results] for figure in results[0]}
         for name, results in found.items()
     }

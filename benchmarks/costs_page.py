@@ -222,117 +222,67 @@ def reported(counted: Iterable[Mapping[str, Any]]) -> int:
     return int(max(one["metrics"] for one in counted))
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """Results of other benchmarks.
-
-    Attributes:
-        write_units: Write units of a whole life.
-        read_units: Read units of a whole life.
-        others_dollars: Cost of a million tasks without Lambda.
-        worker_second_dollars: Cost of a second of a worker.
-        reader_dollars: Cost of one invocation of Trigger and one of Archive.
-        event_bytes: Uncompressed size of an archived event.
-        events: Number of events in the pipeline's measurement.
-        spark_seconds: Duration of that measurement.
-        spark_cores: Cores of that measurement.
-        shards: Largest number of index shards of a queue.
-    """
-
-    write_units: float
-    read_units: float
-    others_dollars: float
-    worker_second_dollars: float
-    reader_dollars: float
-    event_bytes: float
-    events: int
-    spark_seconds: float
-    spark_cores: int
-    shards: int
-
-    @property
-    def core_seconds_per_event(self) -> float:
-        """Core seconds of the pipeline per event."""
-        return self.spark_cores * self.spark_seconds / self.events
-
-
-def constants() -> Constants:
-    """Return the constants in the files of results."""
+def constants() -> dict[str, float]:
+    """Return the results of other benchmarks on which the needs of a rate depend."""
     prices = tomllib.loads(PRICES.read_text("utf-8"))
     units = {step["step"]: step for step in figures_of("capacity")["steps"]}[LIFE]
     steady = by_load()["steady"]
     steady_bill = bill(steady, units["read_units"], prices, *archive_buffer())
-    a_second = second_dollars(steady, prices) / MILLION
+    worker_second_dollars = second_dollars(steady, prices) / MILLION
     seconds = sum(steady["run_seconds"][name] / steady["invocations"][name] for name in READERS)
     pipeline = read("pipeline_large")
     large = pipeline["figures"]
-    return Constants(
-        write_units=units["write_units"],
-        read_units=units["read_units"],
-        others_dollars=steady_bill.total - steady_bill.dollars["Lambda"],
-        worker_second_dollars=a_second,
-        reader_dollars=seconds * a_second + len(READERS) * prices["lambda"]["requests_million"] / MILLION,
-        event_bytes=large["json_mb"] * MILLION / large["events"],
-        events=large["events"],
-        spark_seconds=large["spark_cold_seconds"],
-        spark_cores=pipeline["machine"]["cores"],
-        shards=tomllib.loads(QUOTAS.read_text("utf-8"))["shards"]["limit"],
-    )
+    return {
+        "write_units": units["write_units"],
+        "read_units": units["read_units"],
+        # Of a million tasks without Lambda.
+        "others_dollars": steady_bill.total - steady_bill.dollars["Lambda"],
+        "worker_second_dollars": worker_second_dollars,
+        # Of one invocation of Trigger and one of Archive.
+        "reader_dollars": seconds * worker_second_dollars
+        + len(READERS) * prices["lambda"]["requests_million"] / MILLION,
+        # Uncompressed.
+        "event_bytes": large["json_mb"] * MILLION / large["events"],
+        "events": large["events"],
+        "spark_seconds": large["spark_cold_seconds"],
+        "spark_cores": pipeline["machine"]["cores"],
+        "shards": tomllib.loads(QUOTAS.read_text("utf-8"))["shards"]["limit"],
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Needs of a rate of tasks.
+def needs(rate_per_second: int, known: Mapping[str, float]) -> dict[str, Any]:
+    """Return the needs of a rate of tasks put and completed a second.
 
-    Attributes:
-        rate_per_second: Tasks put and completed a second.
-        read_units: Read units a second.
-        used: Use of each quota, by its name in quotas.toml.
-        passes: Concurrent worker passes.
-        partitions: Least number of partitions of the table, and of shards of its stream.
-        queues: Queues over which the work must be split.
-        spark_cores: Cores that run the pipeline over a day's events in an hour.
-        dollars_day: Cost of a day.
+    `used` is the use of each quota in quotas.toml. `partitions` is the least number of partitions of the
+    table, and of shards of its stream.
     """
-
-    rate_per_second: int
-    read_units: float
-    used: Mapping[str, float]
-    passes: int
-    partitions: int
-    queues: int
-    spark_cores: int
-    dollars_day: float
-
-
-def needs(rate_per_second: int, known: Constants) -> Needs:
-    """Return the needs of a rate of tasks a second."""
-    write_units = rate_per_second * known.write_units
+    write_units = rate_per_second * known["write_units"]
     partitions = ceil(write_units / PARTITION_UNITS)
     shards = ceil(rate_per_second * INDEX_UNITS_PER_TASK / PARTITION_UNITS)
     passes = ceil(rate_per_second * RUN_SECONDS / SLOTS)
     # Every shard of the stream invokes Trigger once a window; Archive about as often.
     rings_per_second = min(rate_per_second, partitions / WINDOW_SECONDS)
     events_per_second = rate_per_second * EVENTS_PER_TASK
-    core_seconds = events_per_second * DAY_SECONDS * known.core_seconds_per_event
-    functions = passes * known.worker_second_dollars + rings_per_second * known.reader_dollars
-    return Needs(
-        rate_per_second=rate_per_second,
-        read_units=rate_per_second * known.read_units,
-        used={
+    core_seconds_per_event = known["spark_cores"] * known["spark_seconds"] / known["events"]
+    functions = passes * known["worker_second_dollars"] + rings_per_second * known["reader_dollars"]
+    return {
+        "rate_per_second": rate_per_second,
+        "read_units": rate_per_second * known["read_units"],
+        "used": {
             "index_write_units": rate_per_second * INDEX_UNITS_PER_TASK,
             "shards": shards,
             "table_write_units": write_units,
             "kill_switch_reads": rings_per_second,
             "concurrency": passes + len(READERS) * partitions,
-            "archive_megabytes": events_per_second * known.event_bytes / MILLION,
+            "archive_megabytes": events_per_second * known["event_bytes"] / MILLION,
         },
-        passes=passes,
-        partitions=partitions,
-        queues=ceil(shards / known.shards),
-        spark_cores=ceil(core_seconds / HOUR_SECONDS),
-        dollars_day=DAY_SECONDS * (rate_per_second * known.others_dollars / MILLION + functions),
-    )
+        "passes": passes,
+        "partitions": partitions,
+        "queues": ceil(shards / known["shards"]),
+        # For a day's events in an hour.
+        "spark_cores": ceil(events_per_second * DAY_SECONDS * core_seconds_per_event / HOUR_SECONDS),
+        "dollars_day": DAY_SECONDS * (rate_per_second * known["others_dollars"] / MILLION + functions),
+    }
 
 
 def rough(figure: float) -> str:
@@ -347,14 +297,6 @@ CLAIM: Final = 10
 # The step of the part `capacity` with the reads of each load. At 24 a second single claims are the upper
 # bound.
 READS: Final = {"trickle": ALONE, "steady": LIFE_SINGLE, "burst": LIFE}
-# Defaults of the template that the page names; a test compares them.
-DEFAULTS: Final = (
-    "BatchingWindowSeconds",
-    "IdleExitSeconds",
-    "LogSampleRatio",
-    "MemorySize",
-    "WorkerPasses",
-)
 # AWS Lambda Developer Guide, "Configure Lambda function memory".
 MB_OF_A_CORE: Final = 1769
 # Steps on the users' page; docs/contributing/measurements.md has all.
@@ -541,16 +483,16 @@ def scale_sections() -> Sections:
     }
 
 
-def _assumed(known: Constants) -> Prose:
+def _assumed(known: Mapping[str, float]) -> Prose:
     return Prose(
         f"""Runs take {RUN_SECONDS:g} s and a worker has {SLOTS} slots; passes and their cost change in
-        proportion. The pipeline took {known.spark_seconds:.0f} s for {known.events:,} events on
-        {known.spark_cores} cores, started cold; the table assumes that more cores share the work evenly.
+        proportion. The pipeline took {known["spark_seconds"]:.0f} s for {known["events"]:,} events on
+        {known["spark_cores"]} cores, started cold; the table assumes that more cores share the work evenly.
         Nobody has run {RATES_PER_SECOND[-1]:,} tasks a second."""
     )
 
 
-def _needs(needs: Sequence[Needs]) -> Table:
+def _needs(needs: Sequence[Mapping[str, Any]]) -> Table:
     rows = {
         f"passes (`WorkerPasses`) of {SLOTS} slots (`Concurrency`)": ("passes", "{:,}".format),
         "partitions of the table, and shards of its stream": ("partitions", "{:,}".format),
@@ -559,13 +501,13 @@ def _needs(needs: Sequence[Needs]) -> Table:
         "cores that run the pipeline over a day in an hour": ("spark_cores", "{:,}".format),
         "dollars a day": ("dollars_day", rough),
     }
-    cells = [[text, *(form(getattr(one, name)) for one in needs)] for text, (name, form) in rows.items()]
-    return Table(["tasks a second", *(f"{one.rate_per_second:,}" for one in needs)], cells)
+    cells = [[text, *(form(one[name]) for one in needs)] for text, (name, form) in rows.items()]
+    return Table(["tasks a second", *(f"{one['rate_per_second']:,}" for one in needs)], cells)
 
 
-def _quotas(needs: Sequence[Needs], quotas: Mapping[str, Any]) -> list[Block]:
+def _quotas(needs: Sequence[Mapping[str, Any]], quotas: Mapping[str, Any]) -> list[Block]:
     most = needs[-1]
-    binds_at = {name: quotas[name]["limit"] / most.used[name] * most.rate_per_second for name in quotas}
+    binds_at = {name: quotas[name]["limit"] / most["used"][name] * most["rate_per_second"] for name in quotas}
     table = columns(
         ((quotas[name], name) for name in sorted(quotas, key=binds_at.__getitem__)),
         {

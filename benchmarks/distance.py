@@ -15,9 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import boto3
-from botocore.config import Config
-from local.faults import Fault, Proxy, refused
+from local.faults import Fault, Proxy, client_at, refused
 from local.servers import DynamoDBLocal, create_without_stream
 
 from benchmarks import figures
@@ -51,19 +49,6 @@ class Far(NamedTuple):
 
     server: DynamoDBLocal
     client: DynamoDBClient
-
-
-def client_through(port: int) -> DynamoDBClient:
-    """Return a client of the proxy on a port."""
-    client: DynamoDBClient = boto3.client(
-        "dynamodb",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - DynamoDB Local accepts any
-        config=Config(max_pool_connections=CONNECTIONS),
-    )
-    return client
 
 
 def measured_once(far: Far, tasks: int) -> dict[str, float]:
@@ -105,7 +90,8 @@ def far_away(delay_seconds: float) -> Iterator[Far]:
         proxy = CONTEXT.Process(target=_delay, args=(server.port, delay_seconds, ready, over))
         proxy.start()
         try:
-            client = client_through(ready.get(timeout=START_SECONDS))
+            port = ready.get(timeout=START_SECONDS)
+            client = client_at(f"http://127.0.0.1:{port}", connections=CONNECTIONS)
             create_without_stream(client, TABLE)
             yield Far(server, client)
             client.close()

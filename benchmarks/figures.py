@@ -20,10 +20,6 @@ from rich.progress import track
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-THROUGHPUT: Final = "contributing/throughput.md"
-MEASUREMENTS: Final = "contributing/measurements.md"
-PIPELINE: Final = "contributing/pipeline.md"
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -32,100 +28,69 @@ class Part:
     Attributes:
         function: Its module, and after a colon its name unless that is `main`. Its parameters are the
             options.
-        what: What it measures, in one line.
         files: The results that it writes, without folder and suffix.
         minutes: Rough duration.
         page: The page in docs that shows its figures.
+        what: What it measures, in one line.
         is_default: Whether it runs when no part is named.
         has_peers: Whether it takes an interpreter in which other queues are installed.
     """
 
     function: str
-    what: str
     files: tuple[str, ...]
     minutes: int
     page: str
+    what: str
     is_default: bool = False
     has_peers: bool = False
 
 
+COSTS: Final = "costs.md"
+MEASUREMENTS: Final = "contributing/measurements.md"
+PIPELINE: Final = "contributing/pipeline.md"
+THROUGHPUT: Final = "contributing/throughput.md"
+GROWTH: Final = ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb")
 PARTS: Final = {
-    "capacity": Part(
-        "capacity", "units and calls of each step of a task, on DynamoDB Local",
-        ("capacity",), 1, "costs.md", is_default=True,
-    ),
-    "invocations": Part(
-        "invocations", "invocations, run times and log bytes of the emulated application",
-        ("invocations",), 8, "costs.md",
-    ),
-    "growth": Part(
-        "growth", "how the cost of a claim grows with the queue, on each store but MariaDB",
-        ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb"), 40,
-        "contributing/growth.md",
-    ),
-    "overload": Part(
-        "overload", "goodput by load and order, simulated and of the emulated application",
-        ("overload",), 15, "overload.md",
-    ),
-    "passed-over": Part(
-        "growth:passed_over", "how far the claims of several claimers depart from the order",
-        ("passed_over",), 1, "benchmarks.md", is_default=True,
-    ),
-    "worker": Part(
-        "worker", "throughput of a Worker on SQL, beside other queues",
-        ("worker", "worker_two"), 20, THROUGHPUT, has_peers=True,
-    ),
-    "floor": Part(
-        "floor", "processor time of each verb on SQL, beside the same statements by the bare driver",
-        ("floor",), 1, "contributing/floor.md",
-    ),
-    "lone": Part(
-        "worker:lone", "latency of a single task on an idle Worker, on SQL", ("lone",), 1, THROUGHPUT
-    ),
-    "distance": Part(
-        "distance", "throughput of a Worker on DynamoDB Local behind a delay", ("distance",), 5, THROUGHPUT
-    ),
-    "history": Part(
-        "overheads:history", "cost of the history of a SQL queue, in turns with none",
-        ("history",), 3, MEASUREMENTS,
-    ),
-    "telemetry": Part(
-        "overheads:telemetry", "cost of OpenTelemetry, in turns with none", ("telemetry",), 2, MEASUREMENTS
-    ),
-    "sql": Part("sql", "claims and puts by hand on SQL", ("sql",), 10, MEASUREMENTS),
-    "asyncio": Part(
-        "coroutines", "puts and sleeping handlers of one event loop, beside other queues",
-        ("asyncio",), 4, MEASUREMENTS,
-    ),
-    "simulator": Part(
-        "overload:simulator", "simulated tasks a second, by policy", ("simulator",), 1, MEASUREMENTS,
-        is_default=True,
-    ),
-    "cli": Part(
-        "coldstart:commands", "processor time of commands, against their limits", ("cli",), 1, MEASUREMENTS,
-        is_default=True,
-    ),
-    "coldstart": Part(
-        "coldstart", "processor time of the functions' cold starts, traced and untraced",
-        ("coldstart",), 3, "contributing/cold-starts.md",
-    ),
-    "pipeline": Part(
-        "pipeline", "the pipeline on 2 million events, beside DuckDB", ("pipeline",), 10, PIPELINE
-    ),
-    "pipeline-large": Part(
-        "pipeline:large", "the pipeline on 20 million events, beside DuckDB",
-        ("pipeline_large",), 20, PIPELINE,
-    ),
-    "pipeline-nights": Part(
-        "pipeline:nights", "a nightly run of the pipeline, beside a run over 62 days",
-        ("pipeline_nights",), 15, PIPELINE,
-    ),
-    "pipeline-small": Part(
-        "pipeline:small", "the pipeline on 1,000 events, beside a bare PySpark script",
-        ("pipeline_small",), 5, PIPELINE,
-    ),
+    "capacity": Part("capacity", ("capacity",), 1, COSTS,
+        "units and calls of each step of a task, on DynamoDB Local", is_default=True),
+    "invocations": Part("invocations", ("invocations",), 8, COSTS,
+        "invocations, run times and log bytes of the emulated application"),
+    "growth": Part("growth", GROWTH, 40, "contributing/growth.md",
+        "how the cost of a claim grows with the queue, on each store but MariaDB"),
+    "overload": Part("overload", ("overload",), 15, "overload.md",
+        "goodput by load and order, simulated and of the emulated application"),
+    "passed-over": Part("growth:passed_over", ("passed_over",), 1, "benchmarks.md",
+        "how far the claims of several claimers depart from the order", is_default=True),
+    "worker": Part("worker", ("worker", "worker_two"), 20, THROUGHPUT,
+        "throughput of a Worker on SQL, beside other queues", has_peers=True),
+    "floor": Part("floor", ("floor",), 1, "contributing/floor.md",
+        "processor time of each verb on SQL, beside the same statements by the bare driver"),
+    "lone": Part("worker:lone", ("lone",), 1, THROUGHPUT,
+        "latency of a single task on an idle Worker, on SQL"),
+    "distance": Part("distance", ("distance",), 5, THROUGHPUT,
+        "throughput of a Worker on DynamoDB Local behind a delay"),
+    "history": Part("overheads:history", ("history",), 3, MEASUREMENTS,
+        "cost of the history of a SQL queue, in turns with none"),
+    "telemetry": Part("overheads:telemetry", ("telemetry",), 2, MEASUREMENTS,
+        "cost of OpenTelemetry, in turns with none"),
+    "sql": Part("sql", ("sql",), 10, MEASUREMENTS, "claims and puts by hand on SQL"),
+    "asyncio": Part("coroutines", ("asyncio",), 4, MEASUREMENTS,
+        "puts and sleeping handlers of one event loop, beside other queues"),
+    "simulator": Part("overload:simulator", ("simulator",), 1, MEASUREMENTS,
+        "simulated tasks a second, by policy", is_default=True),
+    "cli": Part("coldstart:commands", ("cli",), 1, MEASUREMENTS,
+        "processor time of commands, against their limits", is_default=True),
+    "coldstart": Part("coldstart", ("coldstart",), 3, "contributing/cold-starts.md",
+        "processor time of the functions' cold starts, traced and untraced"),
+    "pipeline": Part("pipeline", ("pipeline",), 10, PIPELINE,
+        "the pipeline on 2 million events, beside DuckDB"),
+    "pipeline-large": Part("pipeline:large", ("pipeline_large",), 20, PIPELINE,
+        "the pipeline on 20 million events, beside DuckDB"),
+    "pipeline-nights": Part("pipeline:nights", ("pipeline_nights",), 15, PIPELINE,
+        "a nightly run of the pipeline, beside a run over 62 days"),
+    "pipeline-small": Part("pipeline:small", ("pipeline_small",), 5, PIPELINE,
+        "the pipeline on 1,000 events, beside a bare PySpark script"),
 }  # fmt: skip
-
 # Of typical size: an item stays well below the 1 KB of one write unit.
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
@@ -43,33 +42,23 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class Recorder:
-    """Records the calls of a pool's cursors, by the current verb."""
-
-    def __init__(self) -> None:
-        self.verb = ""
-        self.calls: defaultdict[str, list[Call]] = defaultdict(list)
-
-
 class RecordedCursor:
     """A cursor of the driver whose calls are recorded."""
 
-    def __init__(self, cursor: Any, recorder: Recorder) -> None:
-        self._cursor, self._recorder = cursor, recorder
+    def __init__(self, cursor: Any, calls: list[Call]) -> None:
+        self._cursor, self._calls = cursor, calls
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the cursor."""
-        return getattr(self._cursor, name)
+        """Return an attribute of the cursor; a method that runs a statement is also recorded."""
+        found = getattr(self._cursor, name)
+        if name not in {"execute", "executemany"}:
+            return found
 
-    def execute(self, *arguments: Any) -> None:
-        """Record and run a statement."""
-        self._recorder.calls[self._recorder.verb].append(Call("execute", arguments))
-        self._cursor.execute(*arguments)
+        def recorded(*arguments: Any) -> Any:
+            self._calls.append(Call(name, arguments))
+            return found(*arguments)
 
-    def executemany(self, *arguments: Any) -> None:
-        """Record and run a statement for several rows."""
-        self._recorder.calls[self._recorder.verb].append(Call("executemany", arguments))
-        self._cursor.executemany(*arguments)
+        return recorded
 
 
 def sql_store(queue: Queue) -> SqlStore:
@@ -111,33 +100,33 @@ def timed_life(queue: Queue, tasks: int) -> Timed:
     return found
 
 
-def recorded_life(queue: Queue, tasks: int) -> Recorder:
+def recorded_life(queue: Queue, tasks: int) -> dict[str, list[Call]]:
     """Return the calls of each verb."""
-    recorder = Recorder()
+    calls: dict[str, list[Call]] = {}
     pool = sql_store(queue).database.engine.pool
     borrow = pool.borrow  # type: ignore[attr-defined] # a pool of freshq
 
-    def recorded() -> tuple[Any, Any]:
-        entry, cursor = borrow()
-        return entry, RecordedCursor(cursor, recorder)
-
     def run(verb: str, work: Work) -> None:
-        recorder.verb = verb
-        work()
-        recorder.verb = ""
+        calls[verb] = []
 
-    with patch.object(pool, "borrow", recorded):
-        life(queue, tasks, run)
-    return recorder
+        def recorded() -> tuple[Any, Any]:
+            entry, cursor = borrow()
+            return entry, RecordedCursor(cursor, calls[verb])
+
+        with patch.object(pool, "borrow", recorded):
+            work()
+
+    life(queue, tasks, run)
+    return calls
 
 
-def timed_floor(engine: sa.Engine, recorder: Recorder) -> Timed:
+def timed_floor(engine: sa.Engine, recorded: dict[str, list[Call]]) -> Timed:
     """Return the processor seconds of the recorded calls of each verb through the bare driver."""
     connection = engine.raw_connection()
     cursor: Any = connection.driver_connection.cursor()  # type: ignore[union-attr] # it is connected
     found: Timed = {}
     for verb in VERBS:
-        calls = [(getattr(cursor, call.method), call.arguments) for call in recorder.calls[verb]]
+        calls = [(getattr(cursor, call.method), call.arguments) for call in recorded[verb]]
         began = time.process_time()
         for method, arguments in calls:
             method(*arguments)
@@ -159,11 +148,11 @@ def measured(url: str, rounds: int, tasks: int) -> dict[str, dict[str, float]]:
     sizes = dict.fromkeys(VERBS, 1) | {VERBS[1]: BATCH, VERBS[3]: TOGETHER, VERBS[5]: TOGETHER}
     queue = Queue.sql(url, durable=not url.startswith("sqlite"))
     queue.create_table()
-    recorder = recorded_life(queue, tasks)
+    recorded = recorded_life(queue, tasks)
 
     def floor() -> Timed:
         queue.purge(confirm="default")
-        return timed_floor(sql_store(queue).database.engine, recorder)
+        return timed_floor(sql_store(queue).database.engine, recorded)
 
     contenders: dict[str, Callable[[], Timed]] = {
         "floor_us": floor,

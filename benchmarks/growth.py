@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import truediv
 from typing import TYPE_CHECKING, Any, Final
@@ -148,19 +148,13 @@ PLAN_OPTIONS: Final = "ANALYZE, BUFFERS, TIMING OFF, COSTS OFF, FORMAT JSON"
 ID_CHARS: Final = len(str(uuid.UUID(int=0)))
 
 
-@dataclass
-class Cost:
-    """The cost of some claims.
+# Amounts of some claims by kind: calls, read units, write units, statements, rows, pages or steps.
+Amounts = Counter[str]
 
-    Attributes:
-        amounts: Calls, read units, write units, statements, rows, pages or steps.
-    """
 
-    amounts: Counter[str] = field(default_factory=Counter)
-
-    def each(self, claims: int) -> dict[str, float]:
-        """Return the mean amounts of one claim."""
-        return {name: round(amount / claims, 1) for name, amount in sorted(self.amounts.items())}
+def each(amounts: Amounts, claims: int) -> dict[str, float]:
+    """Return the mean amounts of one claim."""
+    return {name: round(amount / claims, 1) for name, amount in sorted(amounts.items())}
 
 
 class Place:
@@ -208,18 +202,18 @@ class Place:
             self.queue.store.insert(tasks[start : start + BATCH_TASKS])
 
     @contextmanager
-    def counted(self) -> Iterator[Cost]:
+    def counted(self) -> Iterator[Amounts]:
         """Count Python's instructions, because memory has neither calls nor rows."""
-        cost = Cost()
+        amounts = Amounts()
 
         def count(frame: FrameType, event: str, _argument: object) -> Any:
             frame.f_trace_opcodes = True
-            cost.amounts["steps"] += event == "opcode"
+            amounts["steps"] += event == "opcode"
             return count
 
         sys.settrace(count)
         try:
-            yield cost
+            yield amounts
         finally:
             sys.settrace(None)
 
@@ -249,12 +243,12 @@ class DynamoDBPlace(Place):
         self._client.delete_table(TableName=self._table)
 
     @contextmanager
-    def counted(self) -> Iterator[Cost]:
+    def counted(self) -> Iterator[Amounts]:
         """Count calls and capacity units."""
-        cost = Cost()
+        amounts = Amounts()
         with metered(self._client) as meter:
-            yield cost
-        cost.amounts.update(
+            yield amounts
+        amounts.update(
             {"calls": meter.calls.total(), "write units": meter.write_units, "read units": meter.read_units}
         )
 
@@ -284,24 +278,24 @@ class SqlPlace(Place):
         super().drop()
 
     @contextmanager
-    def counted(self) -> Iterator[Cost]:
+    def counted(self) -> Iterator[Amounts]:
         """Count statements and the rows and pages that they read."""
-        cost, seen = Cost(), _Statements()
-        with seen.of(self._store), self._steps(cost):
-            yield cost
-        cost.amounts["statements"] += len(seen.statements)
-        for text, arguments in seen.statements if self._is_postgresql else ():
-            self._explain(text, arguments, cost)
+        amounts = Amounts()
+        with statements_of(self._store) as statements, self._steps(amounts):
+            yield amounts
+        amounts["statements"] += len(statements)
+        for text, arguments in statements if self._is_postgresql else ():
+            self._explain(text, arguments, amounts)
 
     @contextmanager
-    def _steps(self, cost: Cost) -> Iterator[None]:
+    def _steps(self, amounts: Amounts) -> Iterator[None]:
         """Count the steps of SQLite's virtual machine, which reports no rows."""
         if self._is_postgresql:
             yield
             return
 
         def step() -> None:
-            cost.amounts["steps"] += 1
+            amounts["steps"] += 1
 
         self._on_each_step(step)
         yield
@@ -314,7 +308,7 @@ class SqlPlace(Place):
         connection.set_progress_handler(step, 1)
         raw.close()
 
-    def _explain(self, text: str, arguments: Any, cost: Cost) -> None:
+    def _explain(self, text: str, arguments: Any, amounts: Amounts) -> None:
         """Count the rows and pages that a statement of PostgreSQL reads."""
         if text.split(maxsplit=1)[0].upper() not in ("SELECT", "WITH", "UPDATE", "DELETE"):
             return
@@ -323,33 +317,28 @@ class SqlPlace(Place):
             (found,) = connection.exec_driver_sql(f"EXPLAIN ({PLAN_OPTIONS}) {text}", given).scalars()
             connection.rollback()
         plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
-        cost.amounts["rows"] += rows_read(plan)
-        cost.amounts["pages"] += plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
+        amounts["rows"] += rows_read(plan)
+        amounts["pages"] += plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
 
 
-class _Statements:
-    """The statements of a store, with their arguments in the driver's form."""
+@contextmanager
+def statements_of(store: SqlStore) -> Iterator[list[tuple[str, Any]]]:
+    """Yield a list of the statements that a store runs meanwhile, with arguments in the driver's form."""
+    found: list[tuple[str, Any]] = []
+    database = store.database
+    execute = getattr(database, "_execute")  # noqa: B009 - a private name
 
-    def __init__(self) -> None:
-        self.statements: list[tuple[str, Any]] = []
+    def collected(statement: Any, parameters: Any) -> Any:
+        found.append((statement.text, statement.arguments(parameters)))
+        return execute(statement, parameters)
 
-    @contextmanager
-    def of(self, store: SqlStore) -> Iterator[None]:
-        """Collect the statements of a store."""
-        database = store.database
-        execute = getattr(database, "_execute")  # noqa: B009 - a private name
+    def note(_connection: Any, _cursor: Any, statement: str, arguments: Any, *_rest: Any) -> None:
+        found.append((statement, arguments))
 
-        def collected(statement: Any, parameters: Any) -> Any:
-            self.statements.append((statement.text, statement.arguments(parameters)))
-            return execute(statement, parameters)
-
-        def note(_connection: Any, _cursor: Any, statement: str, arguments: Any, *_rest: Any) -> None:
-            self.statements.append((statement, arguments))
-
-        sa.event.listen(database.engine, "before_cursor_execute", note)
-        with patch.object(database, "_execute", collected):
-            yield
-        sa.event.remove(database.engine, "before_cursor_execute", note)
+    sa.event.listen(database.engine, "before_cursor_execute", note)
+    with patch.object(database, "_execute", collected):
+        yield found
+    sa.event.remove(database.engine, "before_cursor_execute", note)
 
 
 def rows_read(plan: dict[str, Any]) -> int:
@@ -433,39 +422,14 @@ SITUATIONS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Figure:
-    """The cost of a claim in one situation.
-
-    Attributes:
-        store: Name of the store.
-        situation: Name of the situation.
-        size: Number of tasks, or of groups.
-        limit: Number of tasks that the claim asks for.
-        seconds: Median time.
-        ratio: Median of the ratios to the smallest size's time in the same turn.
-        ratio_quartiles: Lower and upper quartile of these ratios.
-        short: Share of the claims that found fewer tasks than they asked for.
-        found: Mean number of tasks that a claim found.
-        amounts: Calls, units, statements, rows, pages or steps per claim.
-    """
-
-    store: str
-    situation: str
-    size: int
-    limit: int
-    seconds: float
-    ratio: float
-    ratio_quartiles: tuple[float, float]
-    short: float
-    found: float
-    amounts: dict[str, float]
-
-
 def measured(
     store: str, situation: Situation, new_place: Callable[[Order], Place], sizes: Sequence[int], rounds: int
-) -> list[Figure]:
-    """Return the figures of one situation; the sizes take turns."""
+) -> list[dict[str, Any]]:
+    """Return the figures of one situation, in which the sizes take turns.
+
+    `ratio` is the median of the ratios to the smallest size's time in the same turn; `short` is the share of
+    the claims that found fewer tasks than they asked for.
+    """
     places = {size: new_place(situation.order) for size in sizes}
     for size, place in places.items():
         situation.fill(place, size)
@@ -480,24 +444,28 @@ def measured(
     found = []
     for size, place in places.items():
         for limit in LIMITS:
-            with place.counted() as cost:
+            with place.counted() as amounts:
                 for _ in range(COUNTED):
                     place.queue.claim(limit)
             seconds, tasks = zip(*claims[size, limit], strict=True)
-            smallest = [each for each, _tasks in claims[sizes[0], limit]]
+            smallest = [first for first, _tasks in claims[sizes[0], limit]]
             lower, ratio, upper = statistics.quantiles(
                 map(truediv, seconds, smallest), n=4, method="inclusive"
             )
             found.append(
-                Figure(
-                    store, situation.name, size, limit, statistics.median(seconds),
-                    ratio=ratio,
-                    ratio_quartiles=(lower, upper),
-                    short=statistics.mean(each < limit for each in tasks),
-                    found=statistics.mean(tasks),
-                    amounts=cost.each(COUNTED),
-                )
-            )  # fmt: skip
+                {
+                    "store": store,
+                    "situation": situation.name,
+                    "size": size,
+                    "limit": limit,
+                    "seconds": statistics.median(seconds),
+                    "ratio": ratio,
+                    "ratio_quartiles": (lower, upper),
+                    "short": statistics.mean(count < limit for count in tasks),
+                    "found": statistics.mean(tasks),
+                    "amounts": each(amounts, COUNTED),
+                }
+            )
         place.drop()
     return found
 
@@ -516,11 +484,11 @@ def shard_figures(server: DynamoDBLocal) -> list[dict[str, Any]]:
         place = DynamoDBPlace(server.client(), _name(), Order.LIFO, shards)
         place.fill(LIVE)
         place.queue.claim()
-        with place.counted() as cost:
+        with place.counted() as amounts:
             for _ in range(COUNTED):
                 place.queue.claim(max(LIMITS))
         departed = drain(server.client(), CLAIMERS, SHARD_TASKS, shards)
-        found.append(asdict(departed) | {"shards": shards, "amounts": cost.each(COUNTED)})
+        found.append(asdict(departed) | {"shards": shards, "amounts": each(amounts, COUNTED)})
     return found
 
 
@@ -547,13 +515,13 @@ def running(store: str) -> Iterator[Callable[[Order], Place]]:
 
 def of_store(store: str, sizes: Sequence[int], groups: Sequence[int], rounds: int) -> dict[str, Any]:
     """Return the figures of all situations on one store."""
-    found: list[Figure] = []
+    found: list[dict[str, Any]] = []
     with running(store) as new_place:
         for situation in SITUATIONS:
             of_situation = groups if situation.fill is in_groups else sizes
             found += measured(store, situation, new_place, of_situation, rounds)
             Console(stderr=True).print(f"{store}, {situation.name}: done")
-    report: dict[str, Any] = {"figures": [asdict(figure) for figure in found]}
+    report: dict[str, Any] = {"figures": found}
     if store == "dynamodb":
         with DynamoDBLocal() as server:
             report["shards"] = shard_figures(server)

@@ -6,21 +6,9 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks import overload_setting as setting
 from benchmarks.costs_page import all_steps
 from benchmarks.figures import figures_of, read
-from benchmarks.overload_setting import (
-    BURST_FACTOR,
-    BURST_LOAD,
-    BURST_SECONDS,
-    FIRST_SECONDS,
-    FOLLOWED_SECONDS,
-    MEASURED_DEADLINE_SECONDS,
-    MEASURED_SECONDS,
-    MEASURED_TASK_SECONDS,
-    RECOVERED_WITHIN,
-    SEEDS,
-    SERVERS,
-)
 from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
 from benchmarks.worker_page import rates
 
@@ -32,12 +20,6 @@ SETTINGS: Final = {
     "no SDK": "`OpenTelemetry()`, no SDK",
     "SDK, not sampled": "with the SDK, no trace sampled",
     "SDK, every trace sampled": "with the SDK, every trace sampled",
-}
-# Package of each queue.
-QUEUES: Final = {
-    "freshq": "freshq",
-    "procrastinate": "procrastinate {}",
-    "taskiq": "taskiq, taskiq-postgres {}",
 }
 IMPORT, WITH_CLIENTS = 0, 1
 TRACED, UNTRACED = "now", "untraced"
@@ -61,10 +43,11 @@ WAYS: Final = {
 def summary_page() -> Sections:
     """Return the sections of docs/benchmarks.md."""
     found = figures_of("overload")["application"]
-    text = f"""The deployed application ran on the embedded emulator with {SERVERS} slots, tasks of
-        {MEASURED_TASK_SECONDS:g} s and a deadline of {MEASURED_DEADLINE_SECONDS:g} s: one stack for each
-        order, side by side with the same arrivals, for {max(MEASURED_SECONDS.values()):g} s up to the
-        capacity and {min(MEASURED_SECONDS.values()):g} s beyond it. The first {FIRST_SECONDS:g} s do not
+    text = f"""The deployed application ran on the embedded emulator with {setting.SERVERS} slots, tasks of
+        {setting.MEASURED_TASK_SECONDS:g} s and a deadline of {setting.MEASURED_DEADLINE_SECONDS:g} s: one
+        stack for each order, side by side with the same arrivals, for
+        {max(setting.MEASURED_SECONDS.values()):g} s up to the capacity and
+        {min(setting.MEASURED_SECONDS.values()):g} s beyond it. The first {setting.FIRST_SECONDS:g} s do not
         count."""
     seconds = [one["slot_seconds"] for one in found]
     loads = [one["machine_load"] for one in found]
@@ -198,11 +181,13 @@ def _by_load(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float
 
 
 def _burst(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
-    most, within = 100 / (BURST_LOAD * BURST_FACTOR), 100 * RECOVERED_WITHIN
-    text = f"""A load of {BURST_LOAD:g} of the capacity grows to {BURST_FACTOR:g} times that for
-        {BURST_SECONDS:g} s, of which at most {most:g} % can be done. Share of tasks done in time by the
-        moment of their put, over {len(SEEDS)} seeds with 95 % intervals. Last column: seconds after the burst
-        until the share of each second stays within {within:g} points of the share before the burst."""
+    most, within = 100 / (setting.BURST_LOAD * setting.BURST_FACTOR), 100 * setting.RECOVERED_WITHIN
+    text = f"""A load of {setting.BURST_LOAD:g} of the capacity grows to {setting.BURST_FACTOR:g} times that
+    for
+        {setting.BURST_SECONDS:g} s, of which at most {most:g} % can be done. Share of tasks done in time by
+        the moment of their put, over {len(setting.SEEDS)} seeds with 95 % intervals. Last column: seconds
+        after the burst until the share of each second stays within {within:g} points of the share before the
+        burst."""
     spans = list(rows[0]["spans"])
     cells = [
         [row["order"], *(INTERVAL.format(row["spans"][span]) for span in spans), recovery(row)]
@@ -214,7 +199,7 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
 def recovery(row: Mapping[str, Any]) -> str:
     """Return the time that an order needed to recover."""
     seconds = row["recovery_seconds"]
-    return f"not within {FOLLOWED_SECONDS:.0f} s" if seconds is None else f"{seconds:.0f} s"
+    return f"not within {setting.FOLLOWED_SECONDS:.0f} s" if seconds is None else f"{seconds:.0f} s"
 
 
 def _history(found: Mapping[str, Any]) -> list[Block]:
@@ -270,7 +255,7 @@ def _postgresql(result: Mapping[str, Any]) -> list[Block]:
 
 
 def _coroutines(found: Mapping[str, Any]) -> list[Block]:
-    rows = [each | {"name": QUEUES[name].format(each["version"])} for name, each in found["queues"].items()]
+    rows = [each | {"name": f"{name} {each['version']}"} for name, each in found["queues"].items()]
     text = f"""{found["puts"]:,} puts by {found["putters"]} coroutines, and {found["sleepers"]} tasks that
         sleep for {found["sleep_seconds"]:g} s, up to {found["sleepers"]} at a time. Rates and seconds are
         medians of {len(rows[0]["seconds"])} rounds in turns, with the range; the others are maxima."""

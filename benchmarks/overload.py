@@ -21,31 +21,11 @@ from local.facts import lives_of, percentile, read_changes, recorded, slot_secon
 from rich.console import Console
 
 from benchmarks import figures
+from benchmarks import overload_setting as setting
 from benchmarks.figures import in_turns
 from benchmarks.overload_plot import PICTURE, draw
-from benchmarks.overload_setting import (
-    BURST_FACTOR,
-    BURST_LOAD,
-    BURST_SECONDS,
-    BURST_STARTS,
-    DEADLINE_SECONDS,
-    FIRST_SECONDS,
-    MEASURED_DEADLINE_SECONDS,
-    MEASURED_SECONDS,
-    MEASURED_TASK_SECONDS,
-    ORDERS,
-    QUIET_LOAD,
-    SERVERS,
-    TASK_SECONDS,
-    burst_figures,
-    counts_of,
-    ends_in_time,
-)
-from benchmarks.overload_setting import SEEDS as BURST_SEEDS
-from freshq import Order, Queue, TaskStatus
-from freshq.policy.backlog_limit import BacklogLimit
-from freshq.policy.pressure import Door
-from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq import Order, Queue
+from freshq.policy.rules import OverloadRules
 from freshq.simulate import (
     Burst,
     Load,
@@ -60,7 +40,7 @@ from freshq.simulate.backlog import Fates
 from freshq.simulate.sweep import LOADS as SWEPT_LOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from local.facts import Life
 
@@ -68,10 +48,10 @@ BUILD: Final = Path("build/local")
 PUTTERS: Final = 8
 PATIENCE_SECONDS: Final = 240.0
 PARAMETERS: Final[dict[str, str | int]] = {
-    "MaxAgeSeconds": str(MEASURED_DEADLINE_SECONDS),
-    "Concurrency": SERVERS,
-    "DemoCapacity": SERVERS,
-    "DemoTaskSeconds": str(MEASURED_TASK_SECONDS),
+    "MaxAgeSeconds": str(setting.MEASURED_DEADLINE_SECONDS),
+    "Concurrency": setting.SERVERS,
+    "DemoCapacity": setting.SERVERS,
+    "DemoTaskSeconds": str(setting.MEASURED_TASK_SECONDS),
     "PassSeconds": 100,
     "SettleSeconds": 5,
     # The simulator has no worker that waits to be woken, and no log.
@@ -90,7 +70,7 @@ class _Application:
         self.table = outputs["QueueTableName"]
         self._emulator = emulator
         client = boto3.client("dynamodb", **emulator.connection)
-        self.queue = Queue.dynamodb(self.table, client, max_age_seconds=MEASURED_DEADLINE_SECONDS)
+        self.queue = Queue.dynamodb(self.table, client, max_age_seconds=setting.MEASURED_DEADLINE_SECONDS)
 
     def is_warm(self) -> bool:
         """Return whether a first task is done; put one if none waits."""
@@ -119,9 +99,9 @@ def measured_application() -> list[dict[str, Any]]:
         tempfile.TemporaryDirectory(prefix="freshq-overload-") as folder,
         Emulator(Path(folder) / "emulator.log") as emulator,
     ):
-        applications = [_Application(emulator, name, order) for name, order in ORDERS.items()]
+        applications = [_Application(emulator, name, order) for name, order in setting.ORDERS.items()]
         _wait([application.is_warm for application in applications])
-        for load, seconds in MEASURED_SECONDS.items():
+        for load, seconds in setting.MEASURED_SECONDS.items():
             before = round(os.getloadavg()[0], 1)
             began = _offer(applications, load, seconds)
             _wait([application.is_done for application in applications])
@@ -147,11 +127,11 @@ def figures_of(
         seconds: Duration of the load.
         offered: The intended load as a multiple of capacity.
     """
-    start, end = began + FIRST_SECONDS, began + seconds
-    slowest = slot_seconds(lives, SERVERS) if offered > 1 else _run_seconds(lives)
-    occupied_seconds = max(MEASURED_TASK_SECONDS, slowest)
-    capacity = (end - start) * SERVERS / occupied_seconds
-    done = [life for life in lives if _is_in_time(life) and start <= (life.ended or 0.0) <= end]
+    start, end = began + setting.FIRST_SECONDS, began + seconds
+    slowest = slot_seconds(lives, setting.SERVERS) if offered > 1 else _run_seconds(lives)
+    occupied_seconds = max(setting.MEASURED_TASK_SECONDS, slowest)
+    capacity = (end - start) * setting.SERVERS / occupied_seconds
+    done = [life for life in lives if life.is_in_time and start <= (life.ended or 0.0) <= end]
     waits = [life.wait_seconds for life in done if life.wait_seconds is not None]
     arrived = sum(start <= life.created < end for life in lives)
     expected = sum(start <= ended <= end for ended in simulated_ends(lives, order, began, occupied_seconds))
@@ -180,16 +160,12 @@ def simulated_ends(lives: Sequence[Life], order: Order, began: float, occupied_s
     """
     load_seconds = max(life.created for life in lives) - began
     tasks = recorded(lives, occupied_seconds, load_seconds, [life.deadline for life in lives], start=began)
-    served = simulate_load(tasks, OverloadRules(MEASURED_DEADLINE_SECONDS, order), SERVERS)
+    served = simulate_load(tasks, OverloadRules(setting.MEASURED_DEADLINE_SECONDS, order), setting.SERVERS)
     return [
         began + started + occupied_seconds
         for fate, started in zip(served.fates, served.starts, strict=True)
         if fate == Fates.IN_TIME
     ]
-
-
-def _is_in_time(life: Life) -> bool:
-    return life.fate is TaskStatus.SUCCESS and life.ended is not None and life.ended <= life.deadline
 
 
 def _run_seconds(lives: Sequence[Life]) -> float:
@@ -202,7 +178,7 @@ def _run_seconds(lives: Sequence[Life]) -> float:
 def _offer(applications: Sequence[_Application], load: float, seconds: float) -> float:
     """Put the same tasks into every queue at random times; return the start."""
     rng = random.Random(11)
-    rate_per_second = load * SERVERS / MEASURED_TASK_SECONDS
+    rate_per_second = load * setting.SERVERS / setting.MEASURED_TASK_SECONDS
     with ThreadPoolExecutor(PUTTERS) as pool:
         began, at, puts = time.time(), 0.0, []
         while (at := at + rng.expovariate(rate_per_second)) < seconds:
@@ -222,54 +198,40 @@ def _wait(conditions: Sequence[Any]) -> None:
         time.sleep(0.5)
 
 
-SPEED_SERVERS: Final = 10
-SPEED_DEADLINE_SECONDS: Final = 10.0
+SWEEP_SERVERS, SWEEP_DEADLINE_SECONDS = 10, 10.0
 SPEED_LOADS: Final = (0.8, 3.0)
 # Many short runs: the fastest shows the speed of the code, whatever else the machine does.
 SPEED_TASKS: Final = 20_000
 SPEED_ROUNDS: Final = 25
-POLICIES: Final[Mapping[str, OverloadRules]] = {
-    "LIFO": OverloadRules(SPEED_DEADLINE_SECONDS),
-    "FIFO": OverloadRules(SPEED_DEADLINE_SECONDS, Order.FIFO),
-    "LIFO, reserve p90": OverloadRules(SPEED_DEADLINE_SECONDS, reserve=ReserveRule(quantile=0.9)),
-    "adaptive": OverloadRules(SPEED_DEADLINE_SECONDS, Order.ADAPTIVE),
-    "FIFO, CoDel": OverloadRules(SPEED_DEADLINE_SECONDS, Order.FIFO, codel=CodelRule(0.5, 1.0)),
-    "LIFO, bounded": OverloadRules(SPEED_DEADLINE_SECONDS, backlog=BacklogLimit(50)),
-    "LIFO, door": OverloadRules(SPEED_DEADLINE_SECONDS, door=Door(2.0)),
-    "LIFO, 2 groups in turn": OverloadRules(SPEED_DEADLINE_SECONDS, fair=True),
-}
-
-
-def load_at(load: float, *, groups: bool) -> Load:
-    """Return the tasks of a load, given as a multiple of capacity."""
-    rate_per_second = load * SPEED_SERVERS
-    return Source(
-        rate_per_second=rate_per_second,
-        duration_seconds=SPEED_TASKS / rate_per_second,
-        deadline_seconds=SPEED_DEADLINE_SECONDS,
-        groups={"quiet": 1, "busy": 9} if groups else {},
-    ).load()
 
 
 def tasks_per_second(load: Load, rules: OverloadRules) -> float:
     """Return the simulated tasks a second of one run."""
     started = time.perf_counter()
-    simulate_load(load, rules, SPEED_SERVERS)
+    simulate_load(load, rules, SWEEP_SERVERS)
     return len(load) / (time.perf_counter() - started)
 
 
 def simulator(rounds: int = SPEED_ROUNDS) -> None:
     """Measure the fastest simulation of each policy at each load, in turns."""
-    loads = {(load, fair): load_at(load, groups=fair) for load in SPEED_LOADS for fair in (False, True)}
+    loads = {
+        load: Source(
+            rate_per_second=load * SWEEP_SERVERS,
+            duration_seconds=SPEED_TASKS / load / SWEEP_SERVERS,
+            deadline_seconds=SWEEP_DEADLINE_SECONDS,
+        ).load()
+        for load in SPEED_LOADS
+    }
+    compared = policies(SWEEP_DEADLINE_SECONDS, SWEEP_SERVERS)
     found = in_turns(
         {
-            (name, load): partial(tasks_per_second, loads[load, rules.fair], rules)
-            for (name, rules), load in product(POLICIES.items(), SPEED_LOADS)
+            (name, load): partial(tasks_per_second, loads[load], rules)
+            for (name, rules), load in product(compared.items(), SPEED_LOADS)
         },
         rounds,
     )
     fastest = {
-        name: {f"{load:g}": round(max(found[name, load])) for load in SPEED_LOADS} for name in POLICIES
+        name: {f"{load:g}": round(max(found[name, load])) for load in SPEED_LOADS} for name in compared
     }
     figures.write("simulator", {"rounds": rounds, "tasks": SPEED_TASKS, "tasks_per_second": fastest})
 
@@ -279,15 +241,16 @@ SEEDS: Final = range(1, 11)
 # Student's t for the 95 % interval of the mean of ten.
 T_OF_TEN: Final = 2.262
 # A simulation of this length hardly depends on its start.
-SECONDS: Final = 1000.0 * TASK_SECONDS
+SECONDS: Final = 1000.0 * setting.TASK_SECONDS
 SOURCE: Final = "JavaScript prototype"
-RULES: Final = {name: OverloadRules(DEADLINE_SECONDS, order) for name, order in ORDERS.items()}
-TENANTS: Final = {
-    "newest first, groups in turn": OverloadRules(DEADLINE_SECONDS, fair=True),
-    "newest first, one line": OverloadRules(DEADLINE_SECONDS),
-    "first in, first out": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
+RULES: Final = {
+    name: OverloadRules(setting.DEADLINE_SECONDS, order) for name, order in setting.ORDERS.items()
 }
-SWEEP_SERVERS, SWEEP_DEADLINE_SECONDS = 10, 10.0
+TENANTS: Final = {
+    "newest first, groups in turn": OverloadRules(setting.DEADLINE_SECONDS, fair=True),
+    "newest first, one line": OverloadRules(setting.DEADLINE_SECONDS),
+    "first in, first out": OverloadRules(setting.DEADLINE_SECONDS, Order.FIFO),
+}
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
@@ -303,9 +266,9 @@ def offered(load: float, seed: int, **more: Any) -> Load:
     """Return Poisson arrivals at `load` times the capacity; by default all take the same time."""
     usual: dict[str, Any] = {"duration_seconds": SECONDS, "service": ServiceDistribution.DET}
     return Source(
-        rate_per_second=load * SERVERS / TASK_SECONDS,
-        deadline_seconds=DEADLINE_SECONDS,
-        service_mean_seconds=TASK_SECONDS,
+        rate_per_second=load * setting.SERVERS / setting.TASK_SECONDS,
+        deadline_seconds=setting.DEADLINE_SECONDS,
+        service_mean_seconds=setting.TASK_SECONDS,
         seed=seed,
         **usual | more,
     ).load()
@@ -314,10 +277,10 @@ def offered(load: float, seed: int, **more: Any) -> Load:
 def goodput(tasks: Load, name: str, seed: int) -> float:
     """Return the work done in time during the arrivals, as a share of capacity."""
     if name == SOURCE:
-        ends = ends_in_time(tasks, SERVERS, TASK_SECONDS).values()
+        ends = setting.ends_in_time(tasks, setting.SERVERS, setting.TASK_SECONDS).values()
         done = sum(end <= tasks.duration_seconds for end in ends)
-        return done * TASK_SECONDS / (SERVERS * tasks.duration_seconds)
-    return summarize(simulate_load(tasks, RULES[name], SERVERS, seed)).goodput_ratio
+        return done * setting.TASK_SECONDS / (setting.SERVERS * tasks.duration_seconds)
+    return summarize(simulate_load(tasks, RULES[name], setting.SERVERS, seed)).goodput_ratio
 
 
 def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict[str, Any]]:
@@ -339,21 +302,25 @@ def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict
 def in_time(tasks: Load, name: str, seed: int) -> set[int]:
     """Return the indices of the tasks done in time."""
     if name == SOURCE:
-        return set(ends_in_time(tasks, SERVERS, TASK_SECONDS))
-    fates = simulate_load(tasks, RULES[name], SERVERS, seed).fates
+        return set(setting.ends_in_time(tasks, setting.SERVERS, setting.TASK_SECONDS))
+    fates = simulate_load(tasks, RULES[name], setting.SERVERS, seed).fates
     return {index for index, fate in enumerate(fates) if fate == Fates.IN_TIME}
 
 
 def of_burst() -> dict[str, list[dict[str, Any]]]:
     """Return the figures of every order around a burst; all orders have the same arrivals."""
-    burst = Burst(BURST_FACTOR, BURST_STARTS, BURST_SECONDS)
+    burst = Burst(setting.BURST_FACTOR, setting.BURST_STARTS, setting.BURST_SECONDS)
     loads = {
-        seed: offered(BURST_LOAD, seed, duration_seconds=burst.end + BURST_STARTS, burst=burst)
-        for seed in BURST_SEEDS
+        seed: offered(
+            setting.BURST_LOAD, seed, duration_seconds=burst.end + setting.BURST_STARTS, burst=burst
+        )
+        for seed in setting.SEEDS
     }
-    return burst_figures(
+    return setting.burst_figures(
         {
-            name: [counts_of(tasks.created, in_time(tasks, name, seed)) for seed, tasks in loads.items()]
+            name: [
+                setting.counts_of(tasks.created, in_time(tasks, name, seed)) for seed, tasks in loads.items()
+            ]
             for name in (*RULES, SOURCE)
         }
     )
@@ -365,9 +332,11 @@ def by_flood() -> list[dict[str, Any]]:
     for load in LOADS:
         shares: dict[str, list[float]] = {name: [] for name in TENANTS}
         for seed in SEEDS:
-            tasks = offered(load + QUIET_LOAD, seed, groups={"quiet": QUIET_LOAD, "flood": load})
+            tasks = offered(
+                load + setting.QUIET_LOAD, seed, groups={"quiet": setting.QUIET_LOAD, "flood": load}
+            )
             for name, rules in TENANTS.items():
-                quiet = summarize(simulate_load(tasks, rules, SERVERS, seed)).by_group["quiet"]
+                quiet = summarize(simulate_load(tasks, rules, setting.SERVERS, seed)).by_group["quiet"]
                 shares[name].append(quiet.served_in_time / quiet.offered)
         found += [{"tenants": name, "load": load, **interval(each)} for name, each in shares.items()]
     return found

@@ -69,23 +69,6 @@ def ratio(counts: Sequence[Counts]) -> dict[str, float]:
     return {"mean": round(share, 4), "half_width": round(half, 4)}
 
 
-def seconds_of(by_seed: Sequence[Mapping[int, Counts]]) -> list[dict[str, float]]:
-    """Return the share of each second.
-
-    Args:
-        by_seed: Counts of each seed by second from the start of the burst.
-    """
-    return [
-        {"second": second, **ratio([counts.get(second, (0, 0)) for counts in by_seed])}
-        for second in sorted(set().union(*by_seed))
-    ]
-
-
-def spans_of(by_seed: Sequence[Mapping[int, Counts]]) -> dict[str, dict[str, float]]:
-    """Return the share of each span."""
-    return {name: ratio([_sum(counts, *span) for counts in by_seed]) for name, span in SPANS.items()}
-
-
 def recovery_seconds(seconds: Sequence[Mapping[str, float]], before: float) -> float | None:
     """Return the seconds after the burst until the share is as before; None if it does not recover.
 
@@ -134,7 +117,11 @@ def burst_figures(by_order: Mapping[str, Sequence[Mapping[int, Counts]]]) -> dic
     """
     found: dict[str, list[dict[str, Any]]] = {"by_second_of_burst": [], "after_burst": []}
     for order, by_seed in by_order.items():
-        seconds, spans = seconds_of(by_seed), spans_of(by_seed)
+        seconds = [
+            {"second": second, **ratio([counts.get(second, (0, 0)) for counts in by_seed])}
+            for second in sorted(set().union(*by_seed))
+        ]
+        spans = {name: ratio([_sum(counts, *span) for counts in by_seed]) for name, span in SPANS.items()}
         found["by_second_of_burst"] += [{"order": order, **each} for each in seconds]
         recovered = recovery_seconds(seconds, spans["before"]["mean"])
         found["after_burst"].append({"order": order, "recovery_seconds": recovered, "spans": spans})

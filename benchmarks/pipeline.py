@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -35,11 +35,10 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import SECONDS, State, current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.spark.tuning import Tuning
 
 # Many files of a few events each, as a stream delivers them.
 SMALL_EVENTS: Final = 1000
@@ -143,11 +142,8 @@ def small(events: int = SMALL_EVENTS, turns: int = SMALL_TURNS) -> None:
 
 def in_folder(measured: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Measure in a temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
-    try:
-        return measured(folder)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="freshq-bench-") as folder:
+        return measured(Path(folder))
 
 
 MEMORY: Final = "4g"
@@ -161,7 +157,7 @@ SMALL_DAY_EVENTS: Final = 400
 def nights(events: int = 2_000_000, days: str = "10,100", turns: int = NIGHT_TURNS) -> None:
     """Time a night with one more day of events, in turns with a run over all 62 days.
 
-    Each run is a command of its own. Further runs count Spark's jobs and tasks.
+    Each run is a command of its own.
 
     Args:
         events: Number of events in 62 days.
@@ -217,23 +213,6 @@ class Nights:
             "files_of_tables_written": _written(state),
         }
 
-    def counted(self, name: str, before: str | None) -> dict[str, int]:
-        """Return the number of Spark's jobs and tasks of a run on top of an output; None: over all days."""
-        out = self.folder / "counted"
-        if before is not None:
-            shutil.copytree(self.folder / before, out)
-        found: dict[str, int] = {}
-
-        @contextmanager
-        def session(tuning: Tuning) -> Iterator[SparkSession]:
-            with spark_session(MASTER, MEMORY, tuning) as spark:
-                yield spark
-                found.update(jobs_of(spark))
-
-        execute(RunRequest(Folder(str(self.folder / name)), Folder(str(out))), session)
-        shutil.rmtree(out)
-        return found
-
 
 def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> dict[str, Any]:
     """Return the figures of all recorded_nights."""
@@ -250,25 +229,13 @@ def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> 
     for days in growth:
         earlier = recorded_nights.without_last(f"in-{days}", days + 1, SMALL_DAY_EVENTS)
         grown[days] = recorded_nights.night(f"in-{days}", earlier, f"out-{days}")
-        grown[days] |= recorded_nights.counted(f"in-{days}", earlier)
     return {
         "turns": turns,
-        "run_over_62_days": whole[-1] | medians(costs[0]) | recorded_nights.counted("in", None),
-        "night_of_day_62": one[-1] | medians(costs[1]) | recorded_nights.counted("in", before),
+        "run_over_62_days": whole[-1] | medians(costs[0]),
+        "night_of_day_62": one[-1] | medians(costs[1]),
         "night_over_run": ratios(costs[1], costs[0]),
         "nights_after_days": grown,
     }
-
-
-def jobs_of(spark: SparkSession) -> dict[str, int]:
-    """Return the number of jobs and tasks that a session has run."""
-    store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way to these figures
-    jobs = tasks = 0
-    with suppress(Py4JJavaError):  # no more jobs
-        for number in count(0):
-            tasks += store.job(number).numCompletedTasks()
-            jobs = number + 1
-    return {"jobs": jobs, "tasks": tasks}
 
 
 def _written(state: State) -> int:

@@ -1,11 +1,11 @@
-"""The sections of docs/contributing/pipeline.md, and the ratios that the aims judge."""
+"""Sections of docs/contributing/pipeline.md, and the ratios that the aims judge."""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.figures import is_measured, read
+from benchmarks.figures import read
 from benchmarks.render import Block, Prose, Sections, Table, columns, spread
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ INVERSIONS: Final = "- of which inversions"
 
 def pipeline_page() -> Sections:
     """Return the sections of docs/contributing/pipeline.md."""
-    large = read("pipeline_large") if is_measured("pipeline_large") else None
     return {
         ("pipeline", "two million"): _two_million(read("pipeline")),
         ("pipeline", "growth"): [_growth(read("pipeline")["figures"])],
-        ("pipeline_large", "twenty million"): _twenty_million(large),
+        ("pipeline_large", "twenty million"): _twenty_million(read("pipeline_large")),
         ("pipeline_nights", "nights"): _nights(read("pipeline_nights")),
         ("pipeline_small", "small runs"): _small(read("pipeline_small")),
     }
@@ -41,7 +40,7 @@ def time_ratio(found: Mapping[str, Any], kind: str) -> float:
 
 
 def tables_ratio(found: Mapping[str, Any], kind: str) -> float:
-    """Return the time after silver, `warm` or `cold`, as a multiple of DuckDB's for all of its work."""
+    """Return the time after silver, `warm` or `cold`, as a multiple of DuckDB's whole time."""
     after_read = sum(
         seconds for name, seconds in found[f"spark_{kind}_parts_seconds"].items() if name != "read"
     )
@@ -66,21 +65,27 @@ def _differ(found: Mapping[str, Any]) -> str:
     return f"Of the tables of {found['tasks']:,} tasks, {found['rows_that_differ'] or 'no'} rows differ."
 
 
+def _parts(found: Mapping[str, Any], kind: str, form: str) -> list[list[str]]:
+    """Return the rows of the pipeline's parts, `warm` or `cold`."""
+    seconds = found[f"spark_{kind}_parts_seconds"]
+    return [[f"- {title}", f"{seconds[name]:{form}}"] for name, title in PARTS.items()]
+
+
 def _two_million(result: Mapping[str, Any]) -> list[Block]:
     found = result["figures"]
     each = "{0:.1f}, {1:.1f}".format
-    parts = found["spark_warm_parts_seconds"]
     rows = [
-        [f"the pipeline, warm, {len(found['spark_warm_seconds'])} runs", each(*found["spark_warm_seconds"])],
-        *([f"- {title}, in the last one", f"{parts[name]:.1f}"] for name, title in PARTS.items()),
+        ["the pipeline, warm, two runs (parts: the last run)", each(*found["spark_warm_seconds"])],
+        *_parts(found, "warm", ".1f"),
         [COMMAND, f"{found['spark_cold_seconds']:.1f}"],
         ["- the report alone", f"{found['spark_report_seconds']:.1f}"],
         [DUCKDB, each(*found["duckdb_seconds"])],
         [INVERSIONS, each(*found["duckdb_inversions_seconds"])],
     ]
     text = f"""Warm, the pipeline takes {time_ratio(found, "warm"):.1f} times as long as DuckDB
-        ({_load(result)}); making the tables from silver alone takes {tables_ratio(found, "warm"):.1f} times
-        as long as all of DuckDB's work. {_differ(found)}"""
+    ({_load(result)});
+        making the tables from silver alone takes {tables_ratio(found, "warm"):.1f} times as long as all of
+        DuckDB's work. {_differ(found)}"""
     return [Table([_head(found), "seconds"], rows), Prose(text)]
 
 
@@ -99,19 +104,11 @@ def _listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _twenty_million(result: Mapping[str, Any] | None) -> list[Block]:
-    if result is None:
-        return [
-            Prose(
-                """No file has results of 20 million events yet. [Decision
-                38](../decisions/0038-speed-beside-duckdb.md) has the figures of an earlier version."""
-            )
-        ]
+def _twenty_million(result: Mapping[str, Any]) -> list[Block]:
     found = result["figures"]
-    parts = found["spark_cold_parts_seconds"]
     rows = [
         [COMMAND, f"{found['spark_cold_seconds']:.0f}"],
-        *([f"- {title}", f"{parts[name]:.0f}"] for name, title in PARTS.items()),
+        *_parts(found, "cold", ".0f"),
         [DUCKDB, f"{found['duckdb_seconds']:.0f}"],
         [INVERSIONS, f"{found['duckdb_inversions_seconds']:.0f}"],
     ]
@@ -135,13 +132,12 @@ def _nights(result: Mapping[str, Any]) -> list[Block]:
         {
             "": "{title}",
             "days computed": "{days_computed}",
-            "jobs of Spark": "{jobs}",
             "files of tables": "{files_of_tables_written}",
             "processor seconds": "{processor_seconds:.1f}",
             "seconds": "{seconds:.0f}",
         },
     )
-    text = f"""So at {whole["events"]:,} events a night costs {median(ratios["processor_seconds"]):.0%} of the
+    text = f"""At {whole["events"]:,} events a night costs {median(ratios["processor_seconds"]):.0%} of the
         processor time of a run over all days, and takes {median(ratios["seconds"]):.0%} of its time
         ({found["turns"]} turns; {_load(result)}: counts and processor time say more than times)."""
     return [table, Prose(text)]

@@ -20,8 +20,6 @@ from freshq import Queue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from freshq import Claim
-
 MAX_PROCESSES: Final = 2
 # Enough for some seconds of work.
 TASKS: Final = {1: 1600, 8: 6400, 32: 6400}
@@ -51,15 +49,10 @@ def put_all(queue: Queue, tasks: int) -> None:
 def complete_all(queue: Queue, limit: int) -> None:
     """Claim and complete tasks until none is left."""
     while claims := queue.claim(limit=limit):
-        complete(queue, claims)
-
-
-def complete(queue: Queue, claims: list[Claim]) -> None:
-    """Complete claims as an application would."""
-    if len(claims) == 1:
-        queue.complete(claims[0])
-    else:
-        queue.complete_many(claims)
+        if limit == 1:
+            queue.complete(claims[0])
+        else:
+            queue.complete_many(claims)
 
 
 def in_threads(threads: int, work: Callable[[], object]) -> None:
@@ -81,15 +74,7 @@ def by_hand(ready: Callable[[], object], workers: int, url: str, work: partial[N
         work: Called with the queue in each thread.
     """
     queue = Queue.sql(url)
-    connected = threading.Barrier(workers)
-
-    def connect() -> None:
-        connected.wait()
-        claims = queue.claim()
-        connected.wait()  # so that each thread opens its own connection
-        complete(queue, claims)
-
-    in_threads(workers, connect)
+    queue.stats(approximate=True)  # connects
     ready()
     began = time.monotonic()
     in_threads(workers, partial(work, queue))
@@ -108,7 +93,7 @@ def rate(url: str, workers: int, tasks: int, work: partial[None], filled: int) -
         work: Called with the queue in each thread.
         filled: Tasks in the queue beforehand.
     """
-    fill(url, filled + workers)  # connecting takes one for each worker
+    fill(url, filled)
     processes = divided(workers, min(workers, MAX_PROCESSES))
     spans = in_processes(by_hand, [(threads, url, work) for threads in processes])
     return round(tasks / (max(ended for _, ended in spans) - min(began for began, _ in spans)), 1)

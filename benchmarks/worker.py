@@ -46,11 +46,9 @@ CONCURRENCY: Final = (1, 8, 32, 256)
 # For each process: at least about a second of work at each contender's own speed.
 WORKER_TASKS: Final = {1: 1600, 8: 6000, 32: 10_000, 256: 12_000}
 TASKS: Final = {
-    HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500, "litequeue": 6000,
+    HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500,
 }  # fmt: skip
-PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey", "litequeue")}
-# litequeue has no worker, only a loop.
-ONE_LOOP: Final = ("litequeue",)
+PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey",)}
 PROGRAM: Final = str(Path(__file__).with_name("worker_peers.py"))
 POLL_SECONDS: Final = 0.02
 COUNT_SECONDS: Final = 0.05
@@ -302,7 +300,6 @@ class Place:
         return {
             (self.name, str(slots), name): partial(self._measure, name, slots, processes)
             for slots, name in product(CONCURRENCY, (HAND, WORKER, *PEERS_ON[self.name]))
-            if not (name in ONE_LOOP and slots > 1)
         }
 
     def _measure(self, contender: str, concurrency: int, processes: int) -> dict[str, float] | None:

@@ -228,27 +228,8 @@ def huey(where: str) -> Peer:
     return Peer(runs, fill, work)
 
 
-def litequeue(where: str) -> Peer:
-    """Measure litequeue, which has no worker, by a loop that takes a message and marks it as done."""
-    queue = importlib.import_module("litequeue").LiteQueue(where)
-    runs = Runs()
-
-    def fill(tasks: int) -> None:
-        for _ in range(tasks):
-            queue.put(json.dumps(PAYLOAD))
-
-    def work(_concurrency: int) -> None:
-        runs.ready()
-        while (message := queue.pop()) is not None:
-            json.loads(message.data)
-            runs.note()
-            queue.done(message.message_id, claim_id=message.claim_id)
-
-    return Peer(runs, fill, work)
-
-
 PEERS: Final[dict[str, Callable[[str], Peer]]] = {
-    each.__name__: each for each in (oban, procrastinate, celery, huey, litequeue)
+    each.__name__: each for each in (oban, procrastinate, celery, huey)
 }
 
 

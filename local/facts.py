@@ -75,6 +75,11 @@ class Life:
         """Time from the put to the first claim; None if it was never claimed."""
         return self.claims[0].taken - self.created if self.claims else None
 
+    @property
+    def is_in_time(self) -> bool:
+        """Whether it succeeded by its deadline."""
+        return self.fate is TaskStatus.SUCCESS and self.ended is not None and self.ended <= self.deadline
+
     def claimable_at(self, moment: float) -> bool:
         """Return whether it waited at a moment (seconds since the epoch) and a claim could see it."""
         until = self.claims[0].taken if self.claims else self.deadline
@@ -153,10 +158,7 @@ def waits_of_done(lives: Iterable[Life]) -> list[float]:
 
 def done_in_time(lives: Iterable[Life]) -> int:
     """Return how many tasks succeeded by their deadline."""
-    return sum(
-        life.fate is TaskStatus.SUCCESS and life.ended is not None and life.ended <= life.deadline
-        for life in lives
-    )
+    return sum(life.is_in_time for life in lives)
 
 
 def goodput_per_second(lives: Iterable[Life], start: float, end: float) -> float:

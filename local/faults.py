@@ -266,8 +266,8 @@ def items(client: DynamoDBClient, table: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda item: str(item["taskId"]))
 
 
-def client_at(endpoint_url: str, attempts: int = 1) -> DynamoDBClient:
-    """Return a new client of a local endpoint, as another process has it."""
+def client_at(endpoint_url: str, attempts: int = 1, connections: int = 10) -> DynamoDBClient:
+    """Return a new client of a local endpoint, like a client of another process."""
     client: DynamoDBClient = boto3.client(
         "dynamodb",
         endpoint_url=endpoint_url,
@@ -275,7 +275,9 @@ def client_at(endpoint_url: str, attempts: int = 1) -> DynamoDBClient:
         aws_access_key_id="local",
         aws_secret_access_key="local",
         config=Config(
-            connect_timeout=ANSWER_SECONDS, retries={"mode": "standard", "total_max_attempts": attempts}
+            connect_timeout=ANSWER_SECONDS,
+            max_pool_connections=connections,
+            retries={"mode": "standard", "total_max_attempts": attempts},
         ),
     )
     return client

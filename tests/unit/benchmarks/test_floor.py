@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def test_the_floor_does_to_the_table_what_freshq_did(tmp_path: Path) -> None:
     queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
     queue.create_table()
-    recorder = floor.recorded_life(queue, 20)
+    recorded = floor.recorded_life(queue, 20)
     done = counts(queue.stats())
     queue.purge(confirm="default")
-    seconds = floor.timed_floor(floor.sql_store(queue).database.engine, recorder)
+    seconds = floor.timed_floor(floor.sql_store(queue).database.engine, recorded)
     assert counts(queue.stats()) == done == {"pending": 480, "success": 40}
     assert [*seconds] == [*VERBS]
     queue.close()

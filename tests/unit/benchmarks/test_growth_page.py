@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks import costs_page, growth_page
 from benchmarks.figures import figures_of
-from benchmarks.growth import Place, SqlPlace, in_groups, options, rows_read
+from benchmarks.growth import Place, SqlPlace, each, in_groups, options, rows_read
 from benchmarks.pages import DOCS
 from benchmarks.render import markdown
 
@@ -30,12 +30,12 @@ def test_a_place_is_filled_in_bulk_and_its_claims_are_counted(store: str, tmp_pa
     place.fill(10, status=TaskStatus.SUCCESS)
     assert counts(place.queue.stats()) == {"pending": 30, "shed": 20, "success": 10}
     place.queue.claim()
-    with place.counted() as cost:
+    with place.counted() as amounts:
         (claim,) = place.queue.claim()
     assert claim.task.task_id == f"1-{1:034}"
     assert len(claim.task.task_id) == len(str(uuid.uuid4()))
-    assert cost.amounts["steps"] > 10
-    assert cost.each(2)["steps"] == round(cost.amounts["steps"] / 2, 1)
+    assert amounts["steps"] > 10
+    assert each(amounts, 2)["steps"] == round(amounts["steps"] / 2, 1)
     place.queue.close()
 
 

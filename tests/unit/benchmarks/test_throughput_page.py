@@ -21,30 +21,43 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # One message a file, taken by renaming it.
-LITEQUEUE = """
-import pathlib, types, uuid
+HUEY = """
+import pathlib, threading, uuid
 
 
-class LiteQueue:
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
+class Huey:
+    def __init__(self, storage_class, filename, results):
+        self.folder = pathlib.Path(filename)
         self.folder.mkdir(exist_ok=True)
 
-    def put(self, text):
-        (self.folder / uuid.uuid4().hex).write_text(text)
+    def task(self):
+        def decorate(function):
+            self.function = function
+            return lambda payload: (self.folder / uuid.uuid4().hex).write_text(payload["text"])
 
-    def pop(self):
-        for file in self.folder.iterdir():
+        return decorate
+
+    def create_consumer(self, workers, periodic):
+        return Consumer(self)
+
+
+class Consumer:
+    def __init__(self, queue):
+        self.queue, self.thread = queue, threading.Thread(target=self.work)
+
+    def work(self):
+        for file in self.queue.folder.iterdir():
             try:
-                text = file.read_text()
-                file.unlink()
+                file.rename(file.with_suffix(".taken")).unlink()
             except FileNotFoundError:
                 continue
-            return types.SimpleNamespace(data=text, message_id=file.name, claim_id="c")
-        return None
+            self.queue.function({})
 
-    def done(self, message_id, claim_id):
-        assert claim_id == "c"
+    def start(self):
+        self.thread.start()
+
+    def stop(self):
+        self.thread.join()
 """
 
 
@@ -69,17 +82,19 @@ def test_a_lone_task_runs_before_it_is_settled(tmp_path: Path) -> None:
 
 
 def test_a_peer_begins_with_all_and_says_what_it_did(tmp_path: Path) -> None:
-    """By litequeue's interface, as no other queue is installed here."""
-    (tmp_path / "litequeue.py").write_text(LITEQUEUE)
-    metadata = tmp_path / "litequeue-1.0.dist-info"
+    """By huey's interface, as no other queue is installed here."""
+    (tmp_path / "huey").mkdir()
+    (tmp_path / "huey" / "__init__.py").write_text(HUEY)
+    (tmp_path / "huey" / "storage.py").write_text("class SqliteStorage:\n    pass\n")
+    metadata = tmp_path / "huey-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: litequeue\nVersion: 1.0\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: huey\nVersion: 1.0\n")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     where = str(tmp_path / "tasks")
-    assert worker.fill_peer(str(python), "litequeue", where, 5) == "1.0"
-    spans = worker.of_peer(str(python), "litequeue", where, 5, (1, 2))
+    assert worker.fill_peer(str(python), "huey", where, 5) == "1.0"
+    spans = worker.of_peer(str(python), "huey", where, 5, (1, 2))
     assert 1 <= len(spans) <= 2
     assert all(span.first <= span.last for span in spans)
     assert not [*(tmp_path / "tasks").iterdir()]
