@@ -117,10 +117,11 @@ class LearnedReserve:
 
     Attributes:
         seconds: The reserve now.
+        learns: Whether it depends on the service times.
         next_sync: When the next sync is due, in seconds; infinite for a fixed reserve.
     """
 
-    __slots__ = ("_new_reserve", "_reserve", "_seen", "next_sync", "seconds")
+    __slots__ = ("_new_reserve", "_reserve", "_seen", "learns", "next_sync", "seconds")
 
     def __init__(self, new_reserve: Callable[[QuantileSketch | None], Reserve]) -> None:
         """Start with nothing seen.
@@ -132,11 +133,12 @@ class LearnedReserve:
         self._reserve = new_reserve(None)
         self.seconds = self._reserve.seconds
         self._seen: deque[float] = deque(maxlen=MOST_KEPT)
-        self.next_sync = math.inf if isinstance(self._reserve, FixedReserve) else -math.inf
+        self.learns = not isinstance(self._reserve, FixedReserve)
+        self.next_sync = -math.inf if self.learns else math.inf
 
     def observe(self, service_seconds: float) -> None:
         """Record how long a task took."""
-        if self.next_sync < math.inf:
+        if self.learns:
             self._reserve.observe(service_seconds)
             self.seconds = self._reserve.seconds
             self._seen.append(service_seconds)

@@ -146,7 +146,7 @@ class Tending(Verbs):
         """Redrive dead letters unless another process changes them first; return how many."""
         now = self.now()
         changes = [
-            (self.lifecycle.redriven(task, now), Guard(TaskStatus.FAILURE, request_token=task.request_token))
+            (self.lifecycle.redriven(task, now), Guard.unchanged(task))
             for task in tasks
             if self.lifecycle.live_until(task) > now
         ]

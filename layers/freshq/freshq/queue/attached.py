@@ -248,9 +248,9 @@ class AttachedQueue(BaseQueue):
         """Claim one dead letter; return None if another process changed it first."""
         now = self.now()
         until, token = round(now + lease_seconds, 6), new_token()
-        guard = Guard(TaskStatus.FAILURE, request_token=task.request_token)
+        claimed = self.lifecycle.claimed_dead(task, now, token, until)
         try:
-            held = self._core.store.replace(self.lifecycle.claimed_dead(task, now, token, until), guard)
+            held = self._core.store.replace(claimed, Guard.unchanged(task))
         except ConflictError:
             return None
         return Claim.of(held)

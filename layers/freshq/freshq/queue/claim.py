@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from freshq.stores.base import HeldTask
 
 logger = logging.getLogger(__name__)
-# The part of its lease that a claim has left when it is returned, at least.
+# Minimum part of its lease that a claim has left when it is returned.
 MIN_PART_LEFT: Final = 0.9
-# If one lease must be extended, those with less than this part left are too.
+# If one lease must be extended, so are leases with less than this part left.
 EXTENDED_PART: Final = 0.95
 # While some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
-# Lines in which a claim sheds what waits behind.
+# Most lines in which a claim sheds tasks that wait behind a shed task.
 MAX_SHED_LINES: Final = 4
-# Far more than one process can start at once; its lease record must fit into one item.
+# Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
 
 
 def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> list[Claim]:
-    """Extend the leases that a slow claim has used up in part; leave out the claims that stay short.
+    """Extend leases partly used up by a slow claim; leave out claims whose leases stay short.
 
     Args:
         core: The queue.
-        claims: What was claimed.
+        claims: The claims.
         lease_seconds: Length of the leases.
 
     Returns:
@@ -101,10 +101,7 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
     now = core.now()
     lease_until = round(now + lease_seconds, 6)
     changes = [
-        (
-            core.lifecycle.extended(held_task(claim), now, lease_until),
-            Guard(TaskStatus.TAKEN, lease_token=claim.token),
-        )
+        (core.lifecycle.extended(held_task(claim), now, lease_until), Guard.held(claim.token))
         for claim in claims
     ]
     stored = core.store.replace_many(changes)
@@ -131,8 +128,8 @@ def waiting(
     Args:
         claimable: Tasks in the order of claims.
         delayed: Tasks that are not in a line yet.
-        order: Order of every line by creation time; None if lines have none, or each its own. Then no task
-            is said to wait for its group's turn.
+        order: Order of every line by creation time; None if lines have no such order, or differ. Then no
+            task is shown as waiting for its group's turn.
         paused: Whether claims are suspended.
     """
     if paused:
@@ -146,9 +143,9 @@ def waiting(
 
 
 def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
-    """Yield tasks; one waits for its turn if another of its level goes before it against the order.
+    """Yield tasks; a task waits for its turn if another task of its level precedes it against the order.
 
-    Within a group the order holds, so that the other is of another group.
+    Within a group the order holds, so the other task belongs to another group.
     """
     latest: dict[int, float] = {}
     for task in claimable:
@@ -159,18 +156,18 @@ def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
 
 
 def shed_late(core: Core, codel: LineCodel, doomed: Sequence[Claim]) -> float:
-    """Shed claimed tasks that waited too long, and those that wait behind them, by one batch of writes.
+    """Shed claimed tasks that waited too long, and late tasks behind them, in one batch of writes.
 
     A claimed task that cannot be shed is recovered when its lease expires.
 
     Args:
         core: The queue.
         codel: Its CoDel.
-        doomed: The claims; one or more.
+        doomed: The claims to shed; one or more.
 
     Returns:
-        The longest wait in seconds of the tasks that the claim may take next; infinite if none is left that
-        is to be shed.
+        The longest wait in seconds of the tasks that the claim may take next; infinite if no task to shed is
+        left.
     """
     now = core.now()
     oldest = _oldest_behind(core, doomed, now)
@@ -181,10 +178,10 @@ def shed_late(core: Core, codel: LineCodel, doomed: Sequence[Claim]) -> float:
 
 
 def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task]:
-    """Return the oldest tasks in the lines of some that are shed; none if they cannot be read."""
+    """Return the oldest tasks in the lines of shed tasks; none if they cannot be read."""
     level = doomed[0].task.priority
     groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
-    # CoDel does not shed tasks that the reserve keeps from being claimed.
+    # CoDel does not shed tasks that the reserve keeps from claims.
     reserve_seconds = core.reserve.seconds(lambda: now)
     created_after = now - core.config.max_age_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
@@ -199,19 +196,10 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
 def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
     life = core.lifecycle
     changes = [
-        (
-            life.shed_claimed(held_task(claim), now, ShedReason.CODEL),
-            Guard(TaskStatus.TAKEN, lease_token=claim.token),
-        )
+        (life.shed_claimed(held_task(claim), now, ShedReason.CODEL), Guard.held(claim.token))
         for claim in doomed
     ]
-    changes += [
-        (
-            life.shed(task, now, ShedReason.CODEL),
-            Guard(TaskStatus.PENDING, request_token=task.request_token),
-        )
-        for task in late
-    ]
+    changes += [(life.shed(task, now, ShedReason.CODEL), Guard.unchanged(task)) for task in late]
     stored: Sequence[Task | None] = []
     problem = None
     try:
@@ -233,10 +221,10 @@ def _longest_wait_seconds(core: Core) -> float:
 
 
 class ShedWhenHeld:
-    """Sheds what waited too long while a transaction looks for a task to hold.
+    """Sheds tasks that waited too long while a transaction looks for a task to hold.
 
     Attributes:
-        longest_wait_seconds: The longest wait of the tasks to look at next; infinite until one was shed.
+        longest_wait_seconds: The longest wait of the next candidates; infinite until a task was shed.
     """
 
     def __init__(self, core: Core) -> None:
@@ -260,11 +248,11 @@ class Claiming(Verbs):
         """Claim tasks, in the queue's order.
 
         Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
-        than `limit` are claimable, a small portion of what is due is brought in, and the rest is claimed from
-        that. So a claim makes a bounded number of calls; `recover` and `upkeep` bring in the rest.
+        than `limit` are claimable, a small portion of the due tasks is brought in, and the rest is claimed
+        from these. So a claim makes a bounded number of calls; `recover` and `upkeep` bring in the rest.
 
         Args:
-            limit: Most claims to return: as many as can be started now.
+            limit: Most claims to return: as many as the caller can start now.
             lease_seconds: Length of the leases; None for the queue's default.
 
         Returns:
@@ -303,10 +291,10 @@ class Claiming(Verbs):
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.
 
-        First come those that can be claimed, in the order of this process's claims, as far as nobody else
-        claims or puts; then delayed ones, the next due first. Each says what it waits for besides a claim.
-        It makes a bounded number of calls, so it may show less than `limit` of the delayed ones, and of very
-        many groups only some. CoDel may shed a task that it shows.
+        Claimable tasks come first, in the order this process would claim them if nobody else claimed or put
+        any, then delayed tasks by due time. Each shows what it waits for besides a claim. The number of calls
+        is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are very many.
+        CoDel may shed a task that it shows.
 
         Args:
             limit: Most tasks to return.
@@ -356,8 +344,8 @@ class Claiming(Verbs):
         Args:
             limit: Most claims to return.
             timeout_seconds: Stop waiting after this time; None: never.
-            poll_seconds: Longest time between two polls for what other processes put; outside SQL databases,
-                also for what this one puts and for what becomes due.
+            poll_seconds: Longest time between two polls for tasks put by other processes; outside SQL
+                databases, also for tasks put here and for tasks that become due.
 
         Returns:
             The claims; empty after the timeout.
@@ -374,9 +362,9 @@ class Claiming(Verbs):
         """Hold the next task in a database transaction, by the lock of its row. SQL only.
 
         The writes of the block through the connection are committed together with the task's SUCCESS.
-        An exception rolls them back and is recorded as a failed attempt; then it is raised again, except
-        Retry, Reject and Busy, which say how the attempt ended. If the process dies, the task is
-        claimable as before, and the attempt is not counted.
+        An exception rolls them back, is recorded as a failed attempt, and is raised again, except Retry,
+        Reject and Busy, which end the attempt as they say. If the process dies, the task is claimable as
+        before, and the attempt is not counted.
 
         Yields:
             The task and the connection; None if nothing is claimable or the queue is paused.
@@ -404,7 +392,7 @@ class Claiming(Verbs):
             self._core.served(work.as_claim(), work.settled)
 
     def held(self, task_id: str, token: str) -> Claim:
-        """Return the claim that holds a task, for a holder that kept only the id and the token.
+        """Return the claim that holds a task, for a holder that kept only its id and token.
 
         Args:
             task_id: The task.
@@ -428,9 +416,8 @@ class Claiming(Verbs):
     def recover(self) -> int:
         """Return tasks with expired leases to their lines, and promote delayed tasks that are due.
 
-        A task whose lease expires in its last attempt becomes a dead letter.
-
-        Tasks that are over and past their retention are deleted.
+        A task whose lease expires in its last attempt becomes a dead letter. Tasks past their retention are
+        deleted.
 
         Returns:
             How many tasks moved.
@@ -441,12 +428,12 @@ class Claiming(Verbs):
         return self._core.upkeep.run()
 
     def upkeep(self) -> Portion:
-        """Do a bounded portion of `recover`, unless another process does so: for a background thread.
+        """Do a bounded portion of `recover`, for a background thread.
 
         One process at a time does the upkeep of a queue, under a lease of a few seconds.
 
         Returns:
-            How many tasks moved, and whether there is more to do; nothing if it is another process's turn.
+            How many tasks moved, and whether there is more to do; nothing while another process does it.
 
         Raises:
             StoreError: If the store did not answer.
@@ -454,9 +441,9 @@ class Claiming(Verbs):
         return self._core.upkeep.run_alone()
 
     def take_dead_letter_counts(self) -> DeadLetterCounts:
-        """Return how many tasks became dead letters since the last call, without the verdict of a run.
+        """Return how many tasks became dead letters since the last call without a run that failed them.
 
-        Only those of this process are counted: what `recover`, `upkeep` or a claim of it found.
+        Counts only the dead letters that `recover`, `upkeep` or claims of this process found.
         """
         return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
 
@@ -486,7 +473,7 @@ class Claiming(Verbs):
         )
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
-        """Record live tasks that this claim would have taken but for the reserve."""
+        """Record live tasks that this claim would have taken without the reserve."""
         reserve, seconds = self._core.reserve, request.reserve_seconds
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):

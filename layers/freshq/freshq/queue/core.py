@@ -225,8 +225,7 @@ class Core:
 
         def attempt() -> Task:
             task = self.stored(task_id)
-            guard = Guard(task.status, request_token=task.request_token)
-            return (write or self.store.replace)(verb(task, self.now()), guard)
+            return (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
 
         try:
             return until_committed(attempt, ConflictError, MAX_READ_WRITE_TRIES)

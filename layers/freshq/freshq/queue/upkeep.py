@@ -92,10 +92,7 @@ class Upkeep:
     def _portion(self, limit: int, until: float, tidy: Callable[[str, float, int], int]) -> Portion:
         due = self._store.due(self._queue, until, limit)
         now = self._now()
-        changes = [
-            (self._brought_in(task, now), Guard(task.status, request_token=task.request_token))
-            for task in due.tasks
-        ]
+        changes = [(self._brought_in(task, now), Guard.unchanged(task)) for task in due.tasks]
         stored = self._store.replace_many(changes) if changes else []
         moved = sum(task is not None for task in stored)
         with self._tally:

@@ -13,6 +13,7 @@ from freshq.model.task import LIVE, TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from typing import Self
 
     import sqlalchemy as sa
 
@@ -239,6 +240,16 @@ class Guard:
     status: TaskStatus
     lease_token: str | None = None
     request_token: str | None = None
+
+    @classmethod
+    def unchanged(cls, task: Task) -> Self:
+        """Return the guard of a change computed from a task as it was read."""
+        return cls(task.status, request_token=task.request_token)
+
+    @classmethod
+    def held(cls, token: str | None) -> Self:
+        """Return the guard of a write by the holder of a lease."""
+        return cls(TaskStatus.TAKEN, lease_token=token)
 
     def admits(self, task: Task) -> bool:
         """Return whether the guard holds for the task."""

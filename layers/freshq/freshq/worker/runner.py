@@ -7,6 +7,7 @@ import inspect
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from freshq.worker.report import RUNNING
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
     from concurrent.futures import Future
     from types import ModuleType
 
@@ -215,18 +217,25 @@ def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[.
 
 
 def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connection: object) -> Any:
+    with _scope_of(telemetry, task) as scope:
+        result = runner(task, *connection)
+    scope.end(None)
+    return result
+
+
+@contextmanager
+def _scope_of(telemetry: Telemetry, task: Task) -> Iterator[RunScope]:
+    """Begin a run, and make it current in the block; end it if the block raises."""
     scope = telemetry.run(task)
     token = RUNNING.set(scope)
     try:
         with scope.current():
-            result = runner(task, *connection)
+            yield scope
     except BaseException as error:
         scope.end(error)
         raise
     finally:
         RUNNING.reset(token)
-    scope.end(None)
-    return result
 
 
 class InstrumentedCoroutines(CoroutineRunner):
@@ -249,16 +258,8 @@ class InstrumentedCoroutines(CoroutineRunner):
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         if not self._runner.has_coroutine(task):
             return None
-        scope = self._telemetry.run(task)
-        token = RUNNING.set(scope)
-        try:
-            with scope.current():  # the coroutine begins with a copy of the context of this thread
-                answer = self._runner.start(task, loop)
-        except BaseException as error:
-            scope.end(error)
-            raise
-        finally:
-            RUNNING.reset(token)
+        with _scope_of(self._telemetry, task) as scope:  # the coroutine starts with a copy of this context
+            answer = self._runner.start(task, loop)
         if answer is not None:
             answer.add_done_callback(partial(_end, scope))
         return answer

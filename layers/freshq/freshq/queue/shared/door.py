@@ -206,7 +206,7 @@ class BacklogBound:
         try:
             self._store.replace(
                 self._lifecycle.shed(task, now, eviction.reason),
-                Guard(TaskStatus.PENDING, request_token=task.request_token),
+                Guard.unchanged(task),
             )
         except ConflictError:
             logger.debug("task %s changed before it could be evicted", task.task_id)

@@ -238,7 +238,7 @@ class SharedReserve:
         self._queue = queue
         self._lock = threading.Lock()
         self._reserve = LearnedReserve(rules.new_reserve)
-        self.learns = self._reserve.next_sync < math.inf
+        self.learns = self._reserve.learns
         self._skipped = SkippedTasks(rules.order)
 
     def observe(self, service_seconds: float) -> None:
