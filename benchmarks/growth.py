@@ -17,7 +17,6 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from operator import truediv
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
@@ -425,11 +424,7 @@ SITUATIONS: Final = (
 def measured(
     store: str, situation: Situation, new_place: Callable[[Order], Place], sizes: Sequence[int], rounds: int
 ) -> list[dict[str, Any]]:
-    """Return the figures of one situation, in which the sizes take turns.
-
-    `ratio` is the median of the ratios to the smallest size's time in the same turn; `short` is the share of
-    the claims that found fewer tasks than they asked for.
-    """
+    """Return the figures of one situation, in which the sizes take turns."""
     places = {size: new_place(situation.order) for size in sizes}
     for size, place in places.items():
         situation.fill(place, size)
@@ -441,33 +436,44 @@ def measured(
         },
         rounds,
     )
-    found = []
+    found: list[dict[str, Any]] = []
     for size, place in places.items():
-        for limit in LIMITS:
-            with place.counted() as amounts:
-                for _ in range(COUNTED):
-                    place.queue.claim(limit)
-            seconds, tasks = zip(*claims[size, limit], strict=True)
-            smallest = [first for first, _tasks in claims[sizes[0], limit]]
-            lower, ratio, upper = statistics.quantiles(
-                map(truediv, seconds, smallest), n=4, method="inclusive"
-            )
-            found.append(
-                {
-                    "store": store,
-                    "situation": situation.name,
-                    "size": size,
-                    "limit": limit,
-                    "seconds": statistics.median(seconds),
-                    "ratio": ratio,
-                    "ratio_quartiles": (lower, upper),
-                    "short": statistics.mean(count < limit for count in tasks),
-                    "found": statistics.mean(tasks),
-                    "amounts": each(amounts, COUNTED),
-                }
-            )
+        found += (
+            {"store": store, "situation": situation.name, "size": size, "limit": limit}
+            | timings(claims[size, limit], claims[sizes[0], limit], limit)
+            | {"amounts": counted_claims(place, limit)}
+            for limit in LIMITS
+        )
         place.drop()
     return found
+
+
+def timings(
+    claims: Sequence[tuple[float, int]], smallest: Sequence[tuple[float, int]], limit: int
+) -> dict[str, Any]:
+    """Return the figures of timed claims.
+
+    `ratio` is the median of the ratios to the time at the smallest size in the same turn; `short` is the
+    share of the claims that found fewer tasks than they asked for.
+    """
+    seconds, tasks = zip(*claims, strict=True)
+    ratios = [time / first for time, (first, _tasks) in zip(seconds, smallest, strict=True)]
+    lower, ratio, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {
+        "seconds": statistics.median(seconds),
+        "ratio": ratio,
+        "ratio_quartiles": (lower, upper),
+        "short": statistics.mean(count < limit for count in tasks),
+        "found": statistics.mean(tasks),
+    }
+
+
+def counted_claims(place: Place, limit: int) -> dict[str, float]:
+    """Return the mean amounts of some claims."""
+    with place.counted() as amounts:
+        for _ in range(COUNTED):
+            place.queue.claim(limit)
+    return each(amounts, COUNTED)
 
 
 def timed_claim(queue: Queue, limit: int) -> tuple[float, int]:
@@ -484,11 +490,9 @@ def shard_figures(server: DynamoDBLocal) -> list[dict[str, Any]]:
         place = DynamoDBPlace(server.client(), _name(), Order.LIFO, shards)
         place.fill(LIVE)
         place.queue.claim()
-        with place.counted() as amounts:
-            for _ in range(COUNTED):
-                place.queue.claim(max(LIMITS))
+        amounts = counted_claims(place, max(LIMITS))
         departed = drain(server.client(), CLAIMERS, SHARD_TASKS, shards)
-        found.append(asdict(departed) | {"shards": shards, "amounts": each(amounts, COUNTED)})
+        found.append(asdict(departed) | {"shards": shards, "amounts": amounts})
     return found
 
 
