@@ -47,7 +47,7 @@ FAST_aws := tests/unit/aws/test_functions.py tests/unit/aws/test_landing.py -k "
 FAST_cli := tests/unit/cli/test_cli.py tests/unit/cli/test_cli_verbs.py
 FAST_testing := tests/unit/testing/test_testing.py
 FAST_template := tests/template
-FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_rooms.py
+FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_pages.py
 FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
 ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 
@@ -66,7 +66,7 @@ soak: setup ## Random verbs and inputs, killed processes, a failing network, res
 
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
-	@$(BIN)/python -m local.spark newest
+	@$(BIN)/python -m local.packages newest-spark
 
 # SAMPLE is the number of mutants of each room; 0 means all, which takes hours.
 SAMPLE ?= 0
@@ -77,16 +77,16 @@ mutation-sample: setup ## Mutation testing by a small random sample of each room
 	@$(BIN)/python -m local.mutation --sample 50
 
 coverage: setup ## Measure branch coverage of the fast tests by room, into docs/contributing/coverage.md (some minutes)
-	@$(BIN)/python -m local.rooms coverage
+	@$(BIN)/python -m local.pages coverage
 
 architecture: setup ## Write docs/contributing/architecture.md: the rooms, and the functions that a verb enters
-	@$(BIN)/python -m local.rooms architecture
+	@$(BIN)/python -m local.pages architecture
 
 sql-statements: setup ## Write docs/contributing/sql: the statements of each dialect, with plans on a million rows (some minutes)
 	@$(BIN)/python -m local.statements
 
 options: setup ## Write the tables of options in docs/reference
-	@$(BIN)/python -m local.option_tables
+	@$(BIN)/python -m local.pages options
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .
@@ -141,7 +141,7 @@ lock: ## Resolve the dependencies again (needs uv)
 	  --custom-compile-command "make lock" -o requirements/docs.txt requirements/docs.in
 
 release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
-	@$(BIN)/python -m local.release
+	@$(BIN)/python -m local.packages release
 
 # PEERS is a Python in which other queues are installed.
 bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (docs/contributing/benchmarks.md lists the parts)
@@ -151,7 +151,7 @@ bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (d
 PIPELINE_PYTHON ?= 3.11
 PIPELINE_PROCESSOR ?= x86_64
 pipeline-package: setup ## Package the data pipeline for a Spark cluster, into build/pipeline
-	@$(BIN)/python -m local.spark package --python $(PIPELINE_PYTHON) --processor $(PIPELINE_PROCESSOR)
+	@$(BIN)/python -m local.packages cluster --python $(PIPELINE_PYTHON) --processor $(PIPELINE_PROCESSOR)
 
 clean: ## Delete build results; keep .venv
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from local.option_tables import PAGES, REFERENCE, page, table
+from local.pages import OPTION_PAGES, REFERENCE, option_page, option_table
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", OPTION_PAGES)
 def test_a_page_has_the_table_that_make_options_writes(name: str) -> None:
-    assert table(PAGES[name]) in page(name)
-    assert (REFERENCE / name).read_text("utf-8") == page(name)
+    assert option_table(OPTION_PAGES[name]) in option_page(name)
+    assert (REFERENCE / name).read_text("utf-8") == option_page(name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.lives import write_events
-from local import spark
+from local import packages
 
 from freshq_pipeline.cluster.emr import ARCHIVE
 from freshq_pipeline.schemas import TABLES
@@ -47,7 +47,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
     monkeypatch.setenv("PATH", f"{bare}{os.pathsep}{os.environ['PATH']}")
     write_events(tmp_path / "in", 2000, files=4, seed=3)
     with ThreadPoolExecutor(1) as other:
-        packing = other.submit(spark.make, tmp_path / "package", spark.NATIVE, compression=0)
+        packing = other.submit(packages.make, tmp_path / "package", packages.NATIVE, compression=0)
         embedded = pipeline(tmp_path / "in", tmp_path / "embedded")
         package = packing.result()
     archive = package / ARCHIVE

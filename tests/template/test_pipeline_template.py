@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from local.spark import PROCESSORS, PYTHON
+from local.packages import PROCESSORS, PYTHON
 from samtranslator.yaml_helper import yaml_parse
 
 from freshq_pipeline.cluster import emr

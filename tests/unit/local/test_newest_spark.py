@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from local.spark import allowed, run_tests
+from local.packages import allowed, run_tests
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from local.release import ReleaseError, check_ready, release, version_of
+from local.packages import ReleaseError, check_ready, release, version_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,14 +1,18 @@
-"""Test the data pipeline on the newest Spark, or package it for a cluster.
+"""Build what leaves the repository: a release of freshq, and the pipeline's package for a cluster.
 
-    python -m local.spark newest
-    python -m local.spark package [--python X.Y] [--processor NAME]
+    python -m local.packages release
+    python -m local.packages cluster [--python X.Y] [--processor NAME]
+    python -m local.packages newest-spark
 
-The lock file pins the Spark of EMR's long-term support, so `newest` shows early what a newer Spark breaks.
+A release is the wheel and the sdist of the version in pyproject.toml, checked and tagged; nothing is pushed.
 
-A package is two files: the entry point, and an archive with the pipeline and everything it imports except
-Spark. The archive has the layout of a packed virtual environment, for
+The package for a cluster is two files: the entry point, and an archive with the pipeline and everything it
+imports except Spark. The archive has the layout of a packed virtual environment, for
 `--archives environment.tar.gz#environment` and PYSPARK_PYTHON=./environment/bin/python. Its `bin/python`
 starts the cluster's own interpreter; see docs/decisions/0036-cluster-package.md.
+
+The lock file pins the Spark of EMR's long-term support, so `newest-spark` shows early what a newer Spark
+breaks.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +59,7 @@ exec python{python} "$@"
 """
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
+VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
 def allowed() -> str:
@@ -106,14 +112,8 @@ def test_newest() -> NoReturn:
 
 
 TARGET: Final = PROJECT / "build" / "pipeline"
-
-
 REQUIREMENTS: Final = PROJECT / "pipeline" / "requirements.txt"
-
-
 SOURCES: Final = (PROJECT / "layers" / "freshq" / "freshq", PROJECT / "pipeline" / "freshq_pipeline")
-
-
 MAIN: Final = PROJECT / "pipeline" / ENTRY_POINT
 
 
@@ -203,24 +203,118 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def main() -> None:
-    """Run the tests on the newest Spark, or make the package and print its files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("verb", choices=("newest", "package"))
-    parser.add_argument("--python", default=PYTHON, help=f"version of the cluster's Python, or {NATIVE}")
-    parser.add_argument("--processor", default="x86_64", choices=sorted(PROCESSORS))
-    parser.add_argument("--target", type=Path, default=TARGET)
-    chosen = parser.parse_args()
-    if chosen.verb == "newest":
-        test_newest()
+class ReleaseError(RuntimeError):
+    """The release cannot be made; the message says why and what to do."""
+
+
+def version_of(project: Path) -> str:
+    """Return the version in pyproject.toml, the only place that states it.
+
+    Raises:
+        ReleaseError: It is not X.Y.Z.
+    """
+    version = str(tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+    if not VERSION.fullmatch(version):
+        msg = f"pyproject.toml: version must be X.Y.Z, got {version!r}"
+        raise ReleaseError(msg)
+    return version
+
+
+def check_ready(project: Path, version: str) -> None:
+    """Check everything that does not need a build.
+
+    Raises:
+        ReleaseError: The tree is dirty, the tag exists, or the changelog has no section for the version.
+    """
+    changed = _git(project, "status", "--porcelain")
+    if changed:
+        msg = f"the working tree has uncommitted changes; commit or stash them first:\n{changed}"
+        raise ReleaseError(msg)
+    if _git(project, "tag", "--list", f"v{version}"):
+        msg = f"tag v{version} exists; raise the version in pyproject.toml"
+        raise ReleaseError(msg)
+    if f"\n## [{version}]" not in (project / "CHANGELOG.md").read_text("utf-8"):
+        msg = f"CHANGELOG.md has no section '## [{version}]'; rename 'Unreleased' to it and start a new one"
+        raise ReleaseError(msg)
+
+
+def build(project: Path, out: Path) -> list[Path]:
+    """Build the sdist, and the wheel from it, and check their metadata.
+
+    Args:
+        project: Folder of pyproject.toml.
+        out: Where the files go; emptied first.
+
+    Raises:
+        ReleaseError: The build or the check failed.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    _run(project, sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out))
+    files = sorted(out.iterdir())
+    _run(project, sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
+    return files
+
+
+def release(project: Path, out: Path) -> str:
+    """Build and check the version in pyproject.toml, tag it, and return the tag.
+
+    Raises:
+        ReleaseError: Something is not ready, or a step failed; then there is no tag.
+    """
+    version = version_of(project)
+    check_ready(project, version)
+    for file in build(project, out):
+        print(file.relative_to(project))
+    _git(project, "tag", "--annotate", f"v{version}", "--message", f"freshq {version}")
+    return f"v{version}"
+
+
+def _git(project: Path, *arguments: str) -> str:
+    return _run(project, "git", *arguments).strip()
+
+
+def _run(project: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        msg = f"{' '.join(command[:4])} failed:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+        raise ReleaseError(msg)
+    return done.stdout
+
+
+def write_release() -> None:
+    """Make the release and say how to publish it."""
     try:
-        made = make(chosen.target, chosen.python, chosen.processor)
+        tag = release(PROJECT, PROJECT / "build" / "dist")
+    except ReleaseError as error:
+        sys.exit(f"release: {error}")
+    print(f"tagged {tag}; to publish it: git push origin {tag}")
+
+
+def write_package(python: str, processor: str) -> None:
+    """Make the package for a cluster and print its files."""
+    try:
+        made = make(TARGET, python, processor)
     except PackageError as error:
         sys.exit(f"pipeline-package: {error}")
     size_mb = (made / ARCHIVE).stat().st_size / 1e6
-    sys.stdout.write(f"{made / ENTRY_POINT}\n{made / ARCHIVE} ({size_mb:.0f} MB)\n")
+    print(f"{made / ENTRY_POINT}\n{made / ARCHIVE} ({size_mb:.0f} MB)")
+
+
+def main() -> None:
+    """Make the release or the package, or run the tests on the newest Spark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=("release", "cluster", "newest-spark"))
+    parser.add_argument("--python", default=PYTHON, help=f"version of the cluster's Python, or {NATIVE}")
+    parser.add_argument("--processor", default="x86_64", choices=sorted(PROCESSORS))
+    chosen = parser.parse_args()
+    if chosen.verb == "release":
+        write_release()
+    elif chosen.verb == "cluster":
+        write_package(chosen.python, chosen.processor)
+    else:
+        test_newest()
 
 
 if __name__ == "__main__":

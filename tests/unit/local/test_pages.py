@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from local.rooms import (
+from local.pages import (
     ARCHITECTURE,
     GUARDED,
     PACKAGE,

@@ -1,9 +1,10 @@
-"""Write the pages about the rooms of freshq.
+"""Write the pages made from the code.
 
-    python -m local.rooms architecture   # their order, and the functions that each verb enters
-    python -m local.rooms coverage       # how much of each the fast tests cover
+    python -m local.pages architecture   # the rooms, and the functions that each verb enters
+    python -m local.pages coverage       # branch coverage of the fast tests by room
+    python -m local.pages options        # the tables of options, from the models that check the options
 
-The functions are counted: each verb runs under a profile function, so the page names those that really run.
+Each verb runs under a profile function, so the architecture page names the functions that really run.
 """
 
 from __future__ import annotations
@@ -11,25 +12,36 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+from annotated_types import Ge, Gt, Le
 from moto import mock_aws
 
 from freshq import Queue
+from freshq.model.options import QueueConfig
+from freshq.model.task import MAX_SECONDS
+from freshq.policy.retry import Backoff
+from freshq.policy.rules import ReserveRule
+from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
+
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FRESHQ: Final = PROJECT / "layers" / "freshq" / "freshq"
@@ -285,5 +297,63 @@ def write_coverage() -> int:
     return 1 if problems else 0
 
 
+REFERENCE: Final = PROJECT / "docs" / "reference"
+OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
+SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
+# Defaults that are objects, as a program writes them; the help texts of the other objects say what they are.
+WRITTEN: Final[dict[type, str]] = {ReserveRule: "`0`", Backoff: "`Backoff(1, 300)`"}
+
+
+def option_page(name: str) -> str:
+    """Return a reference page with a new table of options."""
+    text = (REFERENCE / name).read_text("utf-8")
+    return SECTION.sub(lambda _: f"\n{option_table(OPTION_PAGES[name])}\n\n", text)
+
+
+def option_table(model: type[BaseModel]) -> str:
+    """Return the options of a model as a table in Markdown."""
+    rows = [
+        f"| `{name}` | {_default(option)} | {_allowed(option)} | {option.description} |"
+        for name, option in model.model_fields.items()
+    ]
+    return "\n".join(["| option | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def _default(option: FieldInfo) -> str:
+    value = option.default
+    if value is None or isinstance(value, bool):
+        return f"`{value}`"
+    if isinstance(value, int | float):
+        return f"{value:,.15g}"
+    return f'`"{value}"`' if isinstance(value, str) else WRITTEN.get(type(value), "")
+
+
+def _allowed(option: FieldInfo) -> str:
+    """Return the bounds of a number, the pattern of a name, or the members of an enumeration."""
+    if isinstance(option.annotation, type) and issubclass(option.annotation, StrEnum):
+        return ", ".join(f"`{member}`" for member in option.annotation)
+    return ", ".join(filter(None, map(_bound, option.metadata)))
+
+
+def _bound(constraint: Any) -> str:
+    match constraint:
+        case Gt(gt=least):
+            return f"above {least:,}"
+        case Ge(ge=least):
+            return f"{least:,} or more"
+        case Le(le=most):
+            return "at most 100 years" if most == MAX_SECONDS else f"at most {most:,}"
+    pattern = getattr(constraint, "pattern", None)
+    return f"`{pattern}`" if pattern else ""
+
+
+def write_options() -> int:
+    """Write the pages; return 0."""
+    for name in OPTION_PAGES:
+        (REFERENCE / name).write_text(option_page(name), "utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit({"architecture": write_architecture, "coverage": write_coverage}[sys.argv[1]]())
+    written = {"architecture": write_architecture, "coverage": write_coverage, "options": write_options}
+    sys.exit(written[sys.argv[1]]())
