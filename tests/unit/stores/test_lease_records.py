@@ -93,7 +93,7 @@ class TestNaming:
 
     def test_a_record_that_is_due_covers_nothing_more(self, leases: LeaseRecords, table: FakeTable) -> None:
         cover(leases, "a", ahead=("b",))
-        leases.forget("q", ("a", "token"))
+        leases.of("q").forget(("a", "token"))
         cover(leases, "b", at=UNTIL)
         assert table.writes == 2
         assert table.due() == UNTIL + LEASE_SECONDS
@@ -118,7 +118,7 @@ class TestNaming:
         cover(leases, "a")
         leases.cover("q", [("b", "token")], NOW + 5, NOW)
         assert table.due() == NOW + 5
-        leases.forget("q", ("b", "token"))
+        leases.of("q").forget(("b", "token"))
         cover(leases, "c", at=NOW + 1)
         assert table.due() == UNTIL  # halfway through the new lease it would be too early
 
@@ -236,8 +236,8 @@ class TestFollowing:
 
     def test_a_changed_token_is_the_one_that_counts(self, leases: LeaseRecords, table: FakeTable) -> None:
         leases.cover("q", [("a", "named")], UNTIL, NOW)
-        leases.change_token("q", "a", "named", "token")
-        leases.change_token("q", "unknown", "named", "token")
+        leases.of("q").change_token("a", "named", "token")
+        leases.of("q").change_token("unknown", "named", "token")
         follow(leases, changed("a", None))
         leases.close()
         assert not table.items
@@ -260,8 +260,8 @@ def test_a_token_may_change_after_the_record_became_full(leases: LeaseRecords, t
     ids = [f"{number:01000d}" for number in range(400)]
     cover(leases, *ids[:200])
     cover(leases, *ids[200:])
-    leases.change_token("q", ids[0], HOLDER, "other")
-    leases.forget("q", (ids[0], "other"))
+    leases.of("q").change_token(ids[0], HOLDER, "other")
+    leases.of("q").forget((ids[0], "other"))
     with leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
         pass
     assert table.writes == 3  # it was not held any more, and is named again

@@ -136,4 +136,5 @@ class DynamoAgenda(DynamoPart):
 
     @override
     def take_quarantined(self) -> int:
-        return self.quarantine.take_admitted()
+        admitted, self.quarantine.admitted = self.quarantine.admitted, 0
+        return admitted

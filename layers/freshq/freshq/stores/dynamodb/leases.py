@@ -146,7 +146,7 @@ class _Version:
         return in_time and {task_id for task_id, _token in naming.held} - self.in_hand <= self.ahead
 
 
-class _LeaseRecord:
+class LeaseRecord:
     """The lease record of this process for one queue. Thread-safe; makes no call.
 
     A task enters `_held` only once a version in the table names it, and every such version is due no later
@@ -238,7 +238,7 @@ class LeaseRecords:
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()
-        self._records: dict[str, _LeaseRecord] = {}
+        self._records: dict[str, LeaseRecord] = {}
 
     def cover(
         self,
@@ -258,7 +258,7 @@ class LeaseRecords:
             ahead: Tasks that may be claimed next; named too if the record is written.
         """
         naming = _Naming(dict.fromkeys(holdings, lease_until), lease_until, now, frozenset(ahead))
-        record = self._record(queue)
+        record = self.of(queue)
         if record.cover(naming):
             return
         with record.writing:
@@ -286,7 +286,7 @@ class LeaseRecords:
             yield
             return
         holding = (task.task_id, token)
-        record = self._record(task.queue)
+        record = self.of(task.queue)
         if task.lease_until is not None and not record.extend(holding, task.lease_until):
             self.cover(task.queue, [holding], task.lease_until, task.updated)
         try:
@@ -297,14 +297,6 @@ class LeaseRecords:
         if task.lease_until is None:
             record.forget(holding)
 
-    def change_token(self, queue: str, task_id: str, named_token: str, token: str) -> None:
-        """Note that a task was claimed with another token than it was named with."""
-        self._record(queue).change_token(task_id, named_token, token)
-
-    def forget(self, queue: str, holding: Holding) -> None:
-        """Note that a task is no longer held."""
-        self._record(queue).forget(holding)
-
     def close(self) -> None:
         """Delete the records that name nothing held; the sweep deals with the others."""
         with self._lock:
@@ -313,10 +305,11 @@ class LeaseRecords:
             if (record_id := record.deletable()) is not None:
                 self._calls.delete(record_id)
 
-    def _record(self, queue: str) -> _LeaseRecord:
+    def of(self, queue: str) -> LeaseRecord:
+        """Return the lease record of a queue."""
         with self._lock:
             if (record := self._records.get(queue)) is None:
-                record = self._records[queue] = _LeaseRecord(queue)
+                record = self._records[queue] = LeaseRecord(queue)
             return record
 
     def _item(self, queue: str, record_id: str, version: _Version) -> Item:

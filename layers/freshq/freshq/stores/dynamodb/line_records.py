@@ -109,33 +109,28 @@ class ControlRecords:
             return cached
         return self._remember(queue, self._calls.get(CONTROL_PREFIX + queue) or {}, now)
 
-    def set_paused(self, queue: str, *, paused: bool) -> None:
-        """Suspend claims, or allow them again."""
-        self._update(
-            queue, {":paused": {"BOOL": paused}}, "SET #paused = :paused, #requestToken = :requestToken"
-        )
-
     def use_level(self, queue: str, level: int) -> None:
         """Record that a level holds tasks, before the first one is written."""
         cached = self._cached(queue)
         if level and (cached is None or level not in cached.levels):
             values = {":levels": {"NS": [str(level)]}}
             try:
-                self._update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
+                self.update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
             except InvalidUpdate:
                 logger.warning("queue %r: its levels were damaged and are replaced", queue)
                 levels = {level, *(() if cached is None else cached.levels)}
                 values = {":levels": {"NS": [str(level) for level in levels]}}
-                self._update(queue, values, "SET #requestToken = :requestToken, #levels = :levels")
+                self.update(queue, values, "SET #requestToken = :requestToken, #levels = :levels")
 
     def use_groups(self, queue: str) -> None:
         """Record that groups have tasks, before the first one is written."""
         cached = self._cached(queue)
         if cached is None or not cached.grouped:
             expression = "SET #grouped = :grouped, #requestToken = :requestToken"
-            self._update(queue, {":grouped": {"BOOL": True}}, expression)
+            self.update(queue, {":grouped": {"BOOL": True}}, expression)
 
-    def _update(self, queue: str, values: Item, expression: str) -> None:
+    def update(self, queue: str, values: Item, expression: str) -> None:
+        """Change the control record of a queue, and cache the new version."""
         now = time.monotonic()
         arguments = {
             "Key": {"taskId": {"S": CONTROL_PREFIX + queue}},

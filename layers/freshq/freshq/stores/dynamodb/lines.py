@@ -285,7 +285,7 @@ class Taking:
                 self._take_some(some)
             else:
                 for holding in some:
-                    leases.forget(request.queue, holding)
+                    leases.of(request.queue).forget(holding)
 
     def _take_some(self, some: Sequence[Holding]) -> None:
         """Claim tasks that are named in the lease record, one for each of the first free tokens.
@@ -293,7 +293,8 @@ class Taking:
         Raises:
             StoreError: If it is not known whether one of them was claimed. The others are noted.
         """
-        queue, leases = self._request.queue, self._store.lease_records
+        queue = self._request.queue
+        lease_record = self._store.lease_records.of(queue)
         tokens = [self._free_tokens.pop(0) for _ in some]
         self._tried.update([task_id for task_id, _token in some])
         answers = self._update(
@@ -307,10 +308,10 @@ class Taking:
             if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed):
                 errors.append(answer)
             elif not self._is_taken(answer):
-                leases.forget(queue, (task_id, named_token))
+                lease_record.forget((task_id, named_token))
                 self._free_tokens.append(token)
             elif token != named_token:
-                leases.change_token(queue, task_id, named_token, token)
+                lease_record.change_token(task_id, named_token, token)
         if errors:
             raise errors[0]
 

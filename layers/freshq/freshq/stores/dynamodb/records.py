@@ -103,7 +103,8 @@ class DynamoRecords(DynamoPart):
 
     @override
     def set_paused(self, queue: str, *, paused: bool) -> None:
-        self.control.set_paused(queue, paused=paused)
+        expression = "SET #paused = :paused, #requestToken = :requestToken"
+        self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
 
 
 def _values_of(item: Item) -> dict[str, Any]:

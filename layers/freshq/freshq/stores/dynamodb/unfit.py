@@ -125,7 +125,7 @@ class Quarantine:
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
-        admitted: How many tasks became dead letters since `take_admitted`.
+        admitted: How many tasks became dead letters since the agenda took this count.
     """
 
     calls: TableCalls
@@ -155,11 +155,6 @@ class Quarantine:
         else:
             self.admitted += 1
             logger.error("task %s is a dead letter now: %s", task_id, error)
-
-    def take_admitted(self) -> int:
-        """Return how many tasks became dead letters since the last call."""
-        admitted, self.admitted = self.admitted, 0
-        return admitted
 
     def _arguments(self, item: Item, error: str, now: float) -> Item:
         task_id = item["taskId"]["S"]

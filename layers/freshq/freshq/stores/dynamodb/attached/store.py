@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -70,129 +70,6 @@ _NOT_QUEUED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationRecords:
-    """The records of an attached table.
-
-    Attributes:
-        calls: Calls to the table.
-    """
-
-    calls: TableCalls
-
-    def get(self, record_id: str) -> dict[str, Any] | None:
-        """Return the attributes of a record as JSON values; None if it does not exist."""
-        item = self.calls.get(record_id)
-        return None if item is None else plain_values(item[RECORD]["M"])
-
-    def put(self, record: Mapping[str, Any], *, merge: bool) -> str:
-        """Write the attributes of a record that differ; return its id. Of two writers the last wins.
-
-        What is the same as JSON stays as it is stored: a set remains one, a number keeps its digits.
-
-        Args:
-            record: The attributes, the key among them.
-            merge: Whether to leave the attributes that the record has besides.
-
-        Raises:
-            ValueError: If an attribute is freshq's, or of a type that DynamoDB does not have, or the key is
-                missing or wrong.
-        """
-        typed = self._typed(record)
-        key = self._key_of(typed)
-        item_id = self.calls.names.key.id_of(key)
-        current = self.calls.get(item_id)
-        stored = {} if current is None else current[RECORD]["M"]
-        plain = plain_values(stored)
-        changes = {
-            name: value
-            for name, value in typed.items()
-            if name not in key and not (name in plain and typed_value(plain[name]) == value)
-        }
-        removed = [] if merge else [name for name in stored if name not in typed]
-        self._update(key, changes, removed)
-        return item_id
-
-    def delete(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
-        """Delete a record.
-
-        Args:
-            record_id: Its id.
-            queue: The queue that asks, for the error.
-            now: Current time in seconds.
-            force: Whether to delete it even if it is in a queue.
-
-        Raises:
-            TaskNotFound: If the record does not exist.
-            AlreadyQueued: If it is in a queue, and `force` is not set.
-        """
-        condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
-        if not force:
-            waiting, held = ({"S": status.value} for status in LIVE)
-            values = {":pending": waiting, ":taken": held, ":now": milliseconds(now)}
-            condition["ConditionExpression"] += f" AND {_NOT_QUEUED}"
-            condition["ExpressionAttributeValues"] = values
-        try:
-            self.calls.delete(record_id, condition)
-        except ConditionFailed as failed:
-            if failed.item is None:
-                raise TaskNotFound(record_id, queue, is_record=True) from None
-            item = failed.item
-            raise AlreadyQueued(record_id, item["taskQueue"]["S"], item["taskStatus"]["S"]) from None
-
-    def unqueued(self, start_after: str | None) -> Iterator[Item]:
-        """Yield the records that were never put, or are READY again, in the order of the table."""
-        arguments: Item = {"FilterExpression": "attribute_not_exists(#taskStatus)"}
-        if start_after is not None:
-            arguments["ExclusiveStartKey"] = {KEY: {"S": start_after}}
-        items = self.calls.scan(arguments)
-        return (item for item in items if not item[KEY]["S"].startswith(RESERVED_ID_PREFIX))
-
-    def _typed(self, record: Mapping[str, Any]) -> Item:
-        """Return the attributes of a record in the form of the low-level client."""
-        typed = {}
-        for name, value in record.items():
-            if not isinstance(name, str) or not name or name.startswith(self.calls.names.prefix):
-                msg = f"record: cannot have the attribute {quoted(name)}; a name must be text, and those that"
-                msg += f" begin with {self.calls.names.prefix} are freshq's"
-                raise ValueError(msg)
-            try:
-                typed[name] = typed_value(value)
-            except (TypeError, ValueError, ArithmeticError) as error:
-                msg = f"record: {quoted(name)} has a value that DynamoDB cannot store ({error})"
-                raise ValueError(msg) from error
-        return typed
-
-    def _key_of(self, typed: Item) -> Item:
-        """Return the key attributes of a record."""
-        table_key = self.calls.names.key
-        parts = [part for part in (table_key.hash, table_key.range) if part is not None]
-        for part in parts:
-            if part.attribute_type not in typed.get(part.name, {}):
-                msg = f"record: must have the table's key {table_key}, got {quoted(sorted(typed))}"
-                raise ValueError(msg)
-        key = {part.name: typed[part.name] for part in parts}
-        table_key.checked_id(table_key.id_of(key), "record")
-        return key
-
-    def _update(self, key: Item, changes: Item, removed: list[str]) -> None:
-        """Write some attributes under the application's own names, and remove others."""
-        names = {f"#n{number}": name for number, name in enumerate([*changes, *removed])}
-        places = list(names)
-        assigned = ", ".join(f"{place} = :v{number}" for number, place in enumerate(places[: len(changes)]))
-        dropped = ", ".join(places[len(changes) :])
-        clauses = [f"SET {assigned}"] if assigned else []
-        clauses += [f"REMOVE {dropped}"] if dropped else []
-        arguments: Item = {"UpdateExpression": " ".join(clauses)} if clauses else {}
-        if names:
-            arguments["ExpressionAttributeNames"] = names
-        if changes:
-            values = {f":v{number}": value for number, value in enumerate(changes.values())}
-            arguments["ExpressionAttributeValues"] = values
-        with translated(self.calls.table):
-            self.calls.client.update_item(TableName=self.calls.table, Key=key, **arguments)
-
-
 class AttachedDynamoDBStore(TableStore):
     """Tasks as records of an application's table. They are only ever updated, so its attributes stay."""
 
@@ -210,7 +87,6 @@ class AttachedDynamoDBStore(TableStore):
             attachment.status_index,
         )
         self._attachment = attachment
-        self._application = ApplicationRecords(self.calls)
 
     @property
     def is_by_time(self) -> bool:
@@ -339,24 +215,122 @@ class AttachedDynamoDBStore(TableStore):
         return self._attachment.key.record_id(hash_key, range_key)
 
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
-        """Write a record, or with `merge` some of its attributes; return its id."""
-        return self._application.put(record, merge=merge)
+        """Write the attributes of a record that differ; return its id. Of two writers the last wins.
+
+        Values that are equal as JSON stay as they are stored: a set remains one, a number keeps its digits.
+
+        Args:
+            record: The attributes, including the key.
+            merge: Whether to keep the other attributes of the record.
+
+        Raises:
+            ValueError: If an attribute is freshq's, or of a type that DynamoDB does not have, or the key is
+                missing or wrong.
+        """
+        typed = self._typed(record)
+        key = self._record_key(typed)
+        item_id = self.calls.names.key.id_of(key)
+        current = self.calls.get(item_id)
+        stored = {} if current is None else current[RECORD]["M"]
+        plain = plain_values(stored)
+        changes = {
+            name: value
+            for name, value in typed.items()
+            if name not in key and not (name in plain and typed_value(plain[name]) == value)
+        }
+        removed = [] if merge else [name for name in stored if name not in typed]
+        self._write_attributes(key, changes, removed)
+        return item_id
+
+    def _typed(self, record: Mapping[str, Any]) -> Item:
+        """Return the attributes of a record in the form of the low-level client."""
+        typed = {}
+        for name, value in record.items():
+            if not isinstance(name, str) or not name or name.startswith(self.calls.names.prefix):
+                msg = f"record: cannot have the attribute {quoted(name)}; a name must be text, and those that"
+                msg += f" begin with {self.calls.names.prefix} are freshq's"
+                raise ValueError(msg)
+            try:
+                typed[name] = typed_value(value)
+            except (TypeError, ValueError, ArithmeticError) as error:
+                msg = f"record: {quoted(name)} has a value that DynamoDB cannot store ({error})"
+                raise ValueError(msg) from error
+        return typed
+
+    def _record_key(self, typed: Item) -> Item:
+        """Return the key attributes of a record."""
+        table_key = self.calls.names.key
+        parts = [part for part in (table_key.hash, table_key.range) if part is not None]
+        for part in parts:
+            if part.attribute_type not in typed.get(part.name, {}):
+                msg = f"record: must have the table's key {table_key}, got {quoted(sorted(typed))}"
+                raise ValueError(msg)
+        key = {part.name: typed[part.name] for part in parts}
+        table_key.checked_id(table_key.id_of(key), "record")
+        return key
+
+    def _write_attributes(self, key: Item, changes: Item, removed: list[str]) -> None:
+        """Write some attributes under the application's own names, and remove others."""
+        names = {f"#n{number}": name for number, name in enumerate([*changes, *removed])}
+        places = list(names)
+        assigned = ", ".join(f"{place} = :v{number}" for number, place in enumerate(places[: len(changes)]))
+        dropped = ", ".join(places[len(changes) :])
+        clauses = [f"SET {assigned}"] if assigned else []
+        clauses += [f"REMOVE {dropped}"] if dropped else []
+        arguments: Item = {"UpdateExpression": " ".join(clauses)} if clauses else {}
+        if names:
+            arguments["ExpressionAttributeNames"] = names
+        if changes:
+            values = {f":v{number}": value for number, value in enumerate(changes.values())}
+            arguments["ExpressionAttributeValues"] = values
+        with translated(self.calls.table):
+            self.calls.client.update_item(TableName=self.calls.table, Key=key, **arguments)
 
     def get_record(self, record_id: str) -> dict[str, Any] | None:
         """Return the attributes of a record as JSON values; None if it does not exist."""
-        return self._application.get(self.checked_id(record_id, "record_id"))
+        item = self.calls.get(self.checked_id(record_id, "record_id"))
+        return None if item is None else plain_values(item[RECORD]["M"])
 
     def record_key(self, record_id: str) -> dict[str, Any]:
         """Return the key attributes of the record with an id."""
         return plain_values(self._attachment.key.attributes(self.checked_id(record_id, "record_id")))
 
     def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
-        """Delete a record; with `force` even if it is in a queue."""
-        self._application.delete(self.checked_id(record_id, "record_id"), queue, now, force=force)
+        """Delete a record.
+
+        Args:
+            record_id: Its id.
+            queue: The queue that asks, for the error.
+            now: Current time in seconds.
+            force: Whether to delete it even if it is in a queue.
+
+        Raises:
+            TaskNotFound: If the record does not exist.
+            AlreadyQueued: If it is in a queue, and `force` is not set.
+        """
+        record_id = self.checked_id(record_id, "record_id")
+        condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
+        if not force:
+            waiting, held = ({"S": status.value} for status in LIVE)
+            values = {":pending": waiting, ":taken": held, ":now": milliseconds(now)}
+            condition["ConditionExpression"] += f" AND {_NOT_QUEUED}"
+            condition["ExpressionAttributeValues"] = values
+        try:
+            self.calls.delete(record_id, condition)
+        except ConditionFailed as failed:
+            if failed.item is None:
+                raise TaskNotFound(record_id, queue, is_record=True) from None
+            item = failed.item
+            raise AlreadyQueued(record_id, item["taskQueue"]["S"], item["taskStatus"]["S"]) from None
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
         """Yield the records that are READY, in the order of the table."""
-        return map(_task_or_record, self._application.unqueued(start_after))
+        arguments: Item = {"FilterExpression": "attribute_not_exists(#taskStatus)"}
+        if start_after is not None:
+            arguments["ExclusiveStartKey"] = {KEY: {"S": start_after}}
+        items = self.calls.scan(arguments)
+        records = (item for item in items if not item[KEY]["S"].startswith(RESERVED_ID_PREFIX))
+        return map(_task_or_record, records)
 
     @override
     def purge(self, queue: str) -> int:
