@@ -1,1 +1,1 @@
-"""The embedded AWS emulator, the demonstration on it, and the scripts behind make targets."""
+"""The embedded AWS emulator, its demonstration, and the programs behind make targets."""

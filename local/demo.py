@@ -1,4 +1,4 @@
-"""`make demo`: deploy to the embedded emulator, overload the queue, and show what became of every task."""
+"""`make demo`: deploy to the embedded emulator, overload the queue, and show the fate of every task."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from freshq import Stats
     from local.facts import Change, Life, Service
 
-# What it makes goes elsewhere if this variable says so; tests leave alone what a user has made.
+# Tests set this variable to keep their output apart from a user's.
 FOLDER_VARIABLE: Final = "FRESHQ_DEMO_FOLDER"
 FOLDER: Final = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT / "build" / "demo").absolute()
 EVENTS: Final = FOLDER / "events"
@@ -72,7 +72,7 @@ RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
 DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
 FRAME_SECONDS: Final = 0.5
 WARM_UP_SECONDS: Final = 60
-# While one process of a function ends its work, its successor starts.
+# A new process of a function starts while the old one finishes.
 PROCESSES: Final = 2
 PARAMETERS: Final[dict[str, str | int]] = {
     "MaxAgeSeconds": MAX_AGE_SECONDS,
@@ -85,10 +85,10 @@ PARAMETERS: Final[dict[str, str | int]] = {
 }
 # The exit status of a command that Ctrl-C ended, by convention of the shells.
 INTERRUPTED_STATUS: Final = 130
-# The functions that a ring starts, one after the other.
+# Functions that a ring starts in sequence.
 RUNG: Final = ("Trigger", "ProcessTasks")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
-# The emulator shares the processors with the load: a page that is open looks at the queue this seldom.
+# An open page reads the queue this rarely, because the emulator shares the processors with the load.
 EVERY_SECONDS: Final = 3.0
 # The archive receives batches of the stream some seconds after the changes.
 ARRIVAL_SECONDS: Final = 90.0
@@ -117,13 +117,13 @@ PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 @dataclass
 class OfferedLoad:
-    """The load, which a background invocation of CreateTasks offers.
+    """The load that a background invocation of CreateTasks offers.
 
     Attributes:
-        emulator: Where the function is.
+        emulator: The emulator of the function.
         function: Name of CreateTasks.
         answer: The answer of CreateTasks.
-        error: Why CreateTasks failed; None if it did not.
+        error: The error of CreateTasks; None if it succeeded.
         started: When the load started, in seconds since the epoch.
     """
 
@@ -134,7 +134,7 @@ class OfferedLoad:
     started: float = 0.0
 
     def offer(self) -> threading.Thread:
-        """Start the load, and return the thread that waits for its end."""
+        """Start the load and return the thread that waits for its end."""
         self.started = time.time()
         thread = threading.Thread(target=self._invoke, daemon=True)
         thread.start()
@@ -153,7 +153,7 @@ class OfferedLoad:
 
 
 class DemoError(RuntimeError):
-    """The demonstration failed; the message says at what."""
+    """The demonstration failed; the message names the step."""
 
 
 def main() -> int:
@@ -349,7 +349,7 @@ def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
 
 @contextmanager
 def dashboard_beside(queue: Queue) -> Iterator[str | None]:
-    """Serve a dashboard on a free port as long as the block lasts; nobody reads the queue until it is opened.
+    """Serve a dashboard on a free port during the block; it does not read the queue until a browser opens it.
 
     Args:
         queue: What it shows.
@@ -481,12 +481,12 @@ def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What the chart shows.
+    """The data of the chart.
 
     Attributes:
         lives: All tasks, in order of their puts.
-        fifo: What a queue that is first in, first out, with no deadlines, would have done with them.
-        load_seconds: How long tasks were put.
+        fifo: Their simulated service by a FIFO queue without deadlines.
+        load_seconds: Duration of the puts.
         max_age_seconds: Age from which a task was stale.
         capacity_per_second: Tasks per second that the downstream can serve.
     """
@@ -510,7 +510,7 @@ class Demonstration:
 
 
 def fate_of(life: Life) -> str:
-    """Return the name of a task's fate, as the chart has it."""
+    """Return the chart's name of a task's fate."""
     if life.fate is not TaskStatus.SUCCESS:
         return FATE_NAMES.get(life.fate, life.fate.value.lower())
     return IN_TIME if life.ended is not None and life.ended <= life.deadline else LATE
@@ -533,7 +533,7 @@ def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
     chart = alt.vconcat(
         _waits(shown, present),
         _fates(shown, freshq, present, "freshq, newest first: what became of the tasks"),
-        _fates(shown, fifo, present, "First in, first out: what would have become of them (simulated)"),
+        _fates(shown, fifo, present, "First in, first out: the fates of the same tasks (simulated)"),
         title=title,
     )
     chart.configure_view(stroke=None).configure_title(anchor="start").save(str(file), scale_factor=2)
@@ -542,10 +542,10 @@ def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
 
 
 def recompressed(picture: bytes) -> bytes:
-    """Return a PNG with the same pixels, a third as large: the renderer compresses for speed.
+    """Return a PNG with the same pixels at a third of the size, because the renderer compresses for speed.
 
-    Its chunks each have a length, a kind, their data, and a checksum of kind and data (PNG specification,
-    section 5.3). All of IDAT are one stream of zlib.
+    Each chunk has a length, a kind, data, and a checksum of kind and data (PNG specification, section 5.3).
+    The data of all IDAT chunks is one zlib stream.
     """
     chunks: list[tuple[bytes, bytes]] = []
     at = len(PNG_SIGNATURE)
@@ -564,7 +564,7 @@ def recompressed(picture: bytes) -> bytes:
 
 
 def _seconds(shown: Demonstration, field: str, title: str) -> alt.X:
-    """Return the time axis, the same for all panels."""
+    """Return the time axis shared by all panels."""
     ticks = list(range(0, int(shown.end_seconds) + 1, TICK_SECONDS))
     return alt.X(
         f"{field}:Q",
@@ -650,7 +650,7 @@ def _colour(fates: list[str]) -> alt.Color:
 
 
 def _label(rows: list[dict[str, Any]], text: str) -> alt.Chart:
-    """Return a name beside the middle of some points."""
+    """Return a label beside the middle of some points."""
     middle = [{**rows[len(rows) // 2], "text": text}] if rows else []
     label: alt.Chart = (
         alt.Chart(alt.InlineData(values=middle))
@@ -661,7 +661,7 @@ def _label(rows: list[dict[str, Any]], text: str) -> alt.Chart:
 
 
 def _limit(value: float, text: str) -> list[alt.Chart]:
-    """Return a dashed line across a panel, and its label at the right end, where the panels are empty."""
+    """Return a dashed line across a panel with its label at the right end, where panels are empty."""
     data = alt.InlineData(values=[{"limit": value, "text": text}])
     line = alt.Chart(data).mark_rule(strokeDash=[6, 4], color=LINE_COLOUR).encode(y="limit:Q")
     label = (

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 STACK: Final = "freshq-local"
-# Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of
-# rings starts so many processes that no worker runs for half a minute. The emulator drops rings above the
-# limit; Lambda would deliver them later.
+# Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of rings
+# starts so many processes that no worker runs for half a minute. The emulator drops rings above the limit;
+# Lambda would deliver them later.
 _LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3, "LogSampleRatio": 1}
 _SOURCES: Final = ("template.yaml", "functions", "layers")
 _STAMP: Final = "sources.sha256"
 _TOOL_SECONDS: Final = 600
 _LINES_SHOWN: Final = 30
-# What Lambda's Python runtime brings along.
+# Packages of Lambda's Python runtime.
 RUNTIME_PACKAGES: Final = (
     *("awslambdaric", "simplejson", "snapshot_restore_py"),
     *("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath"),
@@ -59,7 +59,7 @@ def build(folder: Path, project: Path = PROJECT) -> Path:
     Does nothing if the folder already contains a build of the same sources.
 
     Args:
-        folder: Where the build goes.
+        folder: Folder of the build.
         project: Folder of the template.
 
     Returns:
@@ -71,7 +71,7 @@ def build(folder: Path, project: Path = PROJECT) -> Path:
     built, stamp, digest = folder / "application", folder / _STAMP, _digest(project)
     template = built / "template.yaml"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:  # of two processes that build the same, the second waits
+    with (folder / "lock").open("w") as lock:  # the second of two processes that build the same waits
         fcntl.flock(lock, fcntl.LOCK_EX)
         if template.exists() and stamp.exists() and stamp.read_text("utf-8") == digest:
             return template
@@ -120,7 +120,7 @@ def complete(stack: str, connection: Connection) -> dict[str, str]:
     (made,) = client.describe_stacks(StackName=stack)["Stacks"]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in made["Outputs"]}
     values = {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in made["Parameters"]}
-    if not values.get("AttachTable"):  # an application's table is its own affair
+    if not values.get("AttachTable"):  # the application owns an attached table
         boto3.client("dynamodb", **connection).update_time_to_live(
             TableName=outputs["QueueTableName"],
             TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
@@ -183,7 +183,7 @@ def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def runtime_folder(folder: Path) -> Path:
-    """Return a folder with what the runtime brings along, and nothing else of this environment."""
+    """Return a folder with only the runtime's packages of this environment."""
     installed = Path(sysconfig.get_paths()["purelib"])
     for pattern in (*RUNTIME_PACKAGES, "runtime_client*.so"):
         for package in installed.glob(pattern):

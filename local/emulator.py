@@ -1,12 +1,12 @@
 """Run a private AWS emulator on a free port; it leaves nothing behind.
 
-`Emulator` starts this file as a process of its own: `python emulator.py SOCKET`. That process differs from
-ministack's own command in five ways. It serves a socket that its parent has bound, so that no other process
-can take the port in between. It kills itself and every function process when its standard input closes, so
-that nothing outlives the parent. It waits for the batching windows of streams, as Lambda does and ministack
-does not, so that functions are invoked as often as in an account. In a stream's filter, a missing field does
-not exist, however many levels above it are missing too; ministack wants those levels. And it unpacks a layer
-once, not for each process of a function, which would double the work of a start.
+`Emulator` starts this file in its own process: `python emulator.py SOCKET`. That process differs from
+ministack's own command in five ways. It serves a socket bound by its parent, so that no other process can
+take the port. It kills itself and every function process when its standard input closes, so that nothing
+outlives the parent. It waits for the batching windows of streams, as Lambda does, so that functions are
+invoked as often as in an account. In a stream's filter, a field is missing even if levels above it are
+missing too, which ministack rejects. And it unpacks a layer once instead of once for each process of a
+function, which would double the work of a start.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Connection(TypedDict):
 class Emulator:
     """A running emulator, from the start to the end of a `with` block.
 
-    The functions have only the permissions of their roles. When the block ends, also by Ctrl-C, the
+    The functions have only the permissions of their roles. At the end of the block, or on Ctrl-C, the
     emulator's process group is killed, including every function process, and its files are deleted. If this
-    process is killed, the group ends too and only the files remain.
+    process is killed, the group exits too and only the files remain.
 
     Attributes:
         log: The emulator's log file.
@@ -73,7 +73,7 @@ class Emulator:
 
         Args:
             log: File for its log; overwritten.
-            start_seconds: How long the start may take.
+            start_seconds: Time limit of the start.
         """
         self.log = log
         self.endpoint_url = ""
@@ -83,7 +83,7 @@ class Emulator:
 
     @property
     def pid(self) -> int:
-        """Id of its process, which is also the group of its function processes."""
+        """Id of its process, and of the group of its function processes."""
         if self._process is None:
             raise EmulatorError("the emulator is not running")
         return self._process.pid
@@ -100,7 +100,7 @@ class Emulator:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a process whose AWS calls must go to the emulator and nowhere else."""
+        """Environment of a process whose AWS calls must all go to the emulator."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -189,7 +189,7 @@ class Emulator:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process group that a process leads; return when all of it is gone."""
+    """Kill the process group that a process leads, and wait until all of its processes are gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -215,7 +215,7 @@ def _tail(file: Path) -> str:
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP leave a `with` block as Ctrl-C does, so that it cleans up."""
+    """Make SIGTERM and SIGHUP leave a `with` block like Ctrl-C, so that it cleans up."""
     before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -229,10 +229,10 @@ def _exit(number: int, _: FrameType | None) -> NoReturn:
 
 
 class BatchingWindows:
-    """Holds a stream's records back until a batch is full, or its first record has waited for the window.
+    """Delays a stream's records until a batch is full or its first record has waited for the window.
 
-    The emulator's thread goes through the mappings, and reads the stream of each in turn. What others read
-    meanwhile, such as the records that a client asks for, is not held back.
+    The emulator's thread reads the stream of each mapping in turn. Reads by others, such as clients, are not
+    delayed.
     """
 
     def __init__(self, mappings: Any, streams: Any, clock: Callable[[], float] = time.monotonic) -> None:
@@ -247,9 +247,9 @@ class BatchingWindows:
         self._each_mapping = mappings._iter_all_esms
         self._records_since = streams.stream_records_since
         self._clock = clock
-        # In each thread the mapping that it reads for, in `mapping`.
+        # `mapping` is the mapping whose stream the thread reads.
         self._reading = threading.local()
-        # Where the next batch begins, and when its first record was seen, by mapping.
+        # Start of the next batch, and the time at which its first record was seen, by mapping.
         self._first_seen: dict[str, tuple[int, float]] = {}
         mappings._iter_all_esms = self._iterate
         streams.stream_records_since = self._full_or_due
@@ -277,9 +277,9 @@ class BatchingWindows:
 
 
 def with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of a stream with each level that a filter names, empty where it is missing.
+    """Return a record of a stream with an empty level wherever a level of the filter is missing.
 
-    Lambda compares paths to values, so `{"exists": false}` holds also where a part of the path is missing.
+    Lambda compares paths to values, so `{"exists": false}` also holds if a part of the path is missing.
     """
     levels = {name: inner for name, inner in pattern.items() if isinstance(inner, dict)}
     parents = {name: with_parents(record.get(name) or {}, inner) for name, inner in levels.items()}
@@ -287,7 +287,7 @@ def with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> dict[
 
 
 def mend_filters(mappings: Any) -> None:
-    """Have the emulator's filters match records in which levels are missing.
+    """Make the emulator's filters match records in which levels are missing.
 
     Args:
         mappings: The emulator's module of event source mappings.
@@ -301,11 +301,11 @@ def mend_filters(mappings: Any) -> None:
 
 
 def unpack_once(runtime: Any, folder: Path) -> None:
-    """Have the emulator unpack a package once for all processes of functions, which only read it.
+    """Make the emulator unpack a package once for all processes of functions, which only read it.
 
     Args:
         runtime: The emulator's module that starts the processes.
-        folder: Where packages are kept; a process has links to them.
+        folder: Folder of the unpacked packages, to which processes have links.
     """
     one_at_a_time = threading.Lock()
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from freshq import Task
 
-# Claims need not see tasks that entered the index less than this before.
+# A claim may miss tasks that entered the index less than this before it.
 INDEX_LAG_SECONDS: Final = 1.0
-# The share of the capacity that two idle cores reach: 0.88 measured, less a margin.
+# Share of the capacity that two idle cores reach: 0.88 measured, less a margin.
 CALM_GOODPUT_SHARE: Final = 0.7
-# States of an application's record in no queue; tasks never have them.
+# States of an application's record outside the queue; tasks never have them.
 UNQUEUED: Final = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
-# A FIFO queue without deadlines sheds nothing; no recording is as long as this.
+# Stands for "no deadline": longer than any recording.
 NEVER_SECONDS: Final = 1e9
 # An item or attribute value in the low-level client's form.
 Image = dict[str, Any]
@@ -42,8 +42,8 @@ class TaskClaim:
     """One claim of a task.
 
     Attributes:
-        taken: When, in seconds since the epoch.
-        counted: Whether it counts as an attempt; a released task was not run.
+        taken: Time of the claim in seconds since the epoch.
+        counted: Whether it counts as an attempt; the claim of a released task does not.
     """
 
     taken: float
@@ -57,7 +57,7 @@ class Life:
     Attributes:
         task_id: The task.
         created: When it was put, in seconds since the epoch.
-        deadline: From when it was stale, in seconds since the epoch.
+        deadline: When it goes stale, in seconds since the epoch.
         claims: Its claims, in order.
         fate: Its last state.
         ended: When it was settled or went stale, in seconds since the epoch; None if it waits or runs.
@@ -81,7 +81,7 @@ class Life:
         return self.fate is TaskStatus.SUCCESS and self.ended is not None and self.ended <= self.deadline
 
     def claimable_at(self, moment: float) -> bool:
-        """Return whether it waited at a moment (seconds since the epoch) and a claim could see it."""
+        """Return whether it waited, visible to claims, at a moment (seconds since the epoch)."""
         until = self.claims[0].taken if self.claims else self.deadline
         return self.created + INDEX_LAG_SECONDS <= moment < min(until, self.deadline)
 
@@ -91,7 +91,7 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
 
     Args:
         versions: At least one.
-        now: When to judge its fate, in seconds since the epoch.
+        now: Time at which its fate is judged, in seconds since the epoch.
     """
     claims: list[TaskClaim] = []
     for version, following in zip(versions, [*versions[1:], None], strict=True):
@@ -125,7 +125,7 @@ def duplicates_run(lives: Iterable[Life]) -> int:
 
 
 def newest_first_ratio(lives: Sequence[Life]) -> float | None:
-    """Return the share of claims without an inversion, allowing for the index's lag; None without claims."""
+    """Return the share of claims that took the newest visible task; None without claims."""
     claims = [(claim.taken, life) for life in lives for claim in life.claims]
     if not claims:
         return None
@@ -157,7 +157,7 @@ def waits_of_done(lives: Iterable[Life]) -> list[float]:
 
 
 def done_in_time(lives: Iterable[Life]) -> int:
-    """Return how many tasks succeeded by their deadline."""
+    """Return the number of tasks that succeeded by their deadline."""
     return sum(life.is_in_time for life in lives)
 
 
@@ -171,10 +171,9 @@ def goodput_per_second(lives: Iterable[Life], start: float, end: float) -> float
 
 
 def busy_machine_sentence(goodput_per_second: float, capacity_per_second: float) -> str | None:
-    """Say that the machine, and not the queue, kept the goodput low; None where it did not.
+    """Return a sentence if the machine, not the queue, kept the goodput low; otherwise None.
 
-    The queue is overloaded throughout, so each gap between two runs of a slot is time that the
-    emulator took.
+    The queue is overloaded throughout, so each gap between two runs of a slot is the emulator's time.
     """
     share = goodput_per_second / capacity_per_second
     if share >= CALM_GOODPUT_SHARE:
@@ -189,7 +188,7 @@ def busy_machine_sentence(goodput_per_second: float, capacity_per_second: float)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One task that was served, in seconds from the first put.
+    """The service of one task, in seconds from the first put.
 
     Attributes:
         put: When it was put.
@@ -203,11 +202,11 @@ class Service:
 
 
 def slot_seconds(lives: Sequence[Life], servers: int) -> float:
-    """Return how long a task occupied its slot: its run, and the time until the slot was taken again."""
+    """Return the time per task in a slot: its run, and the gap until the slot was taken again."""
     done = [(life.claims[-1].taken, life.ended) for life in lives if life.ended is not None and life.claims]
     taken = sorted(start for start, _end in done)
     ended = sorted(end for _start, end in done)
-    # While tasks wait, the k-th end makes room for the claim that follows the first ones.
+    # Once all servers are busy, the k-th completion frees the server for claim servers+k.
     gaps = [start - end for start, end in zip(taken[servers:], ended, strict=False)]
     return fmean(end - start for start, end in done) + (median(gaps) if gaps else 0.0)
 
@@ -281,15 +280,15 @@ class Change:
     new: Image | None
 
     def task_before(self) -> Task | None:
-        """Return the task before the change; None if there was none, or the item is no task."""
+        """Return the task before the change; None if there was none or the item is not a task."""
         return decode(self.old) if self.old and is_task(self.old) else None
 
     def task_after(self) -> Task | None:
-        """Return the task after the change; None if there is none, or the item is no task."""
+        """Return the task after the change; None if there is none or the item is not a task."""
         return decode(self.new) if self.new and is_task(self.new) else None
 
     def write_units(self) -> int:
-        """Return its write units: for the item, and for each index that it entered, left or moved in."""
+        """Return its write units, for the item and for each index that it entered, left or moved in."""
         item_bytes = max(_size_bytes(self.old), _size_bytes(self.new))
         units = -(-item_bytes // UNIT_BYTES)
         for partition, sort in INDEXES:

@@ -34,7 +34,7 @@ CHUNK_BYTES: Final = 65_536
 
 
 class Died(BaseException):
-    """The process died. Only the test catches this."""
+    """The simulated death of the process, which only the test catches."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def counted(client: DynamoDBClient) -> Iterator[Tally]:
 
 @contextmanager
 def crash(client: DynamoDBClient, number: int) -> Iterator[None]:
-    """Kill the process once its call of this number was carried out."""
+    """Kill the process after its call of this number took effect."""
     seen = 0
 
     def die(**_rest: Any) -> None:
@@ -90,7 +90,7 @@ def crash(client: DynamoDBClient, number: int) -> Iterator[None]:
 
 @contextmanager
 def replies_lost(client: DynamoDBClient, operation: str, times: int = 1) -> Iterator[None]:
-    """Break the connection after a call was carried out, past the retries of the SDK."""
+    """Break the connection after a call took effect, beyond the SDK's retries."""
     left = times
 
     def lose(**_rest: Any) -> None:
@@ -105,7 +105,7 @@ def replies_lost(client: DynamoDBClient, operation: str, times: int = 1) -> Iter
 
 @contextmanager
 def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int = 1) -> Iterator[Tally]:
-    """Break the connection after a request was carried out, so that the SDK repeats it."""
+    """Break the connection after a request took effect, so that the SDK repeats it."""
     sent = Tally()
     session = URLLib3Session()
 
@@ -124,7 +124,7 @@ def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int =
 
 @contextmanager
 def refused(client: DynamoDBClient, operation: str = "", *, code: str, let_pass: int = 0) -> Iterator[None]:
-    """Answer calls with an error, except the first few."""
+    """Answer all but the first calls with an error."""
     seen = 0
 
     def refuse(model: Any, **_rest: Any) -> None:
@@ -154,7 +154,7 @@ def failing(client: DynamoDBClient, operation: str, *, code: str, times: int) ->
 
 @contextmanager
 def meanwhile(client: DynamoDBClient, operation: str, act: Callable[[], object]) -> Iterator[None]:
-    """Do something once, just before a call is sent."""
+    """Run an action once, just before a call is sent."""
     done = False
 
     def interrupt(**_rest: Any) -> None:
@@ -195,7 +195,7 @@ def halved(client: DynamoDBClient) -> Iterator[Tally]:
 
 @contextmanager
 def one_by_one(client: DynamoDBClient) -> Iterator[None]:
-    """Allow no batches of conditional writes, as a role may; their store then sends none any more."""
+    """Refuse batches of conditional writes, as a role may; the store then stops sending them."""
     with refused(client, "BatchExecuteStatement", code="AccessDeniedException"):
         yield
 
@@ -204,13 +204,13 @@ def one_by_one(client: DynamoDBClient) -> Iterator[None]:
 def statements_left(
     client: DynamoDBClient, code: str, *, times: int = 1, fitting: int = 1
 ) -> Iterator[list[int]]:
-    """Make batches carry out only their first statements, and answer the others with an error.
+    """Make batches run only their first statements and answer the others with an error.
 
     Args:
         client: The client.
         code: The code of the error.
-        times: To how many batches this happens.
-        fitting: How many statements they carry out.
+        times: Number of affected batches.
+        fitting: Number of statements that they run.
 
     Yields:
         The sizes of the batches that were sent.
@@ -237,7 +237,7 @@ def statements_left(
 
 @contextmanager
 def lagging_indexes(client: DynamoDBClient, table: str) -> Iterator[Callable[[], None]]:
-    """Make the client's index queries see the table as it is now.
+    """Freeze the client's index queries at the current state of the table.
 
     Yields:
         A function that makes the indexes catch up with the table.
@@ -260,7 +260,7 @@ def lagging_indexes(client: DynamoDBClient, table: str) -> Iterator[Callable[[],
 
 
 def items(client: DynamoDBClient, table: str) -> list[dict[str, Any]]:
-    """Return every item of a table, the store's own included."""
+    """Return every item of a table, including the store's own."""
     pages = client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
     found = [dict(item) for page in pages for item in page["Items"]]
     return sorted(found, key=lambda item: str(item["taskId"]))
@@ -284,21 +284,21 @@ def client_at(endpoint_url: str, attempts: int = 1, connections: int = 10) -> Dy
 
 
 class Fault(Enum):
-    """What the proxy does to what passes."""
+    """The effect of the proxy on the traffic."""
 
     NONE = "none"
-    # Answers come later by `delay_seconds`.
+    # Answers are delayed by `delay_seconds`.
     DELAY = "delay"
     # Requests arrive, answers do not, and the connection stays open.
     SWALLOW = "swallow"
-    # Requests arrive; at the first answer the connection is closed.
+    # Requests arrive; the first answer closes the connection.
     CUT = "cut"
-    # New connections are reset, and so are old ones at their next byte.
+    # New connections are reset, and existing ones at their next byte.
     RESET = "reset"
 
 
 class Proxy:
-    """Stands between clients and a server, in a `with` block. Its fault may be changed at any time."""
+    """A proxy between clients and a server, in a `with` block. Its fault can be changed at any time."""
 
     def __init__(self, port: int, host: str = HOST) -> None:
         """Take the address of the server."""
@@ -313,7 +313,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
     def lead_to(self, port: int) -> None:
-        """Lead new connections to another port: the server was started again there."""
+        """Lead new connections to another port, to which the server has moved."""
         self._server = (self._server[0], port)
 
     def __enter__(self) -> Self:
@@ -389,7 +389,7 @@ class Proxy:
                     return
                 if self.fault is Fault.DELAY:
                     self.faults += 1
-                    # An answer in several pieces is late once, not once for each.
+                    # An answer in several pieces is delayed once.
                     asyncio.get_running_loop().call_later(self.delay_seconds, client.write, data)
                     continue
                 client.write(data)
@@ -398,7 +398,7 @@ class Proxy:
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         self.faults += 1
-        # To linger for no time is to answer with RST instead of FIN.
+        # Lingering for zero seconds sends RST instead of FIN.
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()

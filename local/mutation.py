@@ -1,9 +1,9 @@
-"""Mutation testing: mutmut changes the code of a room, one change at a time, and the fast tests must notice.
+"""Mutation testing: mutmut changes one expression of a room at a time, and the fast tests must fail.
 
     python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/contributing/mutation.md]
 
-The tests are those that run in memory or on SQLite. Each function must be called by one of them. Functions
-with a decorator, and code outside functions, are not changed: mutmut cannot do that.
+The tests are those in memory or on SQLite, and each function must be called by one of them. mutmut cannot
+change functions with a decorator or code outside functions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PROCESS: Final = Path(__file__).with_name("mutmut_process.py")
 REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
 UNKNOWN: Final = "No test notices it yet."
-# They run on DynamoDB only.
+# Runs on DynamoDB only.
 NOT_MUTATED: Final = ("freshq/queue/attached.py",)
-# Beside the code itself, what the tests import.
+# Imports of the tests besides the code itself.
 COPIED: Final = ("tests", "benchmarks", "local", "functions")
 _UNIT: Final = (
     *(f"tests/unit/{room}" for room in ("model", "policy", "queue")),
@@ -46,18 +46,18 @@ TESTS: Final = {
     "model": ("tests/contract", *_UNIT),
     "queue": ("tests/contract", "tests/sql/test_store.py", "tests/sql/test_transactions.py", *_UNIT),
 }
-# SQLite runs what only a database does.
+# SQLite runs the tests that need a database.
 IN_MEMORY: Final = "(memory or unit or test_options or (sqlite and not contract)) and not local"
-# A mutant is stopped after this many times the time of its tests, and so much more.
+# The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
-# What ends a test run; a mutant that runs forever is noticed, too.
+# Statuses of noticed mutants; a mutant that never ends is noticed too.
 KILLED: Final = ("killed", "timeout", "segfault", "caught by type check")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change and what became of it."""
+    """A change and its outcome."""
 
     room: str
     name: str
@@ -76,7 +76,7 @@ class Mutant:
 
     @property
     def lines(self) -> tuple[str, str]:
-        """The lines that it removes, and those that it adds."""
+        """The removed and the added lines."""
         lines = self.change.splitlines()[2:]
         parts = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "-+")
         removed, added = (" ".join(part) for part in parts)
@@ -84,19 +84,19 @@ class Mutant:
 
 
 def readable(function: str) -> str:
-    """Return the name of a function, given as mutmut writes it."""
+    """Return the name of a function from mutmut's form."""
     module, _, mangled = function.rpartition(".")
     return f"{module}.{mangled.removeprefix('xǁ').removeprefix('x_').replace('ǁ', '.')}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run tried.
+    """The result of a run.
 
     Attributes:
-        mutants: The mutants that were tried.
-        counts: How many mutants each room has.
-        seed: Of the random sample.
+        mutants: The tried mutants.
+        counts: Number of all mutants by room.
+        seed: Seed of the random sample.
     """
 
     mutants: list[Mutant]
@@ -138,10 +138,10 @@ def prepare(folder: Path, rooms: list[str]) -> None:
 
 
 def run(folder: Path, sample: int, processes: int) -> Run:
-    """Run mutmut on the mutants, or on `sample` of each room, in so many processes.
+    """Run mutmut on all mutants, or on `sample` of each room, in a number of processes.
 
     Raises:
-        SystemExit: It failed, as it does when a test fails without a change, or no test calls a function.
+        SystemExit: If it failed: a test fails without a change, or no test calls a function.
     """
     results = folder / "results.json"
     arguments = [str(sample), str(processes), str(results)]
@@ -155,7 +155,7 @@ def run(folder: Path, sample: int, processes: int) -> Run:
 
 
 class Reasons:
-    """Why some survivors stay."""
+    """Reasons for surviving mutants."""
 
     def __init__(self, text: str) -> None:
         """Read them from TOML; see `REASONS`."""
@@ -171,7 +171,7 @@ class Reasons:
         return [*self._survivors.values(), *(change["reason"] for change in self._changes)]
 
     def of(self, mutant: Mutant) -> str | None:
-        """Return why a mutant stays; None if nobody knows."""
+        """Return the reason for a surviving mutant; None if there is none."""
         removed, added = mutant.lines
         for change in self._changes:
             if added in [removed.replace(change["removed"], text) for text in change["added"]]:

@@ -1,9 +1,9 @@
-"""Runs mutmut in the current folder, on a sample of the mutants, and writes what became of each.
+"""Run mutmut in the current folder on a sample of the mutants, and write the outcome of each.
 
     python mutmut_process.py SAMPLE CHILDREN RESULTS
 
-SAMPLE is the number of mutants of each room; 0 means all. `local/mutation.py` prepares the folder.
-If no test calls a function, it tries no mutant, and writes the names of such functions.
+SAMPLE is the number of mutants of each room; 0 means all. `local/mutation.py` prepares the folder. If no test
+calls a function, no mutant is tried, and the names of such functions are written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sampled(mutants: list[Any], size: int) -> list[Any]:
 
 
 def room_of(mutant: str) -> str:
-    """Return the room of a mutant, whose name begins with its module."""
+    """Return the room of a mutant, whose name starts with its module."""
     return mutant.split(".")[1]
 
 
@@ -59,9 +59,9 @@ class UncalledError(Exception):
 
 
 class CollectedRunner(mutmut.PytestRunner):
-    """Collects the tests once, for all mutants: that takes longer than most tests.
+    """Collects the tests once for all mutants, because collecting takes longer than most tests.
 
-    mutmut forks a process for each mutant; there the session runs the tests of that mutant.
+    mutmut forks a process for each mutant, in which the session runs the tests of that mutant.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class CollectedRunner(mutmut.PytestRunner):
         self._items: dict[str, pytest.Item] = {}
 
     def run_forced_fail(self) -> int:
-        """Check that a failure is seen; then collect the tests."""
+        """Check that a failure is noticed, then collect the tests."""
         status = int(super().run_forced_fail())
         with change_cwd("mutants"):
             self._collect()
@@ -81,7 +81,7 @@ class CollectedRunner(mutmut.PytestRunner):
         os.environ["MUTANT_UNDER_TEST"] = ""
         selection = self._pytest_add_cli_args_test_selection
         config = _prepareconfig(["--rootdir=.", "-x", "-q", "-s", *selection, *self._pytest_add_cli_args])
-        config._do_configure()  # noqa: SLF001 - pytest.main() does it, too, but forgets what it collected
+        config._do_configure()  # noqa: SLF001 - pytest.main() also does it, but forgets the collected tests
         session = pytest.Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
         session.perform_collect()
@@ -113,10 +113,10 @@ def check_calls(mutants: Iterable[str]) -> None:
 
 
 def main(size: int, children: int, results: Path) -> None:
-    """Run mutmut; write how many mutants each room has, and what became of each that was tried."""
-    # pytest 9 keeps the id of a test elsewhere than mutmut 3.7 looks for it.
+    """Run mutmut; write the number of mutants by room, and the outcome of each tried mutant."""
+    # mutmut 3.7 does not know where pytest 9 keeps the id of a test.
     pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001 - mutmut reads it
-    # The tests run several times in one process, and must fail for no other reason than the mutant.
+    # The tests run several times in one process and may fail only because of the mutant.
     settings.register_profile(
         "mutation", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
@@ -145,7 +145,7 @@ def main(size: int, children: int, results: Path) -> None:
 
 
 def outcome(file: Any, name: str, _before: object) -> dict[str, str]:
-    """Return what became of a mutant."""
+    """Return the outcome of a mutant."""
     status = mutmut.status_by_exit_code[file.exit_code_by_key[name]]
     change = mutmut.get_diff_for_mutant(name, path=file.path) if status != "killed" else ""
     return {"room": room_of(name), "name": name, "status": status, "change": change}

