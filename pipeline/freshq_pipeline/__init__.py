@@ -1,6 +1,6 @@
 """The data pipeline of freshq: the outcome of every task, and replays under other policies.
 
-Exports the public names. A name is loaded when it is first used, with PySpark if it needs that.
+Each public name is loaded when it is first used, with PySpark only if it needs that.
 """
 
 from __future__ import annotations

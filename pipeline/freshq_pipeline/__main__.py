@@ -1,4 +1,4 @@
-"""Entry point of the `freshq-pipeline` command; imports little, so that it can name a missing extra."""
+"""Entry point of `freshq-pipeline`. It imports little, so that it can name a missing extra."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The `freshq-pipeline` command.
 
-Commands import what needs PySpark, PyArrow or boto3 when they run: `--help` works without them.
+Commands import PySpark, PyArrow and boto3 when they run, so `--help` works without them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from freshq_pipeline.errors import (
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ending import (
+    Batches,
     finish,
     finish_replay,
     finish_submitted,
@@ -40,8 +41,11 @@ from freshq_pipeline.report.ending import (
 )
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
-from freshq_pipeline.runs.stopping import ended_by_signals
+from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.spark.java import submitted
+from freshq_pipeline.spark.tuning import LARGE
+from freshq_pipeline.storage.results import SUMMARY, without_new
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,22 +62,23 @@ _UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 EventsOption = Annotated[
     str, typer.Option(help="Folder with the recorded changes; on a cluster also s3://BUCKET/PREFIX.")
 ]
-OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report; likewise.")]
+OutOption = Annotated[
+    str, typer.Option(help="Folder for tables, summary and report; on a cluster also s3://BUCKET/PREFIX.")
+]
 FormatOption = Annotated[Format, typer.Option(FLAGS["form"], **OPTIONS["form"])]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _requested(events: str, out: str, options: Options) -> RunRequest:
-    """Return what to run.
+    """Return the request for a run.
 
     Raises:
-        BadInput: If Spark here cannot read or write an address.
+        BadInput: If this Spark cannot use an address.
     """
-    from freshq_pipeline.spark.java import submitted
     from freshq_pipeline.storage.folder import Folder
 
     for name, address in (("events", events), ("out", out)):
-        # A configuration of Spark's own may give it what the package from PyPI lacks.
+        # A configuration of Spark may add the S3 support that the PyPI package lacks.
         if address.startswith(("s3://", "s3a://")) and not (submitted() or "SPARK_CONF_DIR" in os.environ):
             msg = f"{name}: embedded Spark cannot use {address}; get the events by `freshq-pipeline pull`, "
             msg += "or run on a cluster by `freshq-pipeline submit`"
@@ -83,13 +88,13 @@ def _requested(events: str, out: str, options: Options) -> RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """Where the embedded Spark runs, and the memory of its Java."""
+    """The master and the memory of the embedded Spark."""
 
     master: str = "local[*]"
     memory: str = "2g"
 
     def session(self, tuning: Tuning) -> AbstractContextManager[SparkSession]:
-        """Return a session with settings for the input, which starts when it is entered."""
+        """Return a session with settings for the input; it starts when entered."""
         from freshq_pipeline.spark.session import spark_session
 
         load_ahead()
@@ -98,7 +103,7 @@ class Spark:
 
 @dataclass(frozen=True, slots=True)
 class Scenarios:
-    """The scenarios of a replay, as they are given on the command line."""
+    """The scenarios of a replay, as given on the command line."""
 
     policies: str = "lifo,fifo,adaptive"
     capacity: str = "0.5,1,2"
@@ -110,11 +115,6 @@ class Scenarios:
     since: str | None = None
     until: str | None = None
 
-    def check(self) -> None:
-        """Raise BadInput unless all can be parsed."""
-        self.grid()
-        self.days()
-
     def days(self) -> DayRange:
         """Return the days of creation of the tasks."""
         from freshq_pipeline.replays.grid import DayRange
@@ -123,18 +123,19 @@ class Scenarios:
 
     def grid(self) -> Grid:
         """Return the parsed scenarios."""
-        from freshq_pipeline.replays.grid import Grid, parse_numbers, parse_orders
+        from freshq_pipeline.replays.grid import Grid, parsed
 
         deadlines: tuple[float | None, ...] = (None,)
         if self.deadline_seconds is not None:
-            deadlines = parse_numbers("deadline-seconds", self.deadline_seconds)
-        orders, capacities = parse_orders(self.policies), parse_numbers("capacity", self.capacity)
+            deadlines = parsed("deadline-seconds", self.deadline_seconds, float, "numbers")
+        orders = parsed("policies", self.policies, Order, f"of {', '.join(Order)}")
+        capacities = parsed("capacity", self.capacity, float, "numbers")
         return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed, self.queue)
 
 
-# What a stream cannot do: it has no end, and computes what changed.
+# Options that a stream lacks: it has no end, and computes only changes.
 NOT_OF_STREAM: Final = ("as_of_ms", "full_refresh", "since", "until")
-# The options of each command that a cluster runs.
+# Flags of the commands that a cluster runs.
 COMMAND_FLAGS: Final = {
     Command.RUN: flags_of(Options),
     Command.STREAM: flags_of(Options, *NOT_OF_STREAM),
@@ -143,7 +144,7 @@ COMMAND_FLAGS: Final = {
 
 
 class OneLineErrors(TyperGroup):
-    """Prints each error in one line, wrong usage included, and exits with its status or that of a signal."""
+    """Prints each error in one line, including wrong usage, and exits with its status or a signal's."""
 
     @override
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
@@ -153,9 +154,9 @@ class OneLineErrors(TyperGroup):
             with needs(EXTRA), ended_by_signals():
                 ended = super().main(args, standalone_mode=False, **extra)
         except _UsageProblem as error:
-            # The message is empty if there is no command: the help has been printed.
+            # The message is empty if no command was given and the help was printed.
             if message := cast("Any", error).format_message():
-                complain(message.replace("Value error, ", ""))  # what Pydantic puts before a reason
+                complain(message.replace("Value error, ", ""))  # Pydantic's prefix of a reason
             sys.exit(BAD_INPUT_STATUS)
         except (PipelineError, OSError, MissingExtra) as error:
             complain(str(error))
@@ -178,7 +179,6 @@ def run(
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.runs.batch import execute
-    from freshq_pipeline.storage.results import SUMMARY
 
     request = _requested(events, out, options)
     summary = None
@@ -202,28 +202,24 @@ def stream(
         float | None,
         typer.Option(help="Look for new files at this interval until stopped (default: once)."),
     ] = None,
-    files_per_batch: Annotated[int, typer.Option(help="The most files per batch.", min=1)] = 64,
+    files_per_batch: Annotated[int, typer.Option(help="Maximum number of files per batch.", min=1)] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish the same tables whenever files arrive; after a restart it continues.
+    """Publish the same tables whenever files arrive; continues after a restart.
 
-    SIGTERM or Ctrl-C ends it after the batch in progress, with the exit status that it has without; a second
-    one ends it at once.
+    SIGTERM or Ctrl-C ends the stream after the batch in progress, with its usual exit status; a second signal
+    ends it immediately.
     """
-    from freshq_pipeline.report.ending import Batches
     from freshq_pipeline.runs.batch import plan
-    from freshq_pipeline.runs.stopping import asked_to_stop
     from freshq_pipeline.runs.stream import stream as follow
-    from freshq_pipeline.spark.tuning import LARGE
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.results import SUMMARY, without_new
 
     if every_seconds is not None and not 0 < every_seconds < float("inf"):
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
         raise BadInput(msg)
     request = _requested(events, out, options)
     request.check_beside_events("checkpoint", Folder(checkpoint))
-    # A stream that goes on lives long enough for Java's best compiler.
+    # A continuing stream runs long enough for Java's optimizing compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
     batches = Batches(request.out, reports=every_seconds is not None)
     with postponed() as problems, spark.session(tuning) as session, asked_to_stop() as stop:
@@ -245,14 +241,13 @@ def replay(
 ) -> None:
     """Simulate the load of recorded days under other policies and capacities.
 
-    Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
+    Exits with status 5 if the replay of the recorded policy deviates more than 5 % from the recording.
     """
     from freshq_pipeline.replays.replaying import replay_published
     from freshq_pipeline.runs.batch import as_before, execute, plan
-    from freshq_pipeline.storage.results import SUMMARY
 
     grid, days = scenarios.grid(), scenarios.days()
-    # A replay must not change how the current tables were made.
+    # A replay must not change the options of the current tables.
     request = as_before(_requested(events, out, Options(form)))
     with spark.session(plan(request).tuning()) as session:
         summary = None
@@ -284,18 +279,21 @@ def pull(
         str | None, typer.Option(metavar="URL", help="Address of a queue in a SQL database with history=on.")
     ] = None,
     match_queue: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of resources, as for freshq match, likewise.")
+        str | None,
+        typer.Option(metavar="URL", help="Address of resources with history=on, as for freshq match."),
     ] = None,
 ) -> None:
     """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
     if sum(source is not None for source in (stack, queue, match_queue)) != 1:
         raise BadInput("pull: give either --stack NAME or --queue URL or --match-queue URL")
-    from freshq_pipeline.cluster.pull import from_stack
+    # A queue needs no boto3, a stack no SQL.
     from freshq_pipeline.cluster.pull_queue import from_address
 
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
         if stack is not None:
+            from freshq_pipeline.cluster.pull import from_stack
+
             said = from_stack(stack, out, bar)
         else:
             said = from_address(queue or match_queue or "", out, bar, of_matches=queue is None)
@@ -309,7 +307,7 @@ def submit(
     stack: Annotated[str, typer.Option(help="Name of a stack of pipeline/template.yaml.")],
     options: Options,
     scenarios: Scenarios,
-    command: Annotated[Command, typer.Argument(help="What to run there.")] = Command.RUN,
+    command: Annotated[Command, typer.Argument(help="Command to run there.")] = Command.RUN,
     events: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
     out: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
     spark_conf: Annotated[
@@ -324,22 +322,21 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the run to its end.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run on EMR Serverless, with the exit status of the command there; Ctrl-C does not stop it.
+    """Run on EMR Serverless and exit with the status of the command there; Ctrl-C does not stop the run.
 
-    Each command has the options that it has here. A stream reads what there is, and ends.
+    Each command has the same options as here. A stream processes the existing files and ends.
     """
     from freshq_pipeline.cluster.commands import options_of
     from freshq_pipeline.cluster.emr import Job
     from freshq_pipeline.cluster.emr import submit as start
 
     if command is Command.REPLAY:
-        scenarios.check()
-    arguments = options_of(
-        command, given(options, context) | given(scenarios, context), COMMAND_FLAGS[command]
-    )
-    ended = start(
-        stack, Job(events, out, command, arguments, spark_conf or [], package), run=follow, wait=wait
-    )
+        scenarios.grid()
+        scenarios.days()
+    chosen = given(options, context) | given(scenarios, context)
+    arguments = options_of(command, chosen, COMMAND_FLAGS[command])
+    job = Job(events, out, command, arguments, spark_conf or [], package)
+    ended = start(stack, job, run=follow, wait=wait)
     if ended is None:
         return
     of_replay = ended.command is Command.REPLAY

@@ -1,4 +1,4 @@
-"""Errors, the exit status of each, and how the command prints them."""
+"""The errors of the pipeline, their exit statuses, and how the command prints them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from freshq.cli.errors import printable
 BAD_INPUT_STATUS: Final = 2
 FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
-# A replay of the recorded policy is far from the recording; everything is written.
+# Everything is written, but a replay of the recorded policy is far from the recording.
 DIFFERENCE_STATUS: Final = 5
-# Everything is published, but what follows failed.
+# Everything is published, but a later step failed.
 UNFINISHED_STATUS: Final = 6
-# A command that Ctrl-C ended, as a shell reports it.
+# A shell's status of a command that Ctrl-C ended.
 INTERRUPTED_STATUS: Final = 130
 
-# Installs what the command needs.
+# The extra that installs the packages of the command.
 EXTRA: Final = "pipeline"
-# Starts every line that the command prints to standard error.
+# Prefix of every line that the command prints to standard error.
 PREFIX: Final = "freshq-pipeline: "
 
 
 class PipelineError(Exception):
-    """The command failed; the message says why in one line. Nothing was published, unless a class says so.
+    """The command failed, for the reason in the message. Nothing was published, unless a subclass says so.
 
     Attributes:
         status: Exit status of the command.
@@ -40,17 +40,17 @@ class BadInput(PipelineError):
 
 
 class Unfinished(PipelineError):
-    """The tables are published, but what follows failed; the next run makes up for it."""
+    """The tables are published, but a later step failed; the next run repeats it."""
 
     status = UNFINISHED_STATUS
 
 
 class NotRegistered(Unfinished):
-    """The tables are published, but a catalog does not have them."""
+    """The tables are published, but are missing in a catalog."""
 
 
 class Overtaken(PipelineError):
-    """Another run was published after this one had begun, so this one published nothing."""
+    """Another run was published after this one started, so this one published nothing."""
 
     def __init__(self, out: str) -> None:
         """Name the output folder."""
@@ -58,11 +58,11 @@ class Overtaken(PipelineError):
 
 
 class Interrupted(PipelineError):
-    """Ctrl-C stopped the command, but not the run that it follows."""
+    """Ctrl-C ended the command, but not the run that it follows."""
 
     status = INTERRUPTED_STATUS
 
 
 def complain(text: str) -> None:
-    """Print a text as one line to standard error."""
+    """Print a text to standard error as one line."""
     sys.stderr.write(f"{PREFIX}{printable(' '.join(text.split()))}\n")

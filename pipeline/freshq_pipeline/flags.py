@@ -1,4 +1,4 @@
-"""Options of commands, one for each field of a dataclass."""
+"""Command-line options made from the fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
-# What help shows for each field of `Options`, `Scenarios` and `Spark`, all of which are options.
+# Help for each field of `Options`, `Scenarios` and `Spark`.
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "form": {"help": "Format of the recorded changes."},
     "as_of_ms": {
         "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
     },
-    "max_reject_ratio": {"help": "Share of the records that may be unusable."},
-    "keep_runs": {"help": "How many runs to keep; at least 2 if others read while runs end."},
+    "max_reject_ratio": {"help": "Largest share of records that may be unusable."},
+    "keep_runs": {"help": "Number of runs to keep; at least 2 if others read while runs end."},
     "index_lag_seconds": {
         "help": "Time after which a new task must be visible to claims, for inversions (default: 0 "
-        "for histories that were pulled from SQL, 1 for DynamoDB)."
+        "for histories pulled from SQL, 1 for DynamoDB)."
     },
     "other_order": {
         "help": "Queues that are not served newest first, such as FIFO queues: they have no inversions.",
         "metavar": "NAME,...",
     },
-    "full_refresh": {"help": "Read everything again, including what was read before."},
+    "full_refresh": {"help": "Read everything again, including files that were read before."},
     "iceberg": {
         "help": "Also write the tables to this Iceberg catalog of Spark.",
         "metavar": "CATALOG.NAMESPACE",
     },
     "catalog": {
-        "help": "Register the tables in this Iceberg catalog of PyIceberg: local, glue or one that it is "
-        "configured for (default: where they are registered already).",
+        "help": "Register the tables in this Iceberg catalog of PyIceberg: local, glue or a configured one "
+        "(default: the catalog of earlier runs, if any).",
         "metavar": "NAME[.NAMESPACE]",
     },
     "keep_silver_days": {
-        "help": "Delete the events of tasks that have been over for so many days, but not their tables "
-        "(default: keep all)."
+        "help": "Delete the events, but not the tables, of tasks that were completed more than this many "
+        "days ago (default: keep all)."
     },
     "since": {
-        "help": "Compute the tables of this and later days again from silver (default: what changed).",
+        "help": "Compute the tables of this and later days again from silver (default: only changed days).",
         "metavar": "YYYY-MM-DD",
     },
     "until": {"help": "Compute the tables of days up to this one again.", "metavar": "YYYY-MM-DD"},
@@ -56,28 +56,28 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "servers": {"help": "Tasks in progress at a time in a queue (default: estimated from the events)."},
     "queue": {"help": "Replay this queue only (default: every queue)."},
     "seed": {"help": "Seed for drawing service times."},
-    "master": {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"},
+    "master": {"help": "Spark's master URL.", "envvar": "FRESHQ_SPARK_MASTER"},
     "memory": {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"},
 }
-# What help shows for fields of `Scenarios` that other dataclasses have, too.
+# Help for fields of `Scenarios` whose names other dataclasses use with another meaning.
 OF_SCENARIOS: Final[dict[str, dict[str, Any]]] = {
     "since": {
-        "help": "Replay the tasks created on this and later days (default: on the newest 31 with tasks).",
+        "help": "Replay the tasks created on this and later days (default: the newest 31 days with tasks).",
         "metavar": "YYYY-MM-DD",
     },
     "until": {"help": "Replay the tasks created up to this day.", "metavar": "YYYY-MM-DD"},
 }
-# Options that are not named as their field.
+# Flags that differ from the name of their field.
 FLAGS: Final = {"form": "--format", "as_of_ms": "--as-of"}
 
 
 def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace each dataclass parameter of a command by one option per field, as `OPTIONS` describes it.
+    """Replace each dataclass parameter of a command by options for its fields, described in `OPTIONS`.
 
-    Dataclasses that have a field of the same name share its option.
+    Fields of the same name in several dataclasses share one option.
 
     Args:
-        without: Fields that keep their defaults and get no option.
+        without: Fields that get no option and keep their defaults.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -123,7 +123,7 @@ def _flag(name: str) -> str:
 
 
 def given(options: Any, context: typer.Context) -> dict[str, str | None]:
-    """Return the options of a dataclass that the user gave: flags with values, None for a switch."""
+    """Return the options that the user gave: values by flag, None for a switch."""
     values = {
         _flag(one.name): getattr(options, one.name)
         for one in fields(options)
@@ -133,5 +133,5 @@ def given(options: Any, context: typer.Context) -> dict[str, str | None]:
 
 
 def flags_of(group: Any, *without: str) -> set[str]:
-    """Return the flags of a dataclass, but for some of its fields."""
+    """Return the flags of a dataclass, except those of some fields."""
     return {_flag(one.name) for one in fields(group) if one.name not in without}

@@ -6,12 +6,7 @@ The published tables have fractional milliseconds and seconds.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
+from typing import Final
 
 # The newest schema version of landed events that this version reads.
 LANDED_VERSION: Final = 1
@@ -206,22 +201,3 @@ TOTALS: Final[dict[str, str]] = {
 def ddl(columns: dict[str, str]) -> str:
     """Return a schema in Spark's DDL."""
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
-
-
-def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Return a schema of plain columns.
-
-    Args:
-        columns: Their names, with Spark's names of their types.
-    """
-    import pyarrow as pa
-
-    types = {
-        "string": pa.string(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "double": pa.float64(),
-        "boolean": pa.bool_(),
-        "map<string,string>": pa.map_(pa.string(), pa.string()),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in columns.items()])

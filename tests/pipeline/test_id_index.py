@@ -82,7 +82,7 @@ def test_an_index_that_fails_ends_a_first_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gold, "figures", lambda *_arguments: {})
     state, options = State("1", "in", "landed"), SimpleNamespace(as_of_ms=None, index_lag=IndexLag(0))
     no_spark: Any = None
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(OSError, match="disk is full"):
         gold.build(
             no_spark, Folder(str(tmp_path)), state, None, cast("Any", options), lambda _name: nullcontext()
         )

@@ -214,13 +214,13 @@ def test_a_folder_of_others_is_not_replaced(out: Folder, tmp_path: Path) -> None
     (tmp_path / "in/a.json").touch()
     out.write("tables/mine.sql", "")
     request = RunRequest(Folder(str(tmp_path / "in")), out)
-    with pytest.raises(BadInput, match=r"out: .*/tables is not from a run; move it away, or use another"):
+    with pytest.raises(BadInput, match=r"out: .*/tables"):
         plan(request)
     assert [path.name for path in Path(out.uri).iterdir()] == ["tables"]
     other = Folder(str(tmp_path / "other"))
     other.make("")
     Path(other.at("tables")).symlink_to(out.at("tables"))
-    with pytest.raises(BadInput, match="is not from a run"):
+    with pytest.raises(BadInput, match=r"out: .*/tables"):
         check_tables(other)
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_is_gone_is_named_before_anything_is_published(out: Folder) 
     run(out, "1")
     gone = published_paths(out, "1", "tasks")[0]
     Path(out.at(gone)).unlink()
-    with pytest.raises(BadInput, match=rf"{gone} is missing, .*; run once with --full-refresh"):
+    with pytest.raises(BadInput, match=gone):
         run(out, "2", DAYS[1:])
     state = current(out)
     assert state is not None
@@ -240,7 +240,7 @@ def test_a_link_that_was_not_replaced_is_made_up_for(out: Folder, monkeypatch: p
     run(out, "1")
     with monkeypatch.context() as patch:
         patch.setattr(table_files, "_point", refuse(errno.EIO))
-        with pytest.raises(Unfinished, match="are published, but what follows failed"):
+        with pytest.raises(Unfinished):
             run(out, "2")
     assert by_pattern(out) == made_by("1", "1", "1")
     show(out, "2")

@@ -116,7 +116,7 @@ def test_unusable_records_are_quarantined(
 def test_names_that_spark_cannot_read_are_refused_in_words(pipeline: Pipeline, tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
     for events, out in (("in[1]", "out"), ("in", "out*")):
-        with pytest.raises(BadInput, match=r"(events|out): .* has '[\[*]', which Spark takes for a pattern"):
+        with pytest.raises(BadInput, match=r"(events|out): .*'[\[*]'"):
             pipeline(tmp_path / events, tmp_path / out)
     for name, message in (("b{1}.json", "takes for a pattern"), ("00:00.json", "has a colon")):
         (tmp_path / "in" / name).touch()
@@ -209,7 +209,7 @@ def test_the_index_lag_is_that_of_the_source(pipeline: Pipeline, tmp_path: Path)
     assert given.index_lag() == IndexLag(0.25)
     assert plan(given).again
     (history / "_recording.json").write_text('{"queue": "office", "index_lag_seconds": "1"}')
-    with pytest.raises(BadInput, match=r"_recording\.json must be a JSON object with queue, a string, and"):
+    with pytest.raises(BadInput, match=r"_recording\.json"):
         pipeline(events, out, index_lag_seconds=None)
 
 
@@ -236,9 +236,9 @@ def test_replay_and_report(
         replay_published(spark, out, Grid(queue="post"), DayRange())
     with monkeypatch.context() as patched:
         patched.setattr("freshq_pipeline.replays.replaying.MAX_TASKS", load - 1)
-        with pytest.raises(BadInput, match=r"more than [\d,]+ tasks from 2026-01-01 to .*; choose fewer"):
+        with pytest.raises(BadInput, match="from 2026-01-01 to "):
             replay_published(spark, out, Grid(queue="default"), DayRange())
-    with pytest.raises(BadInput, match="no task was created since 2030-01-01 and until 2030-01-01"):
+    with pytest.raises(BadInput, match=r"no task .* 2030-01-01 .* 2030-01-01"):
         replay_published(spark, out, Grid(), DayRange(since="2030-01-01", until="2030-01-01"))
     lifo, fifo, doubled = result["scenarios"][:3]
     assert fifo["served_in_time"] < lifo["served_in_time"] < doubled["served_in_time"]

@@ -136,9 +136,9 @@ def test_days_of_the_options() -> None:
     assert iso(20454) == "2026-01-01"
     assert number(iso(20454)) == 20454
     for wrong in ("2026-1-2", "today", "2026-01-02T00:00:00"):
-        with pytest.raises(BadInput, match="since: must be a day as YYYY-MM-DD"):
+        with pytest.raises(BadInput, match="since: "):
             Options(since=wrong)
-    with pytest.raises(BadInput, match="since: must not be after until"):
+    with pytest.raises(BadInput, match=r"since: .* until"):
         Options(since="2026-01-02", until="2026-01-01")
 
 

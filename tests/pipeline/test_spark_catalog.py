@@ -45,7 +45,7 @@ def test_a_catalog_that_spark_does_not_have(pipeline: Pipeline, tmp_path: Path) 
 def test_a_catalog_that_cannot_be_loaded(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.catalog.lost", "org.example.NoSuchCatalog")
     try:
-        with pytest.raises(BadInput, match=r"'lost' cannot be used: .*NoSuchCatalog"):
+        with pytest.raises(BadInput, match=r"'lost'.*NoSuchCatalog"):
             require(spark, "lost.freshq")
     finally:
         spark.conf.unset("spark.sql.catalog.lost")
@@ -185,7 +185,7 @@ def test_a_catalog_that_fails_leaves_the_tables_published(fake: Any, tmp_path: P
         raise AnalysisException("no more space")
 
     fake.catalog.tableExists = fail
-    with pytest.raises(NotRegistered, match=r"not all are copied to lake\.freshq; run again: no more"):
+    with pytest.raises(NotRegistered, match=r"lake\.freshq.*: no more"):
         copy(fake, Folder(str(tmp_path)), state("1"), "lake.freshq")
 
 

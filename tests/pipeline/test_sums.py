@@ -7,7 +7,8 @@ import pytest
 
 from freshq_pipeline.gold import totals
 from freshq_pipeline.gold.totals import workers
-from freshq_pipeline.schemas import TABLES, arrow_schema
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.arrow import arrow_schema
 
 SCHEMA = arrow_schema(TABLES["workers"])
 

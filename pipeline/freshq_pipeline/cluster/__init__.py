@@ -1,1 +1,1 @@
-"""Runs on EMR Serverless and the events of a deployed stack: the only code here that calls boto3."""
+"""Run on EMR Serverless, and pull events from stacks and queues. Only this room calls boto3."""

@@ -1,4 +1,4 @@
-"""The commands that a cluster runs: their arguments, and where their results are."""
+"""The commands that a cluster runs, with their arguments and results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from freshq_pipeline.storage.results import REPLAY, SUMMARY
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-# Folder of the progress of a stream, below its output. Structured Streaming writes it.
+# Folder, below the output, in which Structured Streaming stores the progress of a stream.
 CHECKPOINT: Final = "checkpoint"
 
 
 class Command(StrEnum):
-    """A command that `submit` starts."""
+    """A command that `submit` can start."""
 
     RUN = "run"
     STREAM = "stream"
@@ -32,15 +32,15 @@ RESULTS: Final[Mapping[Command, str]] = {
 
 
 def options_of(command: Command, given: Mapping[str, str | None], flags: Collection[str]) -> list[str]:
-    """Return the arguments for the options of a command.
+    """Return the options of a command as arguments.
 
     Args:
         command: The command.
-        given: The options that were given, each with its value; None for a switch.
-        flags: The options that the command has.
+        given: Values of the given options by flag; None for a switch.
+        flags: Flags that the command has.
 
     Raises:
-        BadInput: If the command does not have an option that was given.
+        BadInput: If the command does not have a given option.
     """
     for flag in given:
         if flag not in flags:
@@ -59,13 +59,13 @@ def arguments_of(
         command: The command.
         events: Address of the events.
         out: Address of the output.
-        of_stack: Options that a run or a stream has unless others are given, each with its value. A replay
-            keeps those of the run before.
-        options: The options that are given.
+        of_stack: Default options of runs and streams, each followed by its value. A replay keeps the options
+            of the previous run instead.
+        options: The given options.
     """
     own = ["--checkpoint", f"{out}/{CHECKPOINT}"] if command is Command.STREAM else []
     if command is not Command.REPLAY:
         pairs = zip(of_stack[::2], of_stack[1::2], strict=True)
         own += [part for pair in pairs if pair[0] not in options for part in pair]
-    # The result is one line of JSON in the log, which the alarms read.
+    # The alarms read the result from the log, as one line of JSON.
     return [command.value, "--events", events, "--out", out, "--json", *own, *options]

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 ENTRY_POINT: Final = "main.py"
 ARCHIVE: Final = "environment.tar.gz"
 DESCRIPTION: Final = "package.json"
-# Folder of the bucket.
+# Folder of the package in the bucket.
 JOB: Final = "job"
-# In the description, and in the metadata of an uploaded file.
+# Name of the digests, in the description and in the metadata of uploaded files.
 DIGEST: Final = "sha256"
 
 
@@ -53,7 +53,7 @@ def upload(
     client: S3Client,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> list[str]:
-    """Upload the files of a package that are missing or different, and return their names.
+    """Upload the files of a package that are missing or different; return their names.
 
     Args:
         bucket: Bucket of the pipeline.
@@ -87,7 +87,7 @@ def upload(
 
 
 def _digest_of(client: S3Client, bucket: str, name: str) -> str | None:
-    """Return the digest of an uploaded file, None if it does not exist."""
+    """Return the digest of an uploaded file; None if it does not exist."""
     try:
         return client.head_object(Bucket=bucket, Key=f"{JOB}/{name}")["Metadata"].get(DIGEST)
     except ClientError as error:
@@ -98,9 +98,9 @@ def _digest_of(client: S3Client, bucket: str, name: str) -> str | None:
 
 POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
-# EMR reports runs with these statuses as failed, though they have published everything.
+# EMR reports runs with these statuses as failed, although they have published everything.
 PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
-# Errors that say everything in their message.
+# Errors whose message says everything.
 _ERRORS: Final = {BadInput.status: BadInput, Unfinished.status: Unfinished}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
@@ -112,10 +112,10 @@ class Ended:
     """A run that has published its tables.
 
     Attributes:
-        command: Its command.
-        result: What it published: the summary or the replay.
+        command: Command of the run.
+        result: Its summary, or the result of its replay.
         status: Its exit status.
-        message: The last line that it printed to standard error, unless the status is 0.
+        message: Last line that it printed to standard error; empty if the status is 0.
     """
 
     command: Command
@@ -129,16 +129,16 @@ class Deployed:
     """The outputs of a stack of pipeline/template.yaml.
 
     Attributes:
-        application: Id of the application of EMR Serverless.
+        application: Id of the EMR Serverless application.
         bucket: Bucket for the job, its output and its logs.
         role: ARN of the role of a run.
         events: Address of the landed events.
         out: Address of the output.
-        spark: Spark's parameters, which make it use the Python of the package.
-        timeout_minutes: A run that takes longer is cancelled.
+        spark: Parameters that make Spark use the Python of the package.
+        timeout_minutes: Time after which a run is cancelled.
         log_group: Log group for the output of the command.
-        catalog: Where the tables are registered.
-        options: Options of runs and streams that are not given, such as `--keep-runs 5`.
+        catalog: Catalog of the tables.
+        options: Default options of runs and streams, such as `--keep-runs 5`.
     """
 
     application: str
@@ -161,7 +161,7 @@ def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed
     """Return the outputs of a stack.
 
     Raises:
-        BadInput: If the stack does not exist, or is not one of pipeline/template.yaml.
+        BadInput: If the stack does not exist or is not one of pipeline/template.yaml.
         PipelineError: If a call to AWS failed.
     """
     outputs = outputs_of(stack, client)
@@ -187,12 +187,12 @@ def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed
 def start(
     stack: Deployed, arguments: Sequence[str], settings: Sequence[str], client: EMRServerlessClient
 ) -> str:
-    """Start a run, and return its id.
+    """Start a run; return its id.
 
     Args:
-        stack: Stack to run on.
+        stack: The stack.
         arguments: Arguments of the command.
-        settings: Further settings of Spark, each NAME=VALUE.
+        settings: Settings of Spark, each NAME=VALUE.
         client: A client of EMR Serverless.
 
     Raises:
@@ -203,7 +203,7 @@ def start(
         if not _SETTING.fullmatch(setting):
             msg = f"spark-conf: must be NAME=VALUE without blanks, got {setting!r}"
             raise BadInput(msg)
-    # Makes the call idempotent: retries of it start one run.
+    # The token makes the call idempotent: retries start one run.
     token = uuid.uuid4().hex
     verdict = f"spark.emr-serverless.driverEnv.{VERDICT}=s3://{stack.bucket}/verdicts/{token}.json"
     confs = "".join(f" --conf {setting}" for setting in (verdict, *settings))
@@ -232,7 +232,7 @@ def wait_for_end(
     seen: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Wait for the end of a run, and return its description.
+    """Wait until a run ends; return its description.
 
     Args:
         application: Id of the application.
@@ -254,7 +254,7 @@ def wait_for_end(
 
 
 def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
-    """Return how a finished run ended, with what it published.
+    """Return the result of a run that ended.
 
     Args:
         described: Description of the run by EMR Serverless.
@@ -262,8 +262,8 @@ def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
 
     Raises:
         BadInput: If the run rejected its input.
-        Unfinished: If the run published its tables, but what follows failed.
-        PipelineError: If the run failed otherwise.
+        Unfinished: If the run published its tables, but a later step failed.
+        PipelineError: If the run failed for another reason.
     """
     driver, state = described["jobDriver"]["sparkSubmit"], described["state"]
     status, message = (None, "") if state == "CANCELLED" else _verdict(driver, s3)
@@ -284,7 +284,7 @@ def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
 
 
 def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:
-    """Return the exit status of a run and its last line; None and no line if there is no verdict."""
+    """Return the exit status of a run and its last line; None and an empty line if it has no verdict."""
     address = _VERDICT_IN.search(driver.get("sparkSubmitParameters", ""))
     verdict = None if address is None else _read(s3, address.group(1))
     if verdict is None:
@@ -293,10 +293,10 @@ def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:
 
 
 def checked_address(name: str, given: str) -> str:
-    """Return an address of S3 without a slash at its end.
+    """Return an S3 address without a trailing slash.
 
     Raises:
-        BadInput: If it is not an address of S3.
+        BadInput: If it is not an S3 address.
     """
     if not _ADDRESS.fullmatch(given):
         msg = f"{name}: must begin with s3://, got {given!r}; a cluster does not see this machine's folders"
@@ -323,13 +323,13 @@ def _read(client: S3Client, address: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to start.
+    """The work for a cluster.
 
     Attributes:
-        events: Address of the events; None: the one of the stack.
-        out: Address of the output; None: the one of the stack.
-        command: What the cluster runs.
-        options: Further arguments of the command.
+        events: Address of the events; None: the stack's.
+        out: Address of the output; None: the stack's.
+        command: The command.
+        options: Options of the command, as arguments.
         settings: Settings of Spark, each NAME=VALUE.
         package: Folder with the package.
     """
@@ -343,11 +343,11 @@ class Job:
 
 
 def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -> Ended | None:
-    """Start a job, follow it to its end, and return how it ended.
+    """Start a job, follow it until it ends, and return its result.
 
     Args:
         stack: Name of the pipeline's stack.
-        job: What to start.
+        job: The job.
         run: Id of a run to follow instead.
         wait: Whether to follow the run; if not, the result is None.
 
@@ -360,7 +360,7 @@ def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -
     found = deployed(stack)
     if run is None:
         _upload(found, job.package)
-        # The stack's catalog and retention are for the stack's own output.
+        # The stack's catalog and retention apply only to the stack's own output.
         own = out in (None, found.out)
         of_stack = ["--catalog", found.catalog, *found.options.split()] if own else []
         arguments = arguments_of(job.command, events or found.events, out or found.out, of_stack, job.options)
@@ -371,16 +371,12 @@ def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -
 
 
 def _upload(stack: Deployed, package: Path) -> None:
-    bar = Progress(
-        *Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True), transient=True
-    )
-    with bar:
+    columns = (*Progress.get_default_columns(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("uploading the package", total=None)
+        client = boto3.client("s3")
         new = upload(
-            stack.bucket,
-            package,
-            boto3.client("s3"),
-            lambda done, of: bar.update(task, completed=done, total=of),
+            stack.bucket, package, client, lambda done, of: bar.update(task, completed=done, total=of)
         )
     complain(f"uploaded {' and '.join(new)}" if new else "the package is up to date")
 
@@ -411,7 +407,7 @@ def _follow(stack: str, found: Deployed, run: str) -> Ended:
             ended = wait_for_end(found.application, run, client, _States(console, status))
     except KeyboardInterrupt:
         msg = f"the run continues; follow it: freshq-pipeline submit --stack {stack} --follow {run} ; "
-        msg += "cancel it: "
-        msg += f"aws emr-serverless cancel-job-run --application-id {found.application} --job-run-id {run}"
+        msg += f"cancel it: aws emr-serverless cancel-job-run --application-id {found.application} "
+        msg += f"--job-run-id {run}"
         raise Interrupted(msg) from None
     return result_of(ended, boto3.client("s3"))

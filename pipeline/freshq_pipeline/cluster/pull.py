@@ -23,23 +23,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-# Prefix of the delivery stream in the template, and the output of the stack with the bucket.
+# The delivery stream's prefix in the template, and the stack's output that names the bucket.
 PREFIX: Final = "events/"
 OUTPUT: Final = "ArchiveBucketName"
 THREADS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """An object of the archive.
-
-    Attributes:
-        key: Key in the bucket.
-        size_bytes: Size.
-    """
-
-    key: str
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +34,9 @@ class Pulled:
     """The result of a pull.
 
     Attributes:
-        copied: Objects that were copied.
+        copied: Number of objects that were copied.
         copied_bytes: Their size.
-        known: Objects that the folder already had.
+        known: Number of objects that the folder already had.
     """
 
     copied: int
@@ -72,9 +59,12 @@ def bucket_of(stack: str, client: CloudFormationClient | None = None) -> str:
 
 
 def pull(
-    bucket: str, out: Path, client: S3Client | None = None, progress: Callable[[int, int], None] | None = None
+    bucket: str,
+    out: Path,
+    client: S3Client | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Pulled:
-    """Copy the objects of the archive that the folder lacks; may be stopped and repeated.
+    """Copy the objects of the archive that the folder lacks; may be interrupted and repeated.
 
     Args:
         bucket: Name of the bucket.
@@ -86,55 +76,43 @@ def pull(
         PipelineError: If a call to AWS failed. The next pull copies the rest.
     """
     with aws_errors():
-        s3 = _s3() if client is None else client
-        landed = _landed(s3, bucket)
-        missing = [one for one in landed if not _is_there(out, one)]
-        total_bytes = sum(one.size_bytes for one in missing)
+        s3 = client or boto3.client("s3", config=Config(max_pool_connections=THREADS))
+        sizes_bytes = _landed(s3, bucket)
+        targets = {key: out / key.removeprefix(PREFIX) for key in sizes_bytes}
+        # Objects of the archive never change.
+        missing = [key for key, target in targets.items() if _size_of(target) != sizes_bytes[key]]
+        total_bytes = sum(sizes_bytes[key] for key in missing)
         copied_bytes = 0
         with ThreadPoolExecutor(THREADS, thread_name_prefix="pull") as pool:
-            for size_bytes in pool.map(lambda one: _copy(s3, bucket, one, out), missing):
-                copied_bytes += size_bytes
-                if progress is not None:
-                    progress(copied_bytes, total_bytes)
-    return Pulled(len(missing), copied_bytes, len(landed) - len(missing))
+            copies = pool.map(lambda key: _copy(s3, bucket, key, targets[key]), missing)
+            for key, _ in zip(missing, copies, strict=True):
+                copied_bytes += sizes_bytes[key]
+                progress(copied_bytes, total_bytes)
+    return Pulled(len(missing), copied_bytes, len(sizes_bytes) - len(missing))
 
 
-def _s3() -> S3Client:
-    client: S3Client = boto3.client("s3", config=Config(max_pool_connections=THREADS))
-    return client
-
-
-def _landed(client: S3Client, bucket: str) -> list[Landed]:
+def _landed(client: S3Client, bucket: str) -> dict[str, int]:
+    """Return the sizes of the objects in the archive, by key."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=PREFIX)
-    return [Landed(entry["Key"], entry["Size"]) for page in pages for entry in page.get("Contents", [])]
+    return {entry["Key"]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
 
 
-def _target(out: Path, landed: Landed) -> Path:
-    return out / landed.key.removeprefix(PREFIX)
+def _size_of(target: Path) -> int | None:
+    return target.stat().st_size if target.is_file() else None
 
 
-def _is_there(out: Path, landed: Landed) -> bool:
-    """Return whether an object was copied; objects of the archive never change."""
-    target = _target(out, landed)
-    return target.is_file() and target.stat().st_size == landed.size_bytes
-
-
-def _copy(client: S3Client, bucket: str, landed: Landed, out: Path) -> int:
-    body = client.get_object(Bucket=bucket, Key=landed.key)["Body"]
-    with whole_file(_target(out, landed)) as file:
+def _copy(client: S3Client, bucket: str, key: str, target: Path) -> None:
+    body = client.get_object(Bucket=bucket, Key=key)["Body"]
+    with whole_file(target) as file:
         for chunk in body.iter_chunks():
             file.write(chunk)
-    return landed.size_bytes
 
 
 def from_stack(stack: str, out: Path, bar: Progress) -> str:
-    """Copy the archive of a stack; return what was done."""
-    from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - boto3, which other sources do not need
-    from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - likewise
-
+    """Copy the archive of a stack; return a message about the copies."""
     bucket = bucket_of(stack)
     bar.columns = (*bar.columns, DownloadColumn())
     task = bar.add_task("copying", total=None)
-    pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
+    pulled = pull(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
     bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
     return f"{pulled.copied} files copied to {out}, {pulled.known} already there"

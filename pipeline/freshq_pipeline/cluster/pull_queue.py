@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-    from freshq.queue.base import BaseQueue
     from freshq.stores.base import History, Kept
 
 
 SUFFIX: Final = ".jsonl.gz"
-# Batches are files that sort by name in the order of their numbers.
+# Digits of a batch's number in the name of its file, so that names sort by number.
 DIGITS: Final = 12
-# The name of a folder ends with the beginning of the history's id.
+# Characters of the history's id at the end of a folder's name.
 ID_CHARACTERS: Final = 12
-# Repeated text compresses well at once; higher levels take several times as long.
+# Repeated text compresses well already at this level; higher levels take several times as long.
 GZIP_LEVEL: Final = 4
-# Fields that tell an event from all others, also from one that has its id because a backup was restored.
+# Fields that identify an event, even if another one has its id after a backup was restored.
 IDENTITY: Final = ("event_id", "task_id", "stream_ms")
 
 
@@ -43,9 +42,9 @@ class PulledQueue:
     """The result of a pull.
 
     Attributes:
-        written: Files that were written.
-        events: Events in them.
-        known: Files that the folder already had.
+        written: Number of files that were written.
+        events: Number of events in them.
+        known: Number of files that the folder already had.
     """
 
     written: int
@@ -53,30 +52,34 @@ class PulledQueue:
     known: int
 
 
-def pull_queue(address: str, out: Path, progress: Callable[[int, int], None] | None = None) -> PulledQueue:
-    """Write the batches of the history that the folder lacks; may be stopped and repeated.
+def pull_queue(
+    address: str, out: Path, progress: Callable[[int, int], None] = lambda _done, _of: None
+) -> PulledQueue:
+    """Write the batches of the history that the folder lacks; may be interrupted and repeated.
 
-    The first pull gets all that the history has. A later one gets what was committed since, each event once.
+    The first pull writes the whole history, later pulls what was committed since, each event once.
 
     Args:
         address: Address of the queue, such as sqlite:///tasks.db?name=mail.
-        out: The folder; created if needed. Each history has a folder of its own in it.
-        progress: Called with the files written so far and their number.
+        out: The folder; created if needed. Each history has its own folder in it.
+        progress: Called with the files written so far and their total.
 
     Raises:
-        BadInput: If the address is wrong, the queue keeps no history, events were deleted before they
-            could be pulled, or the folder has events that a restored backup has undone, or another history of
-            a queue of this name.
+        BadInput: If the address is wrong, the queue keeps no history, events were deleted before they were
+            pulled, or the folder has events that were undone by restoring a backup, or another history of a
+            queue of this name.
         PipelineError: If the database did not answer. The next pull writes the rest.
     """
-    with _errors(), closing(_opened(address)) as queue:
-        return _pull(queue.store.history, [queue.name], out, progress)
+    with _errors():
+        _check_sql(address)
+        with closing(open_queue(address)) as queue:
+            return _pull(queue.store.history, [queue.name], out, progress)
 
 
 def pull_match_queue(
-    address: str, out: Path, progress: Callable[[int, int], None] | None = None
+    address: str, out: Path, progress: Callable[[int, int], None] = lambda _done, _of: None
 ) -> PulledQueue:
-    """Write the histories of resources and callers likewise.
+    """Write the histories of resources and callers in the same way.
 
     Args:
         address: Address of the resources, such as sqlite:///agents.db.
@@ -89,15 +92,15 @@ def pull_match_queue(
     """
     with _errors():
         _check_sql(address)
-    with _errors(), closing(open_match_queue(address)) as queue:
-        names = [] if queue.history is None else queue.history.queues
-        return _pull(queue.history, names, out, progress)
+        with closing(open_match_queue(address)) as queue:
+            names = [] if queue.history is None else queue.history.queues
+            return _pull(queue.history, names, out, progress)
 
 
 def _pull(
-    history: History | None, names: Sequence[str], out: Path, progress: Callable[[int, int], None] | None
+    history: History | None, names: Sequence[str], out: Path, progress: Callable[[int, int], None]
 ) -> PulledQueue:
-    """Write the batches of the histories of some queues that the folder lacks."""
+    """Write the missing batches of the histories of some queues."""
     if history is None:
         raise BadInput("queue: needs a queue in a SQL database, such as sqlite:///tasks.db")
     parts = [_Part.of(history, name, out) for name in names]
@@ -110,20 +113,19 @@ def _pull(
             part.write_recording()
             events += _write(_path(part.folder, batch), found)
             done += 1
-            if progress is not None:
-                progress(done, of)
+            progress(done, of)
     return PulledQueue(of, events, sum(part.known for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a folder has of the history of a queue.
+    """The batches of a queue's history in a folder.
 
     Attributes:
         name: Name of the queue.
-        folder: Where its batches are.
-        missing: The batches that the folder lacks.
-        known: How many it has.
+        folder: Folder of the batches.
+        missing: Numbers of the batches that the folder lacks.
+        known: Number of batches that it has.
     """
 
     name: str
@@ -133,7 +135,7 @@ class _Part:
 
     @classmethod
     def of(cls, history: History, name: str, out: Path) -> _Part:
-        """Put all events of a queue into batches, and look which of them a folder lacks."""
+        """Put all events of a queue into batches, and compare them with the folder."""
         kept = _kept(history, name)
         folder = out / f"{HISTORY_FOLDER}{name}-{kept.history_id[:ID_CHARACTERS]}"
         _check_only_history(name, folder)
@@ -146,7 +148,7 @@ class _Part:
         return cls(name, folder, missing, len(known))
 
     def write_recording(self) -> None:
-        """Write what a run must know of the history, unless it is there."""
+        """Write the facts that a run must know about the history, unless they are there."""
         target = self.folder / RECORDING
         if not target.exists():
             with whole_file(target) as file:
@@ -155,7 +157,7 @@ class _Part:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Turn the errors of freshq into those of the pipeline."""
+    """Turn errors of freshq into errors of the pipeline."""
     try:
         yield
     except MissingExtra:
@@ -166,35 +168,23 @@ def _errors() -> Iterator[None]:
         raise PipelineError(str(error)) from error
 
 
-def _opened(address: str) -> BaseQueue:
-    """Return the queue of an address.
-
-    Raises:
-        BadInput: If it is not in a SQL database.
-    """
-    _check_sql(address)
-    return open_queue(address)
-
-
 def _check_sql(address: str) -> None:
     if Address.parse(address).backend == "dynamodb":
-        msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
+        msg = "queue: the changes of a DynamoDB table are in the archive of its stack; use --stack NAME"
         raise BadInput(msg)
 
 
 def _kept(history: History, name: str) -> Kept:
     kept = history.kept(name)
     if kept is None:
-        msg = (
-            f"queue: {name!r} keeps no history; run `{history.command}` with ?history=on in the address, "
-            "and later pull what happened since"
-        )
+        msg = f"queue: {name!r} keeps no history; run `{history.command}` with ?history=on in the address, "
+        msg += "and later pull what happened since"
         raise BadInput(msg)
     return kept
 
 
 def _numbers(folder: Path) -> set[int]:
-    """Return the numbers of the batches that a folder has; they never change."""
+    """Return the numbers of the batches in a folder; batches never change."""
     names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")]
     return {int(name) for name in names if name.isdecimal()}
 
@@ -204,12 +194,12 @@ def _path(folder: Path, batch: int) -> Path:
 
 
 def _check_only_history(name: str, folder: Path) -> None:
-    """Check that no other history of a queue of this name is beside the folder of this one.
+    """Check that there is no other history of a queue of this name beside the folder.
 
-    Tasks with the same id would become lives of one task.
+    Tasks of the two histories with the same id would become lives of one task.
 
     Raises:
-        BadInput: If one is.
+        BadInput: If there is one.
     """
     of_name = re.compile(rf"queue-{re.escape(name)}-[0-9a-f]{{{ID_CHARACTERS}}}")
     found = folder.parent.glob("queue-*")
@@ -224,15 +214,15 @@ def _check_only_history(name: str, folder: Path) -> None:
 
 
 def _check_same(history: History, name: str, kept: Kept, known: set[int], folder: Path) -> None:
-    """Check that the newest batch in the folder is the one with this number in the database.
+    """Check that the newest batch in the folder equals the one with this number in the database.
 
-    A restored database counts its batches on from where the backup was, and gives numbers again.
+    A restored database continues its numbers from the backup, and so uses numbers again.
 
     Raises:
-        BadInput: If it is not. The folder would keep events that never happened, and lack others.
+        BadInput: If they differ. The folder would keep events that were undone, and lack others.
     """
     newest = max(known, default=0)
-    # Of a batch that was deleted by its age, nothing is left to compare.
+    # Batches that were deleted because of their age cannot be compared.
     if newest < kept.first_batch:
         return
     if newest <= kept.last_batch:
@@ -255,7 +245,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     """Return the events of a file.
 
     Raises:
-        BadInput: If it is damaged.
+        BadInput: If the file is damaged.
     """
     try:
         return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
@@ -265,10 +255,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_gap(kept: Kept, known: set[int], folder: Path) -> None:
-    """Check that no batch is missing between those in the folder and those that are kept.
+    """Check that no batch is missing between the batches in the folder and those in the database.
 
     Raises:
-        BadInput: If one is. Tables made from the rest would seem complete.
+        BadInput: If one is. Tables made without it would seem complete.
     """
     if known and max(known) < kept.first_batch - 1:
         msg = (
@@ -282,7 +272,7 @@ def _batch(history: History, name: str, batch: int) -> Sequence[Mapping[str, Any
     """Return the events of a batch.
 
     Raises:
-        BadInput: If some of them may have been deleted meanwhile.
+        BadInput: If events may have been deleted meanwhile.
     """
     events = history.events(name, batch)
     if _kept(history, name).first_batch > batch:
@@ -291,7 +281,7 @@ def _batch(history: History, name: str, batch: int) -> Sequence[Mapping[str, Any
 
 
 def _write(target: Path, events: Sequence[Mapping[str, Any]]) -> int:
-    """Write events as a file that is there completely or not at all; return how many."""
+    """Write events to a file, completely or not at all; return their number."""
     lines = b"".join(json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in events)
     with whole_file(target) as file:
         file.write(gzip.compress(lines, GZIP_LEVEL, mtime=0))
@@ -299,7 +289,7 @@ def _write(target: Path, events: Sequence[Mapping[str, Any]]) -> int:
 
 
 def from_address(address: str, out: Path, bar: Progress, *, of_matches: bool) -> str:
-    """Write the history of a queue, or those of resources and callers; return what was done."""
+    """Write the history of a queue, or of resources and callers; return a message about the files."""
     task = bar.add_task("writing", total=None)
     pull = pull_match_queue if of_matches else pull_queue
     pulled = pull(address, out, lambda done, of: bar.update(task, completed=done, total=of))

@@ -1,4 +1,4 @@
-"""The outputs of a deployed stack, and errors of AWS as one line."""
+"""The outputs of a deployed stack, and AWS errors in one line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def aws_errors() -> Iterator[None]:
 
 
 def error_code(error: ClientError) -> str:
-    """Return the code of an error of AWS, such as NoSuchKey."""
+    """Return the code of an AWS error, such as NoSuchKey."""
     return error.response.get("Error", {}).get("Code", "")
 
 
 def outputs_of(stack: str, client: CloudFormationClient | None = None) -> dict[str, str]:
-    """Return the outputs of a stack, by name.
+    """Return the outputs of a stack by name.
 
     Args:
         stack: Name of the stack.

@@ -1,7 +1,7 @@
-"""The verdict of a run on a cluster: its exit status and last line, written to a file for `submit`.
+"""The verdict of a run on a cluster: its exit status and last line, in a file for `submit`.
 
-A cluster only reports that a job failed. The verdict says why: bad input, a failure of Spark, or a published
-run with ledger violations.
+A cluster reports only that a job failed. The verdict tells bad input, failures of Spark and published runs
+with ledger violations apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from freshq_pipeline.errors import BAD_INPUT_STATUS, FAILED_STATUS, PipelineErro
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Environment variable with the address of the file; unset: no file is written.
+# Environment variable with the address of the file; if unset, no file is written.
 VERDICT: Final = "FRESHQ_VERDICT"
 
 
@@ -26,7 +26,7 @@ class LastLine(io.TextIOBase):
     """Passes text on and remembers the last line.
 
     Attributes:
-        text: The last line that was not empty.
+        text: The last line that was not blank.
     """
 
     def __init__(self, target: TextIO) -> None:
@@ -81,7 +81,7 @@ def _status(code: str | int | None) -> int:
 
 
 def _write(verdict: dict[str, Any]) -> None:
-    """Write the verdict. An error here must not fail a run that is already published."""
+    """Write the verdict. A failure here must not fail a published run."""
     address = os.environ.get(VERDICT)
     if address is None:
         return

@@ -1,1 +1,1 @@
-"""Silver to gold, the tables: one module per table, DataFrame -> DataFrame; only `build` reads and writes."""
+"""Silver to gold: the published tables. All DataFrame to DataFrame; only `build` reads and writes."""

@@ -1,4 +1,4 @@
-"""Silver to all tables, for batches and streams alike."""
+"""Compute the tables that change from silver, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from freshq_pipeline.gold.totals import (
     totals,
     workers,
 )
-from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, arrow_schema, ddl
+from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
+from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import iso, linked_days, number, recorded_days
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.table_files import (
@@ -60,19 +61,19 @@ if TYPE_CHECKING:
 
 INVERSIONS: Final = "inversions"
 _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
-# The claims and waits of at most so many steps are compared here, which takes some 100 bytes each.
+# Up to this many steps, claims and waits are compared in this process, at about 100 bytes each.
 FEW_STEPS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options that change the tables, or which of them are computed.
+    """Options that change the tables, or the days that are computed.
 
     Attributes:
         as_of_ms: Epoch milliseconds at which outcomes are determined, without later events; None: the time of
             the newest event.
         index_lag: Time after which a claimable task must be visible to claims, by queue.
-        again: Whether a day is to be computed in any case.
+        again: Returns whether to compute a day even if it has not changed.
         other_order: Queues that are not served newest first.
     """
 
@@ -84,14 +85,14 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What is the same for all tables of a run.
+    """The context of all tables of a run.
 
     Attributes:
         spark: The session.
-        out: Folder of silver and of the tables.
-        state: State of this run; its days and tables become those after the run.
-        known: Files of the tables of the run before; empty if everything is computed.
-        opened: What to compute.
+        out: The output folder.
+        state: State of this run, which takes the results.
+        known: Files of the previous run's tables; empty if all days are computed.
+        opened: The days to compute.
         as_of_us: End of the recording.
     """
 
@@ -102,19 +103,14 @@ class _Run:
     opened: OpenDays
     as_of_us: int
 
-    def draft(self, name: str, columns: dict[str, str]) -> DataFrame:
-        """Return a table that this run wrote."""
-        path = self.out.at(draft_path(self.state.run_id, name))
-        return self.spark.read.schema(ddl(columns)).parquet(path)
-
     def write(self, name: str, table: DataFrame, columns: dict[str, str], *partitions: str) -> DataFrame:
-        """Write a table, and return it as read from its files."""
+        """Write a table; return it as read from its files."""
         path = self.out.at(draft_path(self.state.run_id, name))
         table.select(*columns).write.partitionBy(*partitions).parquet(path)
-        return self.draft(name, columns)
+        return self.spark.read.schema(ddl(columns)).parquet(path)
 
     def names(self) -> list[str] | None:
-        """Return the names of the days whose tasks are computed; None: of all."""
+        """Return the names of the days whose tasks are computed; None if all are."""
         return None if self.opened.clock is None else [iso(day) for day in sorted(self.opened.tasks)]
 
     def write_small(self, name: str, table: pa.Table) -> None:
@@ -123,7 +119,7 @@ class _Run:
         self.write_batches(name, table.select(schema.names).cast(schema).to_batches())
 
     def write_batches(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write a table batch by batch; they have its columns."""
+        """Write a table from batches with its columns."""
         path = f"{draft_path(self.state.run_id, name)}/0{PARQUET}"
         self.out.write_parquet(path, batches, arrow_schema(TABLES[name]))
 
@@ -132,15 +128,15 @@ def build(
     spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the tables of all days that changed, and return the figures over all days for the summary.
+    """Write the tables of all days that changed, and return the figures over all days.
 
     Args:
         spark: The session.
-        out: Folder of silver and of the tables.
-        state: State of this run, with its silver. What is known about its days and its tables is added.
-        before: State of the run before, made with the same options; None: compute all days.
+        out: The output folder.
+        state: State of this run, with its silver; takes the figures of days, and the tables.
+        before: State of the previous run, made with the same options; None: compute all days.
         options: Options that change the tables.
-        timed: Measures the duration of a block, given its name.
+        timed: Measures a block, given the name of its part.
 
     Raises:
         BadInput: If there are no events, or none up to as-of.
@@ -156,7 +152,7 @@ def build(
 
 
 def check_as_of(state: State) -> None:
-    """Raise BadInput if the first event is after as-of."""
+    """Raise BadInput if as-of is before the first event."""
     first_us = min(state.starts_us.values(), default=0)
     if state.as_of_us < first_us:
         as_of, first = (datetime.fromtimestamp(us // 1_000_000, UTC) for us in (state.as_of_us, first_us))
@@ -169,13 +165,13 @@ def _opened(
     spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]], held: ExitStack,
 ) -> tuple[_Run, DataFrame | None]:  # fmt: skip
-    """Return the run with its days, and their steps, which Spark keeps as long as `held` lasts."""
+    """Return the run, and the steps of the days to compute, which Spark caches until `held` closes."""
     with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
         indexed = beside.submit(index_ids, out, state)
         if before is None:
             opened, known = open_all(spark, out, state), {}
         else:
-            indexed.result()  # which days share ids
+            indexed.result()  # links days that share ids
             again = set(filter(options.again, recorded_days(state.days, state.as_of_us)))
             opened, known = open_days(spark, out, state, before, again), before.tables
         if opened.steps is not None:
@@ -185,12 +181,12 @@ def _opened(
         state.opened = sorted(map(iso, run.opened.tasks))
         _note_figures(run, opened.figures)
         _count_later(run, options)
-        indexed.result()  # a failure must not be taken for days that share no ids
+        indexed.result()  # otherwise a failure would look like days that share no ids
     return run, opened.steps
 
 
 def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
-    """Note what is known of the computed days.
+    """Store the figures of the computed days in the state.
 
     Raises:
         BadInput: If there are no events.
@@ -211,7 +207,7 @@ def _check_events(run: _Run) -> None:
 
 
 def _count_later(run: _Run, options: TableOptions) -> None:
-    """Count the events after as-of of the days to compute: without as-of there are none."""
+    """Count the events after as-of on the days to compute; without as-of there are none."""
     later = pc.field("changed_us") > run.as_of_us
     for day in run.opened.tasks:
         known = run.state.days[day]
@@ -223,7 +219,7 @@ def _tables(
     run: _Run, steps: DataFrame, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> None:  # fmt: skip
-    """Write all tables, and move their files to where they stay."""
+    """Write all tables, and move their files to their final place."""
     clock = run.opened.clock
     clock_names = None if clock is None else {iso(day) for day in clock}
     task_names = run.names()
@@ -246,7 +242,7 @@ def _tables(
 
 
 def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
-    """Return the last steps of other days' tasks that have no end yet, None if there are none."""
+    """Return the last steps of open tasks of other days; None if there are none."""
     days, chosen = run.state.days, run.opened.tasks
     if not any(known.has_open for day, known in days.items() if day not in chosen):
         return None
@@ -259,7 +255,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
 
 
 def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
-    """Write the claims that were out of turn by day, and return them with those of the other days, if any."""
+    """Write the claims out of turn by day; return those of all days that matter, None if there are none."""
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)
@@ -276,7 +272,7 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
 
 
 def _steps_at_most(run: _Run) -> int:
-    """Return a bound of the number of steps that the claims of this run are compared with."""
+    """Return an upper bound for the number of steps that claims are compared with."""
     days = run.state.days
     steps = sum(days[day].events for day in run.opened.tasks | linked_days(days, run.opened.tasks))
     known = paths_of(run.known, TOTAL)
@@ -284,7 +280,7 @@ def _steps_at_most(run: _Run) -> int:
 
 
 def _inverted_elsewhere(run: _Run) -> list[str]:
-    """Return the paths of claims out of turn on other days that may be of the computed tasks."""
+    """Return the files of claims out of turn on other days that may belong to computed tasks."""
     clock = run.opened.clock
     if clock is None:
         return []
@@ -324,7 +320,7 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
 
 
 def _keep_other_days(run: _Run) -> None:
-    """Add the totals of all days that are not computed to those that were."""
+    """Add the totals of other days to the totals of the computed days."""
     computed, known = run.names(), paths_of(run.known, TOTAL)
     if computed is None or not known:
         return

@@ -1,12 +1,17 @@
-"""The figures over all days for the summary."""
+"""The figures over all days, for the summary: counts, percentiles of waits, and new ledger violations.
+
+Percentiles come from histograms. Histograms of days add up, so a run needs only those of the days that
+changed. With the shortest and the longest wait of each class, percentiles are exact in classes of one or two
+waits, and otherwise off by at most the width of the class.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import floor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +19,7 @@ import pyarrow.compute as pc
 from freshq_pipeline.gold.steps import MICROS
 from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, read_totals, summed
 from freshq_pipeline.schemas import OUTCOMES
+from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.table_files import paths_of
 
@@ -24,18 +30,13 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.state import State
 
 
-# What tells a violation of the ledger from all others. One task may have several problems, and the number of
-# its life changes if an event of an earlier life comes late.
+# Identifies a violation of the ledger. A task may have several problems, and the number of its life changes
+# if an event of an earlier life comes late.
 _VIOLATION: Final = ["queue", "task_id", "created_us"]
 
 
 def figures(out: Folder, state: State) -> dict[str, Any]:
-    """Return the figures of all queues together, and in `queues` those of each.
-
-    Args:
-        out: The output folder.
-        state: State of the run, with its tables.
-    """
+    """Return the figures of all queues together, and of each queue in `queues`."""
     paths = paths_of(state.tables, TOTAL)
     counts = ("tasks", *OUTCOMES, "in_time", "inversions")
     names = {name: name for name in counts} | {"ledger_violations": "violations"}
@@ -51,16 +52,14 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
 
 
 def _waits(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return the number, the shortest and the longest of the waits of each queue and class."""
-    by, of = ["queue", "class"], {"count": "sum", "shortest_us": "min", "longest_us": "max"}
-    found = rows.group_by(by, use_threads=False).aggregate(list(of.items()))
-    found = found.select([*by, *(f"{name}_{how}" for name, how in of.items())]).rename_columns([*by, *of])
-    waits: list[dict[str, Any]] = found.to_pylist()
+    """Return the number, the shortest and the longest of the waits by queue and class."""
+    how = {"count": "sum", "shortest_us": "min", "longest_us": "max"}
+    waits: list[dict[str, Any]] = grouped(rows, ("queue", "class"), how).to_pylist()
     return waits
 
 
 def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[str, Any]:
-    """Return the figures of all queues together, and in `queues` those of each."""
+    """Return the figures of all queues together, and of each queue in `queues`."""
     names = [name for name in by_queue[0] if name != "queue"]
     total = {name: _sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
     nothing: list[float | None] = [None, None]
@@ -68,7 +67,7 @@ def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum of what is known: queues that are not served newest first have no inversions."""
+    """Return the sum of the known values: queues that are not served newest first have no inversions."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -80,13 +79,13 @@ def _named(waits: list[float | None]) -> dict[str, float | None]:
 def with_new_violations(
     found: dict[str, Any], out: Folder, state: State, before: State | None
 ) -> dict[str, Any]:
-    """Return figures with the number of ledger violations that the run before did not have.
+    """Add the number of ledger violations that the previous run did not have.
 
     Args:
-        found: From `figures`.
+        found: Figures from `figures`.
         out: The output folder.
         state: State of the run, with its tables.
-        before: State of the run before, whose files are still there; None: all are new.
+        before: State of the previous run, whose files still exist; None: all violations are new.
     """
     new = _new_violations(out, state, before)
     queues = [_beside_all(row, new[row["queue"]]) for row in found["queues"]]
@@ -94,16 +93,16 @@ def with_new_violations(
 
 
 def _beside_all(row: dict[str, Any], new: int) -> dict[str, Any]:
-    """Return figures with the number of new violations after that of all."""
+    """Insert the number of new violations after the number of all violations."""
     place = list(row).index("ledger_violations") + 1
     items = list(row.items())
     return dict([*items[:place], (NEW, new), *items[place:]])
 
 
 def _new_violations(out: Folder, state: State, before: State | None) -> Counter[str | None]:
-    """Return the number of new violations of each queue.
+    """Return the number of new violations by queue.
 
-    The tasks of all other days than those that the run computed, and so their violations, are as before.
+    Only the days that the run computed can have new ones.
     """
     parts = [
         _violating(out, one, state.opened, known=known) for one, known in ((state, 0), (before, 1)) if one
@@ -113,7 +112,7 @@ def _new_violations(out: Folder, state: State, before: State | None) -> Counter[
 
 
 def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:
-    """Return the violations of some days, and whether they are known, in `known`."""
+    """Return the violations of some days, with the given value of `known`."""
     rows = read_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS, [*_VIOLATION, "day"])
     rows = rows.filter(pc.field("day").isin(pa.array(days, pa.string()))).select(_VIOLATION)
     return rows.append_column("known", pa.repeat(known, len(rows)))
@@ -121,11 +120,11 @@ def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.
 
 @dataclass(frozen=True, slots=True)
 class WaitPercentiles:
-    """Percentiles of the waits to the first claim, in seconds, with linear interpolation.
+    """Percentiles of the waits before the first claim, in seconds, interpolated linearly.
 
     Attributes:
-        overall: Of all queues; None for each percentile if nothing was claimed.
-        by_queue: Of each queue in which a task was claimed.
+        overall: Percentiles of all queues; None if nothing was claimed.
+        by_queue: Percentiles of each queue in which a task was claimed.
     """
 
     overall: list[float | None]
@@ -134,7 +133,7 @@ class WaitPercentiles:
 
 @dataclass(slots=True)
 class _Class:
-    """The waits of a histogram class: their number, the shortest and the longest, in microseconds."""
+    """The waits of a histogram class: their number, the shortest and the longest in microseconds."""
 
     count: int = 0
     shortest_us: int = 2**62
@@ -146,48 +145,44 @@ class _Class:
         self.longest_us = max(self.longest_us, row["longest_us"])
 
     def at(self, rank: int) -> float:
-        """Return the wait at a rank in the class, as if waits were spread evenly; the shortest has rank 0."""
+        """Return the wait at a rank in the class, assuming that waits are spread evenly; ranks start at 0."""
         if self.count == 1:
             return self.shortest_us
         return self.shortest_us + (self.longest_us - self.shortest_us) * rank / (self.count - 1)
 
 
-@dataclass(slots=True)
-class _Waits:
-    """The waits of one queue, or of all, by class."""
+_Classes: TypeAlias = dict[int, _Class]
 
-    classes: dict[int, _Class] = field(default_factory=dict)
 
-    def percentiles(self, shares: Sequence[float]) -> list[float | None]:
-        """Return percentiles in seconds; None if there are no waits."""
-        ordered = [self.classes[one] for one in sorted(self.classes)]
-        ends = list(accumulate(one.count for one in ordered))
-        if not ends:
-            return [None for _ in shares]
-        result: list[float | None] = []
-        for place in (share * (ends[-1] - 1) for share in shares):
-            low, high = (_at(ordered, ends, min(floor(place) + more, ends[-1] - 1)) for more in (0, 1))
-            result.append((low + (high - low) * (place - floor(place))) / MICROS)
-        return result
+def _percentiles(classes: _Classes, shares: Sequence[float]) -> list[float | None]:
+    """Return percentiles in seconds; None if there are no waits."""
+    ordered = [classes[one] for one in sorted(classes)]
+    ends = list(accumulate(one.count for one in ordered))
+    if not ends:
+        return [None for _ in shares]
+    result: list[float | None] = []
+    for place in (share * (ends[-1] - 1) for share in shares):
+        low, high = (_at(ordered, ends, min(floor(place) + more, ends[-1] - 1)) for more in (0, 1))
+        result.append((low + (high - low) * (place - floor(place))) / MICROS)
+    return result
 
 
 def _at(ordered: list[_Class], ends: list[int], rank: int) -> float:
-    """Return the wait at a rank in all classes."""
+    """Return the wait at a rank among all classes."""
     place = next(place for place, end in enumerate(ends) if rank < end)
     return ordered[place].at(rank - ends[place] + ordered[place].count)
 
 
 def wait_percentiles(waits: Iterable[Mapping[str, Any]], shares: Sequence[float]) -> WaitPercentiles:
-    """Return percentiles of the waits to the first claim.
+    """Return percentiles of the waits before the first claim.
 
     Args:
         waits: Rows with `queue`, `class`, `count`, `shortest_us` and `longest_us`; a class may have several.
-        shares: From 0 to 1: 0.5 is the median.
+        shares: Shares from 0 to 1; 0.5 is the median.
     """
-    overall, by_queue = _Waits(), dict[str | None, _Waits]()
+    overall, by_queue = _Classes(), dict[str | None, _Classes]()
     for row in waits:
-        for owner in (overall, by_queue.setdefault(row["queue"], _Waits())):
-            owner.classes.setdefault(row["class"], _Class()).add(row)
-    return WaitPercentiles(
-        overall.percentiles(shares), {queue: one.percentiles(shares) for queue, one in by_queue.items()}
-    )
+        for classes in (overall, by_queue.setdefault(row["queue"], _Classes())):
+            classes.setdefault(row["class"], _Class()).add(row)
+    found = {queue: _percentiles(classes, shares) for queue, classes in by_queue.items()}
+    return WaitPercentiles(_percentiles(overall, shares), found)

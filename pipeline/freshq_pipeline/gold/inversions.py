@@ -1,7 +1,7 @@
-"""Tasks that were claimed while a newer one of the same queue and level waited.
+"""Find tasks that were claimed while a newer task of the same queue and level waited.
 
-Spark has no operator for the newest waiting task at each of many times. So this runs in Python, vectorized
-over Arrow tables: on the executors, one chunk of time of one level at a time, or for few steps right here.
+Spark has no operator for the newest waiting task at each of many times. Python finds it, vectorized over
+Arrow tables: executors take one chunk of time of one level at a time; few steps are compared in this process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.steps import by_queue_name
-from freshq_pipeline.schemas import arrow_schema, ddl
+from freshq_pipeline.schemas import ddl
+from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, FOREVER_US
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
     Moments: TypeAlias = NDArray[np.int64]
 
-# Levels are cut into chunks of time to distribute busy ones; a wait is in each chunk that it overlaps.
+# Levels are cut into chunks of time, so that executors share busy levels; a wait is in every chunk it
+# overlaps.
 CHUNK_US: Final = 900 * 1_000_000
 NEVER_US: Final = -FOREVER_US
-# A claim out of turn; no queue is a queue of its own.
+# A claim out of turn; events without a queue form a queue of their own.
 CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
 SCHEMA: Final = ddl(CLAIM | {"day": "int"})
 _ARROW: Final = arrow_schema(CLAIM | {"day": "int"})
@@ -39,13 +41,13 @@ _LEVEL: Final = ("queue", "priority")
 def inversions(
     steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
 ) -> DataFrame:
-    """Return `queue`, `task_id`, `life` and `day` of the claims that were out of turn, perhaps several times.
+    """Return `queue`, `task_id`, `life` and `day` of claims out of turn; a claim may occur several times.
 
     Args:
-        steps: From `distinct_steps`.
+        steps: Steps from `distinct_steps`.
         as_of_us: End of the recording.
         lag_us: Time after which a claimable task must be visible to claims.
-        days: Look at the claims of these days; None: of all.
+        days: Days whose claims to check; None: all.
     """
     claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
     first = F.expr(f"since_us div {CHUNK_US}")
@@ -61,10 +63,10 @@ def inversions(
 def inversions_here(
     steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
 ) -> pa.Table:
-    """Return the same without a worker of Python's, which takes longer to start than few steps take here.
+    """Return the same without starting a Python worker, which takes longer than comparing few steps.
 
     Args:
-        steps: As above; all their claims and waits must fit into memory.
+        steps: Steps from `distinct_steps`, whose claims and waits must fit into memory.
         as_of_us: As above.
         lag_us: As above.
         days: As above.
@@ -82,38 +84,30 @@ def inversions_here(
 
 
 def index_lag_us(lag: IndexLag) -> Column:
-    """Return the index lag of the queue in the column `queue`."""
+    """Return the index lag of the row's queue."""
     by_queue = {queue: round(seconds * 1e6) for queue, seconds in lag.by_queue.items()}
     return by_queue_name(by_queue, round(lag.seconds * 1e6))
 
 
 def _claims_and_waits(steps: DataFrame, as_of_us: int, lag_us: Column | int) -> tuple[DataFrame, DataFrame]:
-    """Return the claims, whose `until_us` is null, and the times in which tasks waited."""
+    """Return claims, whose `until_us` is null, and the times during which tasks waited."""
     claims = steps.where("claimed").select(
-        *_LEVEL,
-        F.col("changed_us").alias("since_us"),
-        F.lit(None).cast("bigint").alias("until_us"),
-        "created_us",
-        "task_id",
-        "life",
-    )
+        *_LEVEL, F.col("changed_us").alias("since_us"), F.lit(None).cast("bigint").alias("until_us"),
+        "created_us", "task_id", "life",
+    )  # fmt: skip
     # A delayed task may not be in the index yet.
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
     since = F.col("changed_us") + lag_us
+    nothing = (F.lit(None).cast(CLAIM[name]).alias(name) for name in ("task_id", "life"))
     waits = waiting.where(since < F.least(until, F.lit(as_of_us))).select(
-        *_LEVEL,
-        since.alias("since_us"),
-        until.alias("until_us"),
-        "created_us",
-        F.lit(None).cast("string").alias("task_id"),
-        F.lit(None).cast("int").alias("life"),
+        *_LEVEL, since.alias("since_us"), until.alias("until_us"), "created_us", *nothing
     )
     return claims, waits
 
 
 def _out_of_turn(chunk: pa.Table) -> pa.Table:
-    """Return the claims of a chunk that were out of turn."""
+    """Return the claims out of turn in a chunk."""
     is_claim = chunk["until_us"].is_null()
     claims, waits = chunk.filter(is_claim), chunk.filter(chunk["until_us"].is_valid())
     found = out_of_turn(
@@ -130,11 +124,11 @@ def out_of_turn(
 ) -> NDArray[np.bool_]:
     """Return for each claim whether a task newer than the claimed one was waiting.
 
-    A wait lasts from after `since_us` to before `until_us`; all arrays hold whole microseconds.
+    A wait lasts from after `since_us` to before `until_us`. All times are whole microseconds.
 
-    Sorted by time, the claims during a wait are adjacent. Each wait is recorded in two overlapping runs of
-    adjacent claims whose length is a power of two, as in a sparse table. Maxima are then passed down from
-    longer runs to shorter ones.
+    Sorted by time, the claims during a wait are adjacent. As in a sparse table, each wait is recorded in two
+    overlapping runs of adjacent claims whose length is a power of two. Then longer runs pass their maximum
+    down to shorter ones.
 
     Args:
         claimed_us: Time of each claim.
@@ -147,7 +141,7 @@ def out_of_turn(
     moments = claimed_us[order]
     first = np.searchsorted(moments, since_us, side="right")
     count = np.searchsorted(moments, until_us, side="left") - first
-    # A run of level n has 2**n claims; frexp() returns the longest run that fits.
+    # A run at level n has 2**n claims; frexp() gives the longest run that fits.
     level = np.frexp(np.maximum(count, 0))[1] - 1
     newest = np.full(len(moments), NEVER_US)
     for length in (1 << at for at in range(int(level.max(initial=-1)), -1, -1)):

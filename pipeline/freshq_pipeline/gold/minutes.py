@@ -1,4 +1,9 @@
-"""`minutes`: events per minute, queue and group, and backlog and tasks in progress at its end."""
+"""`minutes`: events in each minute by queue and group, and backlog and tasks in progress at its end.
+
+A task that waits for an hour covers sixty minutes, so an overloaded queue would have dozens of rows per task.
+Instead each interval is cut into aligned blocks of 1, 2, 4, ... minutes, at most two of each length. Blocks
+are aggregated first and expanded to minutes afterwards.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.steps import MICROS
+from freshq_pipeline.gold.steps import MICROS, until_us
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -20,12 +25,13 @@ if TYPE_CHECKING:
 
 _OWNER: Final = ("queue", "task_group")
 KEY: Final = ("minute", *_OWNER)
-# Lower bounds of the age classes of waiting tasks, in seconds.
+# Lower bounds of the age classes of waiting tasks.
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
 MINUTES_A_DAY: Final = 24 * 60
-# Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1 %. Unlike
-# Spark's KLL sketches, histograms add up exactly.
+MINUTE_US: Final = 60_000_000
+# Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1 %. Histograms
+# add up exactly, unlike Spark's KLL sketches.
 HISTOGRAM_BASE: Final = 1.02
 _FLOWS: Final = (
     "offered", "taken", "succeeded", "failed", "cancelled", "shed", "retried", "released", "lease_losses",
@@ -36,18 +42,16 @@ _FLOWS: Final = (
 def minutes(
     steps: DataFrame, tasks: DataFrame, as_of_us: int, days: Collection[int] | None = None
 ) -> DataFrame:
-    """Return the table; a group has no row for a minute without events and without waiting tasks.
+    """Return the table; minutes in which a group has neither events nor waiting tasks have no row.
 
     Args:
-        steps: From `distinct_steps`.
+        steps: Steps from `distinct_steps`.
         tasks: The table `tasks`.
         as_of_us: End of the recording.
-        days: Make the minutes of these days; None: of all.
+        days: Days whose minutes to make; None: all.
     """
     waits = tasks.where("first_taken_ms is not null").select(
-        _minute(_us("first_taken_ms")),
-        *_OWNER,
-        wait_us().alias("us"),
+        _minute(_us("first_taken_ms")), *_OWNER, wait_us().alias("us")
     )
     flows = (_actions(steps), *_offers_and_ends(tasks, as_of_us))
     parts = (*flows, _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
@@ -63,16 +67,15 @@ def minutes(
 
 def _shaped(merged: DataFrame, as_of_us: int) -> DataFrame:
     end_us = F.least((F.col("minute") + 1) * MINUTE_US, F.lit(as_of_us))
-    values = {
-        "minute_ms": F.col("minute") * (MINUTE_US // 1000),
-        "wait_p50_seconds": F.get("percentiles", 0) / MICROS,
-        "wait_p90_seconds": F.get("percentiles", 1) / MICROS,
-        "wait_p99_seconds": F.get("percentiles", 2) / MICROS,
-        "oldest_pending_seconds": (end_us - F.col("oldest_us")) / MICROS,
-        "newest_pending_seconds": (end_us - F.col("newest_us")) / MICROS,
-        "service_horizon_seconds": F.col("horizon_us") / MICROS,
-        "wasted_seconds": F.col("wasted_us") / MICROS,
+    shares = {f"wait_p{share}_seconds": F.get("percentiles", at) for at, share in enumerate((50, 90, 99))}
+    seconds = shares | {
+        "oldest_pending_seconds": end_us - F.col("oldest_us"),
+        "newest_pending_seconds": end_us - F.col("newest_us"),
+        "service_horizon_seconds": F.col("horizon_us"),
+        "wasted_seconds": F.col("wasted_us"),
     }
+    values = {name: us / MICROS for name, us in seconds.items()}
+    values["minute_ms"] = F.col("minute") * (MINUTE_US // 1000)
     return merged.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["minutes"].items())
     )
@@ -91,7 +94,7 @@ def _one(condition: Column) -> Column:
 
 
 def _actions(steps: DataFrame) -> DataFrame:
-    """Return how many steps of each minute were which of `_FLOWS`, and the greatest age at a claim."""
+    """Return the counts in `_FLOWS` of each minute that steps tell, and the greatest age at a claim."""
     left = F.col("left") & ~F.col("removed")
     buried = F.expr("not removed and status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
     done = left & (F.col("status") == "SUCCESS")
@@ -117,8 +120,8 @@ def _sums(amounts: dict[str, Column]) -> list[Column]:
 
 
 def _offers_and_ends(tasks: DataFrame, as_of_us: int) -> tuple[DataFrame, DataFrame]:
-    """Return how many tasks entered their line in each minute, and how many were cancelled or shed."""
-    # A delayed put is offered when it is due. Clocks differ, so others may seem to be created after the end.
+    """Return the numbers of tasks that entered their line in each minute, and that were cancelled or shed."""
+    # A delayed put is offered when it is due. Since clocks differ, other puts may seem to follow the end.
     not_due = (F.col("created_ms") > F.col("put_ms")) & (_us("created_ms") > as_of_us)
     put = tasks.where(~not_due).groupBy(_minute(_us("created_ms")), *_OWNER)
     gone = tasks.where("outcome in ('cancelled', 'shed')").groupBy(_minute(_us("finished_ms")), *_OWNER)
@@ -132,12 +135,12 @@ def _percentiles(waits: DataFrame) -> DataFrame:
 
 
 def wait_us() -> Column:
-    """Return the wait of a row of the table `tasks` in whole microseconds."""
+    """Return the wait of a row of `tasks` in whole microseconds."""
     return F.round(F.col("wait_seconds") * MICROS).cast("bigint")
 
 
 def histogram_class(us: Column) -> Column:
-    """Return the histogram class of a wait; it grows with the wait."""
+    """Return the histogram class of a wait; longer waits have higher classes."""
     return F.ceil(F.log(F.greatest(us, F.lit(1)).cast("double")) / log(HISTOGRAM_BASE)).cast("int")
 
 
@@ -156,15 +159,10 @@ def _stocks(steps: DataFrame, as_of_us: int) -> DataFrame:
     counted = covered.groupBy(*_OWNER, "age", "level", "block").agg(
         F.count(F.lit(1)).alias("count"), F.min(created).alias("oldest_us"), F.max(created).alias("newest_us")
     )
-    by_age = (
-        spread(counted)
-        .groupBy(*KEY, "age")
-        .agg(
-            F.sum("count").alias("count"),
-            F.min("oldest_us").alias("oldest_us"),
-            F.max("newest_us").alias("newest_us"),
-        )
-    )
+    by_age = spread(counted).groupBy(*KEY, "age").agg(
+        F.sum("count").alias("count"), F.min("oldest_us").alias("oldest_us"),
+        F.max("newest_us").alias("newest_us"),
+    )  # fmt: skip
     waits = F.col("age") != IN_FLIGHT
     classes = F.struct(F.col("age").alias("from_seconds"), "count")
     return by_age.groupBy(*KEY).agg(
@@ -177,11 +175,11 @@ def _stocks(steps: DataFrame, as_of_us: int) -> DataFrame:
 
 
 def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
-    """Return the intervals in which tasks waited, cut by age class, or were in progress."""
+    """Return the intervals in which tasks were in progress, or waited in one age class."""
     live = steps.where("not removed and status in ('PENDING', 'TAKEN')")
     waits = F.col("status") == "PENDING"
-    until = F.least("next_us", F.when(waits, F.col("deadline_us")))
-    # A task that is to wait before its next attempt is not claimable until then.
+    until = until_us()
+    # A task that waits for its next attempt is not claimable before `not_before_us`.
     since = F.when(waits, F.greatest("changed_us", "not_before_us")).otherwise(F.col("changed_us"))
     spans = live.select(
         *_OWNER,
@@ -202,7 +200,7 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     until = F.least("until_us", F.when(F.col("waits"), F.col("created_us") + _in_us(upper[F.col("age")])))
     within = cut.withColumns({"since_us": since, "until_us": F.when(until <= as_of_us, until)})
     first, last = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)
-    # Drop age classes that the task reaches after the interval or after the recording.
+    # Drop age classes that the task reached only after the interval or the recording.
     reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))
     return within.where(reached).select(
         *_OWNER, "age", "created_us", first.alias("first"), last.alias("last")
@@ -213,13 +211,10 @@ def _in_us(seconds: Column) -> Column:
     return seconds.cast("bigint") * MICROS
 
 
-MINUTE_US: Final = 60_000_000
-
-
 def minutes_covered(since_us: Column, until_us: Column, as_of_us: int) -> tuple[Column, Column]:
     """Return the first and the last minute whose end lies in an interval; first > last if there is none.
 
-    An interval that begins at the end of a minute belongs to the next minute. The last minute ends at
+    An interval that starts at the end of a minute belongs to the next minute. The last minute ends at
     `as_of_us`, and open intervals include its end.
 
     Args:
@@ -237,7 +232,7 @@ def blocks(intervals: DataFrame, kept: Sequence[str]) -> DataFrame:
     """Return the blocks (`level`, `block`) of intervals of minutes.
 
     Args:
-        intervals: Has `first` and `last`, both inclusive.
+        intervals: Intervals from `first` to `last`, both inclusive.
         kept: Other columns to keep.
     """
     span = F.col("last") - F.col("first") + 1
@@ -255,7 +250,7 @@ def blocks(intervals: DataFrame, kept: Sequence[str]) -> DataFrame:
 
 
 def spread(blocks: DataFrame) -> DataFrame:
-    """Return one row per minute of each block, with `minute` instead of `level` and `block`."""
+    """Return a row for each minute of each block, with `minute` instead of `level` and `block`."""
     kept = [name for name in blocks.columns if name not in ("level", "block")]
     start = F.expr("block * shiftleft(bigint(1), level)")
     end = F.expr("(block + 1) * shiftleft(bigint(1), level) - 1")

@@ -1,4 +1,8 @@
-"""Which days a run computes: those that its events change, and those whose tasks share time with them."""
+"""Find the days that a run must compute: days that new events change, and days whose tasks overlap in time.
+
+New events change days through minutes, through claims, and through other events of their tasks. Only these
+days are computed again. If a day were missed here, increments would differ from a batch.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +42,11 @@ _TOUCHED: Final = "touched"
 
 @dataclass(frozen=True, slots=True)
 class OpenDays:
-    """What a run computes.
+    """The days that a run computes.
 
     Attributes:
-        tasks: Days whose tasks are computed; the tasks of other days cannot have changed.
-        clock: Days whose minutes and inverted claims are computed; None: all of them.
+        tasks: Days whose tasks are computed; tasks of other days have not changed.
+        clock: Days whose minutes and claims out of turn are computed; None: all.
     """
 
     tasks: frozenset[int]
@@ -51,13 +55,13 @@ class OpenDays:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The steps of the days that a run computes.
+    """The days that a run computes, and their steps.
 
     Attributes:
-        days: What the run computes.
-        steps: From `distinct_steps`, all events of the tasks of these days, kept in memory until the caller
-            gives them up; None: there are no days to compute.
-        figures: From `day_figures`.
+        days: The days.
+        steps: All steps of the tasks of these days, cached until the caller releases them; None if there are
+            no days to compute.
+        figures: Figures of each day, from `day_figures`.
     """
 
     days: OpenDays
@@ -66,11 +70,11 @@ class Opened:
 
 
 def open_all(spark: SparkSession, out: Folder, state: State) -> Opened:
-    """Return that everything is computed, with all steps.
+    """Open all days.
 
     Args:
         spark: The session.
-        out: Folder with silver.
+        out: The output folder.
         state: State of this run.
 
     Raises:
@@ -81,18 +85,18 @@ def open_all(spark: SparkSession, out: Folder, state: State) -> Opened:
 
 
 def open_days(spark: SparkSession, out: Folder, state: State, before: State, wanted: set[int]) -> Opened:
-    """Return the days to compute after some files were read, with the steps of their tasks.
+    """Open the days that change after new files were read.
 
-    New events nearly always happen after the recording ended before, and so change only the time since then.
-    The steps of the days that this opens are made in any case; they tell whether more days must be opened.
+    Nearly all new events follow the previous end of the recording, and so change only later times. The steps
+    of the days opened first also show whether more days must be opened.
 
     Args:
         spark: The session.
-        out: Folder with silver.
-        state: State of this run, with the events of its files in the part that has its name, and the links of
-            the days that share ids.
-        before: State of the run before, made with the same options.
-        wanted: Recorded days to compute in any case.
+        out: The output folder.
+        state: State of this run, with its events in the silver part of its name, and days that share ids
+            linked.
+        before: State of the previous run, made with the same options.
+        wanted: Recorded days to compute even if they have not changed.
 
     Raises:
         BadInput: If silver of a wanted day was deleted.
@@ -102,7 +106,7 @@ def open_days(spark: SparkSession, out: Folder, state: State, before: State, wan
     known_us, as_of_us = before.as_of_us, state.as_of_us
     fresh = {day for day, known in state.days.items() if state.run_id in known.silver}
     changed = fresh | of_tasks | _changed_without_events(state, before, as_of_us)
-    # The last minute of a recording may go on after it.
+    # The last minute of a recording may continue in the next one.
     later = range(known_us // DAY_US, as_of_us // DAY_US + 1) if as_of_us > known_us else ()
     clock = wanted | set(later)
     opened = _with_beside(state, changed, clock)
@@ -130,7 +134,7 @@ def _check_kept(state: State, days: set[int]) -> None:
 
 
 def _opened(spark: SparkSession, out: Folder, state: State, days: OpenDays) -> Opened:
-    """Return days to compute that do not depend on the events."""
+    """Open days that do not depend on new events."""
     if not days.tasks:
         return Opened(days, None, [])
     steps = _steps(spark, out, state, days.tasks, None)
@@ -140,18 +144,18 @@ def _opened(spark: SparkSession, out: Folder, state: State, days: OpenDays) -> O
 def _steps(
     spark: SparkSession, out: Folder, state: State, chosen: Collection[int], fresh: str | None
 ) -> DataFrame:
-    """Return the steps of the tasks of some days, which are kept in memory once they are made."""
-    events = up_to(events_of(spark, out, state.days, chosen, fresh), state.as_of_us)
+    """Return the steps of the tasks of some days, to be cached when they are computed."""
+    events = events_of(spark, out, state.days, chosen, fresh).where(F.col("changed_us") <= state.as_of_us)
     steps = distinct_steps(events, partitions_for(spark, state.days, chosen))
     return steps.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def _surveyed(steps: DataFrame, known_us: int, as_of_us: int, *, linked: bool) -> list[dict[str, Any]]:
-    """Return by one query the figures of each day, the days that fresh events touch, and those they change.
+    """Return the figures of each day, and the days that fresh events touch or change, by one query.
 
     Args:
-        steps: From `distinct_steps` of events with `fresh`.
-        known_us: End of the recording as of the run before.
+        steps: Steps of events with `fresh`.
+        known_us: End of the recording in the previous run.
         as_of_us: End of the recording.
         linked: Whether tasks have events on several days.
     """
@@ -169,7 +173,7 @@ def _days(found: list[dict[str, Any]], what: str) -> set[int]:
 
 
 def _with_beside(state: State, changed: set[int], clock: set[int]) -> OpenDays:
-    """Return changed days, with those whose tasks were waiting or in progress at the same time."""
+    """Add the days whose tasks were waiting or in progress at the same time."""
     if state.final_until is not None:
         clock = {day for day in clock if day > state.final_until}
     beside = {day for day, known in state.days.items() if known.touches(clock)}
@@ -178,7 +182,7 @@ def _with_beside(state: State, changed: set[int], clock: set[int]) -> OpenDays:
 
 
 def _changed_without_events(state: State, before: State, as_of_us: int) -> set[int]:
-    """Return days whose tasks change because the recording of a queue now begins earlier, or ends later."""
+    """Return days whose tasks change because the recording ends later, or begins earlier for a queue."""
     shed = {
         day
         for day, known in before.days.items()
@@ -186,22 +190,17 @@ def _changed_without_events(state: State, before: State, as_of_us: int) -> set[i
     }
     if not any(state.starts_us[queue] < start for queue, start in before.starts_us.items()):
         return shed
-    # A task whose put is missing may now violate the ledger.
+    # A task without a put may now violate the ledger.
     unbegun = {day for day, known in before.days.items() if known.unbegun}
     return shed | unbegun | linked_days(state.days, unbegun)
 
 
-def up_to(events: DataFrame, as_of_us: int) -> DataFrame:
-    """Return the events up to a time."""
-    return events.where(F.col("changed_us") <= as_of_us)
-
-
 def touched_days(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
-    """Return each `day` in which fresh events change minutes, or which claims were inverted.
+    """Return each `day` on which fresh events change minutes, or which claims are out of turn.
 
     Args:
-        steps: From `distinct_steps` of events with `fresh`; all events of each task.
-        known_us: End of the recording as of the run before.
+        steps: All steps of each task, of events with `fresh`.
+        known_us: End of the recording in the previous run.
         as_of_us: End of the recording.
     """
     low, high = _range_of_task(as_of_us)
@@ -231,12 +230,12 @@ def _range_of_task(as_of_us: int) -> tuple[Column, Column]:
 
 
 def _range_of_fresh(known_us: int, as_of_us: int) -> tuple[Column, Column]:
-    """Return the earliest and the latest time that a fresh step changes, if it only continues a task."""
+    """Return the earliest and the latest time that a fresh step changes if it only continues a task."""
     continues = ~F.col("begins")
     shed_before = waits("before_status") & (
         F.col("before_deadline_us") <= F.least(F.lit(known_us), F.col("changed_us"))
     )
-    # TTL deletes what was shed at its deadline: that changes no minute.
+    # TTL deletes tasks that were shed at their deadline, which changes no minute.
     swept = F.col("removed") & F.col("ttl_removal") & shed_before & ~F.col("before_fresh")
     matters = ~F.coalesce(swept, F.lit(False))
     ended_before = F.col("before_status").isin("SHED") | (F.col("before_change") == "REMOVE")
@@ -248,7 +247,7 @@ def _range_of_fresh(known_us: int, as_of_us: int) -> tuple[Column, Column]:
         F.when(waited_before, F.col("before_deadline_us")),
         F.when(continues & ended_before & ~F.col("removed"), F.col("before_changed_us")),
     )
-    # What was known before may have seemed to wait, or to be in progress, until the end of the recording.
+    # Until now the task may have seemed to wait, or to be in progress, until the end of the recording.
     seemed = F.least(F.lit(known_us), F.when(waits("before_status"), F.col("before_deadline_us")))
     was_open = continues & F.col("before_status").isin(*LIVE) & ~F.col("before_fresh")
     high = F.greatest(
@@ -258,11 +257,11 @@ def _range_of_fresh(known_us: int, as_of_us: int) -> tuple[Column, Column]:
 
 
 def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
-    """Return each `day` of the events of the lives that fresh events change, or that were shed since.
+    """Return each `day` with events of lives that fresh events changed, or that were shed meanwhile.
 
     Args:
-        steps: From `distinct_steps` of events with `fresh`; all events of each task.
-        known_us: End of the recording as of the run before.
+        steps: All steps of each task, of events with `fresh`.
+        known_us: End of the recording in the previous run.
         as_of_us: End of the recording.
     """
     shed_since = F.coalesce((shed_us() > known_us) & (shed_us() <= as_of_us), F.lit(False))
@@ -279,9 +278,9 @@ def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> Dat
 
 
 def day_figures(steps: DataFrame, as_of_us: int) -> DataFrame:
-    """Return for each day of creation the number of `events`, and what `Day` keeps of their times."""
+    """Return the number of events on each day of creation, and the other figures of `Day`."""
     live = ~F.col("removed") & F.col("status").isin(*LIVE)
-    # The time of a removal matters only where it is the end of a wait without a deadline.
+    # The time of a removal matters only if it ends a wait without a deadline.
     at = F.when(~F.col("removed") | F.col("deadline_us").isNull(), F.col("changed_us"))
     shed = F.when(waits("status") & F.col("is_last"), F.col("deadline_us"))
     low = F.least("created_us", at, shed)

@@ -1,4 +1,9 @@
-"""Silver by day: its events, the days that share ids of tasks, and the start of each queue's recording."""
+"""Silver by day: its events, days that share task ids, and the start of each queue's recording.
+
+Arrow finds shared ids with an index of a hash and a day for each id, without a Spark job. It reads two
+columns of the new events, and from the index only hashes that they contain. If two ids have the same hash, a
+run only reads more than it needs.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.steps import TASK, by_queue_name, same_task
 from freshq_pipeline.schemas import EVENT, ddl
+from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.days import linked_days
 from freshq_pipeline.storage.state import silver_path
 from freshq_pipeline.storage.table_files import PARQUET
@@ -31,34 +37,34 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.state import State
 
 
-# Compressed silver per partition: as much as one core can sort in memory.
+# Compressed silver per partition: as much as a core can sort in memory.
 PARTITION_BYTES: Final = 16 << 20
 
 
 def read_days(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int]
 ) -> DataFrame:
-    """Return the events of silver of some days, duplicates included, and no others."""
+    """Return the events of some days, including duplicates."""
     paths = [out.at(silver_path(part, day)) for day in sorted(chosen) for part in days[day].silver]
     return _read(spark, paths)
 
 
 def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
-    """Return the paths of the files of a day in some parts of silver."""
+    """Return the files of a day in some parts of silver."""
     return [file.path for part in parts for file in out.files(silver_path(part, day))]
 
 
 def events_of(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int], fresh: str | None
 ) -> DataFrame:
-    """Return all events of the tasks that have events on some days.
+    """Return all events, also of other days, of tasks with events on some days.
 
     Args:
         spark: The session.
-        out: Folder with silver.
+        out: The output folder.
         days: All days.
-        chosen: Those whose tasks are wanted.
-        fresh: Part whose events are `fresh`; None: without this column.
+        chosen: The days of the tasks.
+        fresh: Part of silver whose events are marked `fresh`; None: omit this column.
     """
     events = _marked(spark, out, days, chosen, fresh)
     elsewhere = {day for day in linked_days(days, chosen) if not days[day].forgotten}
@@ -70,10 +76,10 @@ def events_of(
 
 
 def partitions_for(spark: SparkSession, days: Mapping[int, Day], chosen: Collection[int]) -> int:
-    """Return the number of partitions for the tasks of some days, each small enough to sort in memory."""
+    """Return the number of partitions in which a core can sort the tasks of some days in memory."""
     size_bytes = sum(sum(days[day].silver.values()) for day in chosen)
     at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    # A multiple of the cores: otherwise some would be idle in the last round.
+    # A multiple of the cores, so that none is idle in the last round.
     return at_once * max(1, ceil(size_bytes / PARTITION_BYTES / at_once))
 
 
@@ -94,17 +100,17 @@ def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
     return spark.read.schema(ddl(EVENT)).parquet(*paths)
 
 
-# With more parts than this, the index is rewritten as one.
+# With more parts, the index is rewritten as one part.
 MAX_PARTS: Final = 16
 _THREADS: Final = 8
 _INDEX: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32())])
 _IDS: Final = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
-# An odd number whose digits follow no rule: 2**64 divided by the golden ratio.
+# 2**64 divided by the golden ratio: an odd number without a pattern in its digits.
 _SHIFT: Final = np.int64(-7046029254386353131)
 
 
 def index_ids(out: Folder, state: State) -> None:
-    """Add the ids of silver parts that are not in the index, and link the days that share ids."""
+    """Add the ids of new silver parts to the index, and link days that share ids."""
     parts = state.silver_parts() - set(state.indexed)
     if not parts:
         return
@@ -123,7 +129,7 @@ def index_ids(out: Folder, state: State) -> None:
 
 
 def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of the index of some silver parts, day by day."""
+    """Yield the rows of the index for some silver parts, day by day."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
         for day, known in sorted(state.days.items()):
             paths = silver_files(out, day, (part for part in known.silver if part in parts))
@@ -135,24 +141,24 @@ def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBat
 
 
 def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
-    """Return a hash of each id of a queue in a file of silver."""
+    """Return a hash of each id, together with its queue, in a file of silver."""
     events = out.scan([path], _IDS, _IDS.names).to_table()
     ids = events.group_by(_IDS.names, use_threads=False).aggregate([])
     queues = ids["queue"].combine_chunks().fill_null("").dictionary_encode()
     of_queue = hashed(queues.dictionary.to_numpy(zero_copy_only=False))[queues.indices.to_numpy()]
-    # Multiplied, so that all ids that are also the names of their queues do not get the same hash.
+    # The factor keeps ids that equal the names of their queues from getting the same hash.
     found: NDArray[np.int64] = hashed(ids["task_id"].to_numpy()) ^ (of_queue * _SHIFT)
     return found
 
 
 def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
-    """Return the hashes that the index is made of."""
+    """Return the hashes stored in the index."""
     found: NDArray[np.int64] = pd.util.hash_array(ids, categorize=False).view(np.int64)
     return found
 
 
 def _days_that_share(out: Folder, state: State) -> set[tuple[int, int]]:
-    """Return pairs of different days with an id in common, the first one with fresh events of it."""
+    """Return pairs of days with an id in common; the first day has fresh events of it."""
     fresh = out.scan(_index_files(out, [state.run_id]), _INDEX, _INDEX.names).to_table()
     known = pc.field("id_hash").isin(fresh["id_hash"].combine_chunks())
     others = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names, known).to_table()
@@ -174,12 +180,7 @@ _TIMES: Final = pa.schema([("queue", pa.string()), ("changed_us", pa.int64())])
 
 
 def starts_us(out: Folder, part: str) -> dict[str | None, int]:
-    """Return the time of the first event of each queue in a part of silver; no queue is a queue of its own.
-
-    Args:
-        out: Folder with silver.
-        part: Name of the part.
-    """
+    """Return the time of the first event of each queue in a part of silver; null is a queue of its own."""
     paths = [file.path for file in out.files(f"silver/{part}")]
     if not paths:
         return {}
@@ -190,8 +191,7 @@ def starts_us(out: Folder, part: str) -> dict[str | None, int]:
 
 
 def _firsts(events: pa.Table) -> pa.Table:
-    found = events.group_by("queue", use_threads=False).aggregate([("changed_us", "min")])
-    return found.select(["queue", "changed_us_min"]).rename_columns(_TIMES.names)
+    return grouped(events, ("queue",), {"changed_us": "min"})
 
 
 def earliest(one: Mapping[str | None, int], other: Mapping[str | None, int]) -> dict[str | None, int]:
@@ -200,10 +200,6 @@ def earliest(one: Mapping[str | None, int], other: Mapping[str | None, int]) -> 
 
 
 def start_us(starts: Mapping[str | None, int]) -> Column:
-    """Return when the recording of the column `queue` begins.
-
-    Args:
-        starts: The start of each queue.
-    """
+    """Return the start of the recording of the row's queue, given the start of each queue."""
     named = {queue: start for queue, start in starts.items() if queue is not None}
     return by_queue_name(named, starts.get(None, 0))

@@ -1,4 +1,4 @@
-"""Distinct events in the order of each task's life, from which every table is computed."""
+"""Distinct events in the order of each task's life. All tables are computed from them."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 
 
 LIVE: Final = ("PENDING", "TAKEN")
-# Ids are unique within a queue only. What differs more comes first: sorting compares that.
+# Ids are unique within a queue only. The more varied column comes first, because sorting compares it first.
 TASK: Final = ("task_id", "queue")
 
 
 def same_task(one: DataFrame, other: DataFrame, *more: str) -> Column:
-    """Return the condition of a join that rows are of the same task; no queue is a queue of its own.
+    """Return the join condition that rows belong to the same task; null is a queue of its own.
 
     Args:
-        one: Has the columns of `TASK`.
-        other: Likewise.
+        one: Rows with the columns of `TASK`.
+        other: Rows with the columns of `TASK`.
         more: Further columns that must be equal.
     """
     return reduce(Column.__and__, (one[name].eqNullSafe(other[name]) for name in (*TASK, *more)))
 
 
 def by_queue_name(values: Mapping[str, int], otherwise: int) -> Column:
-    """Return the value of the queue in the column `queue`.
+    """Return the value for the row's queue.
 
     Args:
-        values: Values by name of the queue.
-        otherwise: The value of other queues, and of no queue.
+        values: Values by queue.
+        otherwise: Value for other queues, and for no queue.
     """
     if not values:
         return F.lit(otherwise)
-    # Text that the optimizer turns into a map once: an expression for each of many queues would be slow.
+    # The optimizer turns the text into a map once; one expression per queue would be slow for many queues.
     known = F.from_json(F.lit(json.dumps(values)), "map<string,bigint>")
     return F.coalesce(known[F.col("queue")], F.lit(otherwise))
 
 
 MICROS: Final = 1_000_000
-# Times of streams are whole seconds, rounded down.
+# Stream times are whole seconds, rounded down.
 STREAM_RESOLUTION_US: Final = MICROS
 
-# Records of DynamoDB Streams have sequence numbers, those of Kinesis and exports only times.
+# Records of DynamoDB Streams have sequence numbers; those of Kinesis and exports have only times.
 _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
-# Columns that the tables need. Steps are kept in memory, so they have no others.
+# Columns that the tables need. Steps are cached, so they have no others.
 STEP: Final = (
     "task_id", "life", "change", "status", "queue", "task_group", "kind", "priority", "attempts",
     "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason",
@@ -62,7 +62,7 @@ STEP: Final = (
     "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
     "released", "retried", "illegal", "begins",
 )  # fmt: skip
-# If `fresh` distinguishes the events that this run brought, also what tells which times they change.
+# With `fresh`, which marks the events of this run, also columns that show which times these events change.
 FRESH_STEP: Final = (
     *STEP, "fresh", "unsettled", "before_fresh", "before_change", "before_status", "before_changed_us",
     "before_deadline_us",
@@ -85,22 +85,23 @@ _FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "task_group")
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     """Return each event once, with data of the previous and the next event of the same task.
 
-    This takes one shuffle by task and one sort, which later steps preserve. Sorting puts duplicates next to
-    each other.
+    This takes one shuffle by task and one sort, which later operations preserve. Sorting puts duplicates next
+    to each other.
 
     Args:
-        events: Canonical events in any order, with duplicates. If they have `fresh`, whether this run brought
-            them, the steps have `FRESH_STEP`, otherwise `STEP`. A copy of an earlier event is not fresh.
-        partitions: Number of partitions for the tasks.
+        events: Canonical events in any order, including duplicates. If they have `fresh`, whether this run
+            read them, the result has the columns `FRESH_STEP`, otherwise `STEP`. A copy of an earlier event
+            is not fresh.
+        partitions: Number of partitions.
     """
     partly = "fresh" in events.columns
     by_task = Window.partitionBy(*TASK).orderBy(*_ORDER, *(("fresh",) if partly else ()))
     looked_at = (*_BEFORE, *_FRESH_BEFORE) if partly else _BEFORE
     put = F.coalesce("put_us", "created_us")
-    # By id alone: then no shuffle follows where Spark groups by the queue and the id.
+    # Partitioned by id only, so that no shuffle is needed where Spark groups by queue and id.
     placed = events.withColumns({"rank": _rank(), "put_us": put}).repartition(partitions, "task_id")
-    # The first copy of an event directly follows the previous event. So looking back before copies are
-    # dropped gives the same result as afterwards, and saves a pass over all rows.
+    # The first copy of an event directly follows the previous event, so looking back gives the same result
+    # before and after dropping copies. Looking back first saves a pass over all rows.
     with_previous = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in looked_at})
     copy_of = F.col("before_event_id")
     once = with_previous.where(copy_of.isNull() | (copy_of != F.col("event_id")))
@@ -112,10 +113,10 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
 
 
 def _with_unsettled(events: DataFrame, by_task: WindowSpec) -> DataFrame:
-    """Return events with whether they may change what earlier steps of the task meant.
+    """Add whether events may change the meaning of earlier steps of the task.
 
-    Others change only the time after them. A fresh event may change more if a known event follows it, if it
-    changes what the whole life is counted by, or if clocks differ.
+    Other events change only the time after them. A fresh event may change more if a known event follows it,
+    if it changes the group or creation time of the whole life, or if clocks differ.
     """
     other = (
         (F.col("created_us") != F.col("before_created_us"))
@@ -124,24 +125,24 @@ def _with_unsettled(events: DataFrame, by_task: WindowSpec) -> DataFrame:
     )
     followed = F.coalesce(~F.lead("fresh").over(by_task), F.lit(False))
     unsettled = F.col("fresh") & (followed | (~F.col("begins") & other))
-    # Looked up only now: the previous event may have had a fresh copy.
+    # Looked up after copies are dropped: the previous event may have had a fresh copy.
     before = F.coalesce(F.lag("fresh").over(by_task), F.lit(False))
     return events.withColumns({"unsettled": F.coalesce(unsettled, F.lit(False)), "before_fresh": before})
 
 
 def _within_lives(events: DataFrame) -> DataFrame:
-    """Return events with the previous state of the task, null if the event begins a life."""
+    """Add the previous state of the task, null if the event begins a life."""
     change = F.when(_put_over(), "INSERT").otherwise(F.col("change"))
     previous = {f"previous_{name}": F.when(change != "INSERT", F.col(f"before_{name}")) for name in _PREVIOUS}
-    # The first known event of a task begins its first life, even if the task is older than the recording.
+    # The first known event begins the first life of a task, even if the task is older than the recording.
     begins = (change == "INSERT") | F.col("before_event_id").isNull()
     return events.withColumns(previous | {"change": change, "begins": begins})
 
 
 def _put_over() -> Column:
-    """Return whether a change replaces a finished task by a new one, which was put later.
+    """Return whether a change replaces a finished task by a later put of the same id.
 
-    The creation time does not tell: that of a delayed put which was cancelled may be later.
+    Creation times cannot tell: a delayed put that was cancelled may have a later one.
     """
     before = F.col("before_status")
     stale = (before == "PENDING") & (F.col("before_deadline_us") <= F.col("changed_us"))
@@ -150,7 +151,7 @@ def _put_over() -> Column:
 
 
 def _rank() -> Column:
-    """Return the order of events within the same attempt and microsecond."""
+    """Return the order of events in the same attempt and microsecond."""
     return (
         F.when(F.col("change") == "INSERT", 0)
         .when(F.col("change") == "REMOVE", 4)
@@ -161,7 +162,7 @@ def _rank() -> Column:
 
 
 def _with_claims(events: DataFrame) -> DataFrame:
-    """Return events with whether they claimed a task, ended a claim or removed the task."""
+    """Add whether events claimed a task, ended a claim or removed the task."""
     removed = F.col("change") == "REMOVE"
     taken = ~removed & (F.col("status") == "TAKEN")
     was_taken = F.coalesce(F.col("previous_status") == "TAKEN", F.lit(False))
@@ -172,7 +173,7 @@ def _with_claims(events: DataFrame) -> DataFrame:
 
 
 def _with_following(events: DataFrame, by_task: WindowSpec) -> DataFrame:
-    """Return events with their life, the time of the next change, and the start of the claim they end."""
+    """Add the life, the time of the next change, and the start of the claim that the event ends."""
     ends = F.lead("begins").over(by_task)
     claim_us = F.when(F.col("claimed"), F.col("changed_us"))
     earlier = by_task.rowsBetween(Window.unboundedPreceding, -1)
@@ -187,10 +188,10 @@ def _with_following(events: DataFrame, by_task: WindowSpec) -> DataFrame:
 
 
 def _with_verbs(rows: DataFrame) -> DataFrame:
-    """Return steps with the verb that caused them."""
+    """Add the verb that caused the step."""
     back = F.col("left") & ~F.col("removed") & (F.col("status") == "PENDING")
     expired = F.coalesce(F.col("changed_us") >= F.col("previous_lease_until_us"), F.lit(False))
-    # A retry by a worker sets notBefore; the sweep of expired leases does not.
+    # A worker's retry sets notBefore; the sweep of expired leases does not.
     failed = F.col("left") & ~F.col("removed") & (F.col("status") == "FAILURE")
     lost = expired & ((back & F.col("not_before_us").isNull()) | failed)
     released = back & ~lost & (F.col("attempts") < F.col("previous_attempts"))
@@ -206,7 +207,7 @@ def _with_verbs(rows: DataFrame) -> DataFrame:
 
 
 def illegal_step() -> Column:
-    """Return an illegal step between two states as text, null if the step is legal."""
+    """Return an illegal step between two states as text; null if the step is legal."""
     legal = F.lit(False)
     for before, after in _LEGAL.items():
         legal |= (F.col("previous_status") == before) & F.col("status").isin(*after)
@@ -215,27 +216,27 @@ def illegal_step() -> Column:
 
 
 def day_of(moment_us: Column) -> Column:
-    """Return the number of the UTC day of a time."""
+    """Return the UTC day of a time, by number."""
     return F.floor(moment_us / DAY_US).cast("int")
 
 
 def date_of(moment_us: Column) -> Column:
-    """Return the UTC day of a time as a date, which takes much less time to make than its text."""
+    """Return the UTC day of a time as a date, which is much faster to make than its text."""
     return F.date_from_unix_date(day_of(moment_us))
 
 
 def until_us() -> Column:
-    """Return until when the task waits or is in progress after a step, null if that is open."""
+    """Return the time until which the task waits or is in progress after a step; null if that is open."""
     return F.least("next_us", F.when(F.col("status") == "PENDING", F.col("deadline_us")))
 
 
 def shed_us() -> Column:
-    """Return when a task that waits after a step is shed without an event, null if it is not."""
+    """Return the deadline at which a waiting task is shed without an event; null if it is not."""
     return F.when(F.col("is_last") & ~F.col("removed") & waits("status"), F.col("deadline_us"))
 
 
 def is_open() -> Column:
-    """Return whether a step is the last of a task that waits without a deadline, or is in progress."""
+    """Return whether a step is the last of a task that is in progress or waits without a deadline."""
     return F.col("is_last") & ~F.col("removed") & F.col("status").isin(*LIVE) & until_us().isNull()
 
 

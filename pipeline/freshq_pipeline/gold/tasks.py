@@ -1,4 +1,4 @@
-"""`tasks`: one row per task, from its put to its end."""
+"""`tasks`: a row for each task, from its put to its end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The violation of a task whose put was not recorded.
+# The problem of a task whose put was not recorded.
 NOT_CREATED: Final = "no creation recorded"
-
-
 _LAST: Final = (
     "status", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
     "removed", "ttl_removal", "previous_status",
@@ -29,7 +27,7 @@ def lives(steps: DataFrame) -> DataFrame:
     """Return a row for each life of a task, without its outcome.
 
     Args:
-        steps: From `distinct_steps`, partitioned by task, so no shuffle is needed.
+        steps: Steps from `distinct_steps`; they are partitioned by task, so no shuffle is needed.
     """
     at = F.col("changed_us")
     last = F.max(F.when(F.col("is_last"), F.struct(*_LAST)))
@@ -61,16 +59,16 @@ def tasks(
     """Return the table.
 
     Args:
-        lives: From `lives`.
-        inversions: `queue`, `task_id` and `life` of the tasks that were claimed while a newer one waited,
-            perhaps several times; None: there are none.
+        lives: Lives from `lives`.
+        inversions: `queue`, `task_id` and `life` of claims out of turn; a claim may occur several times. None
+            if there are none.
         as_of_us: Time at which outcomes are determined.
-        since_us: Start of the recording of the task's queue; for tasks put before it, the put may be missing.
+        since_us: Start of the recording of the task's queue, before which a put may be missing.
         other_order: Queues that are not served newest first.
     """
     with_outcome = _with_inverted(_with_outcome(lives, as_of_us), inversions, other_order)
     waited_us = F.col("first_taken_us") - F.col("created_us")
-    # Clocks differ, so a claim may seem to precede the put. The wait of a task never claimed is null.
+    # Clocks differ, so a claim may seem to precede the put. Tasks that were never claimed have no wait.
     wait_us = F.when(waited_us < 0, F.lit(0)).otherwise(waited_us)
     done = F.col("outcome") == "success"
     # A task without a deadline is never late.
@@ -93,8 +91,8 @@ def tasks(
 
 
 def _with_inverted(lives: DataFrame, inversions: DataFrame | None, other_order: Collection[str]) -> DataFrame:
-    """Return lives with whether a claim was out of turn; null in queues that are not served newest first."""
-    # Only the events of resources and callers have such ids: they are matched oldest first, by whom they fit.
+    """Add whether a claim was out of turn; null in queues that are not served newest first."""
+    # Only resources and callers have such ids. They are matched by fit, oldest first.
     matched = F.endswith("task_id", F.concat(F.lit("#"), F.col("created_us").cast("string")))
     newest_first = ~(matched | F.coalesce(F.col("queue").isin(*other_order), F.lit(False)))
     if inversions is None:
@@ -105,7 +103,7 @@ def _with_inverted(lives: DataFrame, inversions: DataFrame | None, other_order: 
 
 
 def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:
-    """Return lives with outcome, end and shed reason."""
+    """Add the outcome, the end and the shed reason."""
     last = F.col("last")
     # The outcome of a removed task depends on its last state.
     status = F.when(last["removed"], F.coalesce(last["previous_status"], last["status"])).otherwise(
@@ -135,24 +133,21 @@ def _outcome(as_of_us: int) -> Column:
     gone = F.col("removed_us").isNotNull()
     by_client = gone & ~last["ttl_removal"]
     stale = F.coalesce(F.col("deadline_us") <= as_of_us, F.lit(False))
-    # The stream's time is rounded down, and so may precede the deadline of a task that was shed.
+    # The stream's time is rounded down, so it may precede the deadline of a task that was shed.
     outlived = F.coalesce(F.col("deadline_us") < F.col("removed_us") + STREAM_RESOLUTION_US, F.lit(False))
+    waiting = F.col("status") == "PENDING"
     return (
         F.when(F.col("status").isin(*OVER), F.lower("status"))
-        .when((F.col("status") == "PENDING") & gone & last["ttl_removal"], F.lit("shed"))
-        .when((F.col("status") == "PENDING") & by_client & ~outlived, F.lit("cancelled"))
-        .when((F.col("status") == "PENDING") & stale, F.lit("shed"))
+        .when(waiting & gone & last["ttl_removal"], F.lit("shed"))
+        .when(waiting & by_client & ~outlived, F.lit("cancelled"))
+        .when(waiting & stale, F.lit("shed"))
         .when(by_client, F.lit("cancelled"))
         .otherwise(F.lower("status"))
     )
 
 
 def problems(since_us: Column) -> Column:
-    """Return the ledger violations of a task, usually an empty list.
-
-    Args:
-        since_us: Start of the recording of the task's queue.
-    """
+    """Return the ledger violations of a task, given the start of the recording of its queue."""
     last = F.col("last")
     ended_by_ttl = F.col("removed_us").isNotNull() & last["ttl_removal"]
     not_created = ~F.col("begun") & (F.col("put_us") >= since_us)
@@ -163,7 +158,7 @@ def problems(since_us: Column) -> Column:
         F.when(ended_by_ttl & (F.col("status") == "PENDING") & early, F.lit("removed before its deadline")),
     )
     steps = F.transform("illegal", lambda step: F.concat(F.lit("illegal step "), step))
-    # Spark does not compile functions over lists, and nearly all tasks have no problem.
+    # Spark does not compile functions over lists, and nearly all tasks have no problems.
     none = F.coalesce(*found).isNull() & (F.size("illegal") == 0)
     return F.when(none, F.array().cast("array<string>")).otherwise(
         F.concat(F.array_compact(F.array(*found)), steps)

@@ -1,6 +1,6 @@
 """Totals of each day, and the tables computed from them: `ledger`, `violations`, `groups` and `workers`.
 
-Totals of days add up. The tasks that have no end yet are kept with them: they matter to all later minutes.
+Totals of days add up. Open tasks are stored with them, because they matter to all later minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 from freshq_pipeline.gold.minutes import histogram_class, wait_us
 from freshq_pipeline.gold.steps import date_of, is_open
 from freshq_pipeline.gold.tasks import NOT_CREATED
-from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS, arrow_schema
+from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
+from freshq_pipeline.storage.arrow import arrow_schema, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     Owners: TypeAlias = NDArray[np.intp]
 
 
-# The name of the totals as a table that only the next run reads.
+# Name of the totals as a table, which only the next run reads.
 TOTAL: Final = "totals"
-# Their kinds.
+# Kinds of totals.
 FATES: Final = "fates"
 WAITS: Final = "waits"
 WORKERS: Final = "workers"
 VIOLATIONS: Final = "violations"
 OPEN: Final = "open"
 SCHEMA: Final = arrow_schema(TOTALS)
-# What the tables and figures over all days need of each kind.
+# Columns of each kind that tables and figures over all days need.
 _READ: Final = {
     FATES: (
         "queue", "day", "task_group", "tasks", "created", *OUTCOMES, "in_time", "violations", "inversions",
@@ -55,10 +56,10 @@ _OF_OPEN: Final = (
 
 
 def open_steps(totals: DataFrame, without: Collection[str]) -> DataFrame:
-    """Return the last steps of open tasks, with what `minutes` and `inversions` need of them.
+    """Return the last steps of open tasks, with the columns that `minutes` and `inversions` need.
 
     Args:
-        totals: From `totals`.
+        totals: Totals from `totals`.
         without: Days of creation to leave out.
     """
     steps = totals.where((F.col("kind") == OPEN) & ~F.col("day").isin(*without)).select(*_OF_OPEN)
@@ -73,19 +74,19 @@ def count_open(out: Folder, paths: list[str]) -> int:
 
 
 def read_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the totals of a kind, without those of `OPEN`.
+    """Return the totals of a kind other than `OPEN`.
 
     Args:
         out: The output folder.
-        paths: Paths of files with totals.
-        kind: One of the kinds.
-        columns: Which columns; None: those that the table or the figures over all days need.
+        paths: Files with totals.
+        kind: The kind.
+        columns: Columns to return; None: those that tables and figures over all days need.
     """
     return _scanner(out, paths, kind, columns or _READ[kind]).to_table()
 
 
 def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordBatch]:
-    """Return the same in batches, of which only some are in memory at a time.
+    """Return the same batch by batch, so that only some batches are in memory at a time.
 
     Args:
         out: As above.
@@ -101,10 +102,10 @@ def _scanner(out: Folder, paths: list[str], kind: str, columns: Sequence[str]) -
 
 
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
-    """Return the totals of each day that `steps` and `tasks` are of.
+    """Return the totals of each day.
 
     Args:
-        steps: From `distinct_steps`.
+        steps: Steps from `distinct_steps`.
         tasks: The table `tasks`, with `day`.
     """
     waited = tasks.where("wait_seconds is not null")
@@ -128,7 +129,7 @@ def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
 
 
 def fates(tasks: DataFrame) -> DataFrame:
-    """Return `tasks`, `created`, outcomes, `in_time`, `violations` and `inversions` per queue, day and group.
+    """Count the tasks of each queue, day and group by outcome, and other figures.
 
     Args:
         tasks: The table `tasks`, with `day`.
@@ -140,39 +141,37 @@ def fates(tasks: DataFrame) -> DataFrame:
         "violations": F.size("problems") > 0,
     }
     counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
-    # Null if it is null for all of them.
+    # Null if all values are null.
     counts.append(F.sum(F.col("inverted").cast("bigint")).alias("inversions"))
     return tasks.groupBy("queue", "day", "task_group").agg(F.count(F.lit(1)).alias("tasks"), *counts)
 
 
-# So many rows are added up at a time, which take some 10 MB.
+# Rows to add up at a time; they take about 10 MB.
 ROWS_AT_A_TIME: Final = 1 << 18
 
 
 def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    """Return the sums of some columns under their own names, sorted by key; null is a key of its own.
+    """Return the sums of some columns, sorted by key; null is a key of its own.
 
     Args:
-        rows: Has all these columns.
-        by: The key.
-        columns: What to add up.
+        rows: The rows.
+        by: Columns of the key.
+        columns: Columns to add up.
     """
-    # One thread, so that the rows of a key come together in the same order each time.
-    found = rows.group_by(list(by), use_threads=False).aggregate([(name, "sum") for name in columns])
-    found = found.select([*by, *(f"{name}_sum" for name in columns)]).rename_columns([*by, *columns])
+    found = grouped(rows, by, dict.fromkeys(columns, "sum"))
     return found.sort_by([(name, "ascending") for name in by])
 
 
 def summed_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, by: Sequence[str], columns: Sequence[str]
 ) -> pa.Table:
-    """Return the same of batches, of which only some are in memory, and the sums so far.
+    """Return the sums over batches, of which only some are in memory at a time.
 
     Args:
-        batches: Have these columns, in this order.
-        schema: The columns of the key, then what to add up.
-        by: The key.
-        columns: What to add up.
+        batches: Batches with the columns of `schema`.
+        schema: Columns of the key, then columns to add up.
+        by: Columns of the key.
+        columns: Columns to add up.
     """
     waiting = [schema.empty_table()]
     for batch in batches:
@@ -186,11 +185,7 @@ _LEDGER_COUNTS: Final = ("created", *OUTCOMES, "violations")
 
 
 def ledger(counts: pa.Table) -> pa.Table:
-    """Return the table; `day` is null in the rows for all days.
-
-    Args:
-        counts: From `fates`, of all days.
-    """
+    """Return the table `ledger`, given the fates of all days; `day` is null in the rows for all days."""
     by_day = summed(counts, ("queue", "day"), _LEDGER_COUNTS)
     in_total = summed(by_day, ("queue",), _LEDGER_COUNTS)
     in_total = in_total.append_column("day", pa.nulls(len(in_total), pa.string()))
@@ -207,36 +202,22 @@ def violations(tasks: DataFrame) -> DataFrame:
     Args:
         tasks: The table `tasks`, with `day`.
     """
-    return tasks.where(F.size("problems") > 0).select(
-        "task_id",
-        "life",
-        "queue",
-        "day",
-        F.floor(F.col("created_ms") * 1000 + 0.5).alias("created_us"),
-        F.explode("problems").alias("problem"),
-    )
+    created_us = F.floor(F.col("created_ms") * 1000 + 0.5).alias("created_us")
+    problem = F.explode("problems").alias("problem")
+    return tasks.where(F.size("problems") > 0).select("task_id", "life", "queue", "day", created_us, problem)
 
 
 def groups(counts: pa.Table) -> pa.Table:
-    """Return the table.
-
-    Args:
-        counts: From `fates`, of all days.
-    """
+    """Return the table `groups`, given the fates of all days."""
     rows = summed(counts, ("queue", "task_group"), ("tasks", "success", "shed"))
     rows = rows.rename_columns(["queue", "task_group", "offered", "succeeded", "shed"])
     queues = rows["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
     of_queue = queues.indices.to_numpy(zero_copy_only=False).astype(np.intp)
-    offered, succeeded, shed = (
-        rows[name].to_numpy().astype(np.float64) for name in ("offered", "succeeded", "shed")
-    )
-    figures = {
-        "offer_share": ratio(offered, _sum_by_queue(offered, of_queue)),
-        "service_share": ratio(succeeded, _sum_by_queue(succeeded, of_queue)),
-        "shed_share": ratio(shed, _sum_by_queue(shed, of_queue)),
-        "jain_index": jain_index(succeeded, of_queue),
-        "jain_index_of_demand": jain_index(succeeded / offered, of_queue),
-    }
+    amounts = {name: rows[name].to_numpy().astype(np.float64) for name in ("offered", "succeeded", "shed")}
+    shares = zip(("offer_share", "service_share", "shed_share"), amounts.values(), strict=True)
+    figures = {name: ratio(amount, _sum_by_queue(amount, of_queue)) for name, amount in shares}
+    figures["jain_index"] = jain_index(amounts["succeeded"], of_queue)
+    figures["jain_index_of_demand"] = jain_index(amounts["succeeded"] / amounts["offered"], of_queue)
     for name, values in figures.items():
         rows = rows.append_column(name, values)
     return rows
@@ -248,10 +229,10 @@ def jain_index(amount: Amounts, of_queue: Owners) -> pa.Array:
     Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
 
     Args:
-        amount: What each group got.
-        of_queue: Number of the queue of each group; the index is that of its queue.
+        amount: Amount of each group.
+        of_queue: Number of each group's queue; the index is computed for each queue.
     """
-    # Floating-point sums depend on the order, so it is always the same.
+    # A fixed order, because floating-point sums depend on it.
     order = np.argsort(amount, kind="stable")
     total, squares = np.empty_like(amount), np.empty_like(amount)
     total[order] = _sum_by_queue(amount[order], of_queue[order])
@@ -276,15 +257,15 @@ _WORKER_COUNTS: Final = ("claims", "settles", "lease_losses")
 
 
 def worked(steps: DataFrame, *more: str) -> DataFrame:
-    """Return the counts of each worker of a queue; the null worker covers all leases that name no worker.
+    """Count claims, settles and lease losses by worker; leases without a worker belong to null.
 
     Args:
-        steps: From `distinct_steps`.
-        more: Further columns to count by.
+        steps: Steps from `distinct_steps`.
+        more: Further columns to group by.
     """
     settled = F.col("left") & ~F.col("lease_lost") & ~F.col("removed") & ~F.col("claimed")
     begun = _acts(steps.where("claimed"), more, "worker", claims=F.lit(True))
-    # A worker that held a task when it was deleted did not settle it.
+    # A worker did not settle a task that was deleted while the worker held it.
     ended = _acts(
         steps.where(F.col("left") & (settled | F.col("lease_lost"))), more, "previous_worker",
         settles=settled, lease_losses=F.col("lease_lost"),
@@ -294,15 +275,11 @@ def worked(steps: DataFrame, *more: str) -> DataFrame:
 
 
 def _acts(steps: DataFrame, more: tuple[str, ...], worker: str, **done: Column) -> DataFrame:
-    """Return what a worker did in each step, as counts of 0 or 1."""
+    """Return the actions of a worker in each step, as counts of 0 or 1."""
     counts = (done.get(name, F.lit(False)).cast("bigint").alias(name) for name in _WORKER_COUNTS)
     return steps.select(*more, "queue", F.col(worker).alias("worker"), *counts)
 
 
 def workers(counts: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Return the table.
-
-    Args:
-        counts: From `worked`, of all days.
-    """
+    """Return the table `workers`, given the counts of all days."""
     return summed_batches(counts, arrow_schema(TABLES["workers"]), _WORKER, _WORKER_COUNTS)

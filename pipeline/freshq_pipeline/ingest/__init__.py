@@ -1,1 +1,1 @@
-"""Recorded files to silver, the canonical events in Parquet."""
+"""Recorded files to silver: canonical events in Parquet."""

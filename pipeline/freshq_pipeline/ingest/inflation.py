@@ -1,4 +1,4 @@
-"""Gzip files, inflated in small chunks, and those that would inflate beyond all bounds."""
+"""Read files in chunks or in blocks of whole lines, in bounded memory; inflate gzip files up to a limit."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ GZIP_SUFFIX: Final = ".gz"
 # A gzip member: zlib's largest window, plus zlib's marker for a gzip header.
 _WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 CHUNK_BYTES: Final = 1 << 20
-# Recorded events inflate about eleven times.
+# Recorded events inflate about elevenfold.
 MAX_INFLATION: Final = 100
-# A file that inflates to less is read whatever its ratio.
+# Files that inflate to no more than this are read whatever their ratio.
 HARMLESS_BYTES: Final = 64 << 20
-# Deflate cannot inflate more: https://zlib.net/zlib_tech.html
+# The maximum for deflate: https://zlib.net/zlib_tech.html
 _MOST_INFLATION: Final = 1032
 _THREADS: Final = 16
 
 
 def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]:
-    """Return the gzip files that inflate to more than `MAX_INFLATION` times their size and `HARMLESS_BYTES`.
+    """Return the gzip files that inflate beyond their `inflation_limit`.
 
-    It counts what they really inflate to: a file may have several members, each with a trailer of its own.
+    It inflates the files: one file may have several members, each with its own trailer, so no trailer holds
+    the size of the whole.
 
     Args:
         events: Folder with the files.
@@ -45,28 +46,27 @@ def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]
 
 
 def inflation_limit(size_bytes: int) -> int:
-    """Return to how many bytes a gzip file of a size may inflate."""
+    """Return the size up to which a gzip file may inflate, given its compressed size."""
     return max(HARMLESS_BYTES, MAX_INFLATION * size_bytes)
 
 
 def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
-    """Return whether all members of a file together inflate beyond the limit, where this stops."""
-    limit_bytes, seen_bytes = inflation_limit(size_bytes), 0
+    """Return whether the members of a file together inflate beyond the limit."""
     try:
-        for chunk in inflated(events, path):
-            seen_bytes += len(chunk)
-            if seen_bytes > limit_bytes:
-                return True
+        for _ in _bounded(events, path, size_bytes):
+            pass
+    except UnboundedError:
+        return True
     except (EOFError, zlib.error):
         pass  # its readable lines are salvaged later
     return False
 
 
 def chunks(events: Folder, path: str) -> Iterator[bytes]:
-    """Yield the content of a file, inflated if its name ends with .gz, in chunks of `CHUNK_BYTES` at most.
+    """Yield the content of a file, inflated if its name ends with .gz, in chunks of at most `CHUNK_BYTES`.
 
     Raises:
-        EOFError: If a gzip file ends within a member.
+        EOFError: If a gzip file ends inside a member.
         zlib.error: If it is not a gzip file.
     """
     if path.endswith(GZIP_SUFFIX):
@@ -78,10 +78,10 @@ def chunks(events: Folder, path: str) -> Iterator[bytes]:
 
 
 def inflated(events: Folder, path: str) -> Iterator[bytes]:
-    """Yield the content of a gzip file, which may have several members, in chunks of `CHUNK_BYTES` at most.
+    """Yield the content of a gzip file, which may have several members, in chunks of at most `CHUNK_BYTES`.
 
     Raises:
-        EOFError: If the file ends within a member.
+        EOFError: If the file ends inside a member.
         zlib.error: If it is not a gzip file.
     """
     member = zlib.decompressobj(_WINDOW_BITS)
@@ -97,14 +97,14 @@ def inflated(events: Folder, path: str) -> Iterator[bytes]:
         raise EOFError(path)
 
 
-# Larger blocks take no less time.
+# Larger blocks are not faster.
 BLOCK_BYTES: Final = 4 << 20
-# A landed event has some hundred bytes.
+# Landed events have a few hundred bytes.
 MAX_LINE_BYTES: Final = 16 << 20
 
 
 class UnboundedError(ValueError):
-    """A file inflates too much, or has a line that is too long."""
+    """The file inflates beyond the limit, or has a line that is too long."""
 
 
 def blocks(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
@@ -112,14 +112,14 @@ def blocks(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
 
     Args:
         events: Folder with the file.
-        path: Its path.
-        size_bytes: Its size.
+        path: Path of the file.
+        size_bytes: Size of the file.
 
     Raises:
-        EOFError: If a gzip file ends within a member.
+        EOFError: If a gzip file ends inside a member.
         zlib.error: If it is not a gzip file.
         UnboundedError: If it inflates beyond the limit, or a line is longer than `MAX_LINE_BYTES`.
-        OSError: If it cannot be read.
+        OSError: If the file cannot be read.
     """
     held, held_bytes = [], 0
     for chunk in _bounded(events, path, size_bytes):
@@ -137,7 +137,7 @@ def blocks(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
 
 
 def _bounded(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a file in chunks, up to the limit."""
+    """Yield the content of a file in chunks; raise UnboundedError beyond the limit."""
     limit_bytes, seen_bytes = inflation_limit(size_bytes), 0
     for chunk in chunks(events, path):
         seen_bytes += len(chunk)

@@ -1,4 +1,4 @@
-"""The files to read, and what can be salvaged of damaged ones."""
+"""Find the files to read, also through the manifests of exports, and salvage damaged files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A compressed file that is not read to its end.
+    """A compressed file that was not read to its end.
 
     Attributes:
         path: Path of the file.
-        lines: How many whole lines are readable.
-        salvaged: Path of a copy of these lines; None if it was not read at all.
-        problem: What is wrong with the file.
+        lines: Number of whole lines that are readable.
+        salvaged: Path of a copy of these lines; None if the file was not read at all.
+        problem: The problem with the file.
     """
 
     path: str
@@ -38,10 +38,10 @@ class Damaged:
 
 
 def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
-    """Return the files to read, each with its size in bytes and its time in nanoseconds since the epoch.
+    """Return the files to read, with their sizes in bytes and times in nanoseconds since the epoch.
 
     Raises:
-        BadInput: If the folder does not exist or has no files, or Spark cannot read one by its name.
+        BadInput: If the folder is missing or empty, or Spark cannot read a file because of its name.
     """
     if not folder.is_folder():
         msg = f"events: there is no folder {folder.uri}"
@@ -58,22 +58,22 @@ def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
 
 
 def _check_name(folder: Folder, path: str) -> None:
-    """Raise BadInput if Spark cannot read a file with this name."""
+    """Raise BadInput if Spark cannot read a file because of its name."""
     check_no_pattern("events", path)
-    # Hadoop looks for a checksum beside a local file, and takes what is before the colon for a scheme.
+    # Hadoop looks for a checksum file beside a local file, and reads the part before the colon as a scheme.
     if folder.local and ":" in path.rpartition("/")[2]:
         msg = f"events: the name of {folder.at(path)} has a colon, with which Spark cannot read it; rename it"
         raise BadInput(msg)
 
 
 def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -> list[Damaged]:
-    """Return the compressed files that end too early, and copy their readable lines.
+    """Return the compressed files that cannot be read to their end, and copy their readable lines.
 
     Args:
         events: Folder with the files.
         paths: Paths of the files to check.
-        out: Folder for the copies.
-        salvage: Path of the copies in it.
+        out: The output folder.
+        salvage: Path of the folder for the copies, below `out`.
     """
     damaged = []
     for number, path in enumerate(paths):
@@ -98,7 +98,7 @@ def _why_unreadable(events: Folder, path: str) -> str | None:
 
 
 def longest_line(events: Folder, paths: Iterable[str]) -> tuple[str, int]:
-    """Return which of some files has the longest line, and its bytes. It takes little memory."""
+    """Return the file with the longest line, and the length of that line in bytes, in bounded memory."""
     return max(((path, _longest_line(events, path)) for path in paths), key=lambda found: found[1])
 
 
@@ -110,12 +110,12 @@ def _longest_line(events: Folder, path: str) -> int:
             longest = max(longest, last + first, *others)
             last = others[-1] if others else last + first
     except (EOFError, zlib.error):
-        pass  # Spark reads no further
+        pass  # Spark reads no further either
     return longest
 
 
 class _WholeLines:
-    """The whole lines of a damaged file; bounded in memory, whatever the file contains."""
+    """The whole lines of a damaged file, read in bounded memory."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -129,7 +129,7 @@ class _WholeLines:
                 self.count += whole.count(b"\n") + bool(newline)
                 yield whole + newline
                 if len(rest) > HARMLESS_BYTES:
-                    return  # no event is as long as that
+                    return  # no event is that long
         except (EOFError, zlib.error):
             pass  # expected: the file is damaged
 
@@ -138,13 +138,11 @@ MANIFEST_SUMMARY: Final = "manifest-summary.json"
 CHUNK_BYTES: Final = 1 << 20
 
 
-def exported_files(folder: Folder) -> dict[str, int]:
-    """Return the paths of the data files of all exports below a folder, each with its number of items.
+def exported_files(folder: Folder) -> list[str]:
+    """Return the data files of all exports below a folder.
 
-    Incremental exports share one data folder, so only the manifests say which file belongs to which.
-
-    Args:
-        folder: Folder with the exports.
+    Incremental exports share one data folder, so only their manifests tell which file belongs to which
+    export.
 
     Raises:
         BadInput: If there is no manifest, a manifest is invalid, or a listed file is missing or damaged.
@@ -154,16 +152,14 @@ def exported_files(folder: Folder) -> dict[str, int]:
     if not summaries:
         msg = f"events: no {MANIFEST_SUMMARY} below {folder.uri}; give the folder of the export"
         raise BadInput(msg)
-    chosen: dict[str, int] = {}
+    chosen = []
     for summary in summaries:
-        described = _object(folder, summary)
-        for entry in _entries(
-            folder, _resolve(str(described.get("manifestFilesS3Key", "")), present, summary)
-        ):
+        listed = _resolve(str(_object(folder, summary).get("manifestFilesS3Key", "")), present, summary)
+        for entry in _entries(folder, listed):
             path = _resolve(str(entry.get("dataFileS3Key", "")), present, summary)
             _verify(folder, path, entry.get("md5Checksum"))
             if entry.get("itemCount", 1):
-                chosen[path] = int(entry.get("itemCount", 0))
+                chosen.append(path)
     return chosen
 
 
@@ -190,15 +186,13 @@ def _entries(folder: Folder, path: str) -> list[dict[str, Any]]:
 
 
 def _resolve(key: str, present: set[str], summary: str) -> str:
-    """Return the path of a key of the bucket; the export may have been copied without the key's prefix."""
+    """Return the path of an object, given its key in the bucket, whose prefix the copy may lack."""
     parts = key.split("/")
-    for skipped in range(len(parts)):
-        path = "/".join(parts[skipped:])
+    base = summary.split("/AWSDynamoDB/", maxsplit=1)[0]
+    paths = ["/".join(parts[skipped:]) for skipped in range(len(parts))]
+    for path in (*paths, f"{base}/{key[key.find('AWSDynamoDB') :]}"):
         if path in present:
             return path
-    base = summary.split("/AWSDynamoDB/", maxsplit=1)[0]
-    if f"{base}/{key[key.find('AWSDynamoDB') :]}" in present:
-        return f"{base}/{key[key.find('AWSDynamoDB') :]}"
     msg = f"{summary}: lists {key!r}, which does not exist; copy the whole export"
     raise BadInput(msg)
 
@@ -206,7 +200,7 @@ def _resolve(key: str, present: set[str], summary: str) -> str:
 def _verify(folder: Folder, path: str, md5: str | None) -> None:
     if md5 is None:
         return
-    digest = hashlib.md5(usedforsecurity=False)  # the digest in the manifest
+    digest = hashlib.md5(usedforsecurity=False)  # the manifest's kind of digest
     with folder.open(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)

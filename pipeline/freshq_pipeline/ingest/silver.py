@@ -1,4 +1,4 @@
-"""New files to silver: canonical events in Parquet. Unusable records are counted and quarantined."""
+"""Write the events of new files to silver; count and quarantine unusable records."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.spark.failures import SPARK_ERRORS
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
+from freshq_pipeline.storage.days import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 SALVAGE: Final = "salvage"
-# The names of the files that Spark writes begin so; Arrow's do not.
+# Names of files that Spark writes begin like this; names of Arrow's files do not.
 SPARK_FILE: Final = "/part-"
 OUT_OF_MEMORY: Final = "OutOfMemoryError"
-# The lines of smaller inputs are all split: that takes less time than to look which ones need it.
+# Below this size, splitting all lines is faster than finding the files that need it.
 SCANNED_BYTES: Final = MEDIUM_BYTES
-# Most names of unknown fields that are counted: a record may have a name of its own in each event.
+# Number of unknown fields to count by name: records may have a different name in each event.
 MAX_UNKNOWN_FIELDS: Final = 100
 OVERSIZED: Final = f"gzip inflates more than {MAX_INFLATION} times"
 # Silver is only read in full. Statistics, and dictionaries of columns whose values rarely repeat, would take
@@ -53,16 +54,16 @@ _SILVER: Final = {
 
 @dataclass(slots=True)
 class Ingested:
-    """Counts of the records of some files.
+    """Figures of the records in some files.
 
     Attributes:
-        records: All records, usable or not.
-        accepted: Events of tasks, duplicates included.
-        no_task: Records of other items of the table.
-        with_unknown_fields: Accepted events with fields that this version does not know.
-        unknown_fields: How often each of these fields occurs, by name: the most frequent ones.
-        other_unknown_fields: How often the others occur, together.
-        reasons: Quarantined records by reason.
+        records: Number of records, usable or not.
+        accepted: Number of task events, including duplicates.
+        no_task: Number of records of other items of the table.
+        with_unknown_fields: Number of accepted events with fields that this version does not know.
+        unknown_fields: Occurrences of the most frequent unknown fields, by name.
+        other_unknown_fields: Occurrences of all other unknown fields.
+        reasons: Number of quarantined records by reason.
         last_us: Time of the last accepted event; None if there is none.
     """
 
@@ -76,14 +77,14 @@ class Ingested:
     last_us: int | None = None
 
     def add(self, sound: Sound) -> None:
-        """Add the events of sound files."""
+        """Add the figures of sound files."""
         self.records += sound.events
         self.accepted += sound.events
-        self.last_us = max((one for one in (self.last_us, sound.last_us) if one is not None), default=None)
+        self.last_us = latest(self.last_us, sound.last_us)
 
     @property
     def quarantined(self) -> int:
-        """All quarantined records."""
+        """Number of quarantined records."""
         return sum(self.reasons.values())
 
 
@@ -98,13 +99,13 @@ def ingest(
         events: Folder with the files.
         sizes_bytes: Size of each file, by path.
         form: Format of the files.
-        out: Folder for silver and quarantine.
+        out: The output folder.
         run_id: Name of the part.
-        max_reject_ratio: Share of the records that may be unusable.
+        max_reject_ratio: Largest share of records that may be unusable.
 
     Raises:
-        BadInput: If too many records are unusable, a newer version of freshq wrote them, or a file takes all
-            of Java's memory.
+        BadInput: If too many records are unusable, a newer version of freshq wrote them, or Java has too
+            little memory for a file.
     """
     sound = Sound()
     if form is Format.LANDED:
@@ -126,7 +127,7 @@ def ingest(
 def _by_spark(
     spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str
 ) -> Ingested:
-    """Write the usable events of files of any state, and quarantine the unusable records."""
+    """Write the usable events of files in any condition, and quarantine unusable records."""
     oversized = [Damaged(path, 0, None, OVERSIZED) for path in oversized_files(events, sizes_bytes)]
     paths = sorted(sizes_bytes.keys() - {one.path for one in oversized})
     scan = uncompressed_bytes(sizes_bytes) > SCANNED_BYTES
@@ -136,13 +137,13 @@ def _by_spark(
     if bad_files or damaged:
         rejects = canonical(_numbered(spark, bad_files), form).where(F.col("problem") != NO_TASK)
         found.reasons = _quarantine(rejects, damaged, events, out, run_id)
-    # The missing end of a truncated file counts as one record, and so does a file that was not read.
+    # The missing end of a truncated file counts as a record, and so does a file that was not read.
     found.records += len(damaged)
     return found
 
 
 def _out_of_memory(events: Folder, sizes_bytes: dict[str, int]) -> BadInput:
-    """Return an error that names the file which most probably took all the memory of Java."""
+    """Return an error that names the files that most probably exhausted Java's memory."""
     oversized = set(oversized_files(events, sizes_bytes))
     path, line_bytes = longest_line(events, sorted(sizes_bytes.keys() - oversized))
     msg = "events: Java's memory is too small for them. A line is read as a whole, and so is a file that has "
@@ -156,8 +157,8 @@ def write_silver(events: DataFrame, target: str) -> None:
     """Write canonical events to a part of silver, in a folder for each day of creation.
 
     Args:
-        events: Has the columns of `EVENT`, and perhaps others.
-        target: Address of the part; files that are there stay.
+        events: Events with at least the columns of `EVENT`.
+        target: Address of the part; its files are kept.
     """
     day = F.date_format(F.timestamp_micros("created_us"), "yyyy-MM-dd").alias("day")
     by_day = events.select(*EVENT, day).write.options(**_SILVER).mode("append").partitionBy("day")
@@ -167,7 +168,7 @@ def write_silver(events: DataFrame, target: str) -> None:
 def _write(
     read: Callable[[list[str]], DataFrame], events: Folder, paths: list[str], out: Folder, run_id: str
 ) -> tuple[Ingested, list[str], list[Damaged]]:
-    """Write the usable events; return the counts, the files with unusable records, and the damaged files."""
+    """Write the usable events; return the figures, the files with unusable records, and the damaged files."""
     if not paths:
         return Ingested(), [], []
     addresses = [events.at(path) for path in paths]
@@ -182,22 +183,17 @@ def _write(
     _delete_first_try(out, run_id)
     bad = {one.path for one in damaged}
     addresses = [events.at(path) for path in paths if path not in bad]
-    addresses += _salvaged(damaged, out)
+    addresses += [out.at(one.salvaged) for one in damaged if one.salvaged is not None]
     return *_accept(read(addresses), out.at(f"silver/{run_id}")), damaged
 
 
 def _delete_first_try(out: Folder, run_id: str) -> None:
-    """Delete what Spark wrote in vain: some committers leave files of tasks that ended before one failed."""
+    """Delete Spark's output of a failed job: some committers leave files of its completed tasks."""
     out.delete_files(file.path for file in out.files(f"silver/{run_id}") if SPARK_FILE in file.path)
 
 
-def _salvaged(damaged: list[Damaged], out: Folder) -> list[str]:
-    """Return the addresses of what could be saved of damaged files."""
-    return [out.at(one.salvaged) for one in damaged if one.salvaged is not None]
-
-
 def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
-    """Write the usable events; return the counts, and the files with unusable records."""
+    """Write the usable events; return the figures, and the files with unusable records."""
     observation = Observation()
     problem = F.col("problem")
     foreign = problem == NO_TASK
@@ -221,7 +217,7 @@ def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
 
 
 def _unknown_fields(spark: SparkSession, silver: str) -> tuple[dict[str, int], int]:
-    """Return how often each unknown field occurs, for the most frequent ones, and how often all others do."""
+    """Return the occurrences of the most frequent unknown fields by name, and of all others together."""
     names = spark.read.parquet(silver).select(F.explode(F.map_keys("unknown_fields")).alias("name"))
     counts = names.groupBy("name").count()
     most = counts.orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS).collect()
@@ -233,13 +229,13 @@ def _unknown_fields(spark: SparkSession, silver: str) -> tuple[dict[str, int], i
 
 
 def most_frequent(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Return the `MAX_UNKNOWN_FIELDS` most frequent names with their counts, and the sum of all others'."""
+    """Return the `MAX_UNKNOWN_FIELDS` highest counts by name, and the sum of all others."""
     ranked = sorted(counts.items(), key=lambda name: (-name[1], name[0]))
     return dict(ranked[:MAX_UNKNOWN_FIELDS]), sum(count for _, count in ranked[MAX_UNKNOWN_FIELDS:])
 
 
 def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:
-    """Return the lines of files with line numbers; each file is read as a whole."""
+    """Return the lines of files with line numbers; reads each file as a whole."""
     whole = spark.read.text(files, wholetext=True) if files else spark.createDataFrame([], "value string")
     name = _decoded(F.col("_metadata.file_path")) if files else F.lit(None).cast("string")
     lines = F.posexplode(F.split("value", "\r?\n"))
@@ -249,17 +245,17 @@ def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:
 
 
 def _decoded(address: Column) -> Column:
-    """Return an address that is URL-encoded as users know it; a plus sign in it is one."""
+    """Return the plain form of a URL-encoded address, in which a plus sign stands for itself."""
     return F.url_decode(F.replace(address, F.lit("+"), F.lit("%2B")))
 
 
 def _quarantine(
     rejects: DataFrame, damaged: list[Damaged], events: Folder, out: Folder, run_id: str
 ) -> dict[str, int]:
-    """Write unusable records with file and line, and return their number by reason."""
+    """Write unusable records with file and line; return their number by reason."""
     target = f"quarantine/{run_id}"
     kept = rejects.select("file", "line", F.col("problem").alias("reason"), F.col("value").alias("text"))
-    for one in damaged:  # name the original, not the salvaged part of it
+    for one in damaged:  # name the original instead of the salvaged copy
         if one.salvaged is None:
             continue
         spelling = F.regexp_replace(F.regexp_replace("file", "^file:", ""), "/+", "/")

@@ -1,8 +1,8 @@
-"""Sound files of landed events to silver by Arrow: small inputs in this process, others in Spark's workers.
+"""Write sound files of landed events to silver with Arrow: small inputs here, others in Spark's workers.
 
 A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
-fraction of the time that Spark takes. Spark reads all other files, and says which of their lines are
-unusable.
+fraction of the time that Spark takes. All other files are left to Spark, which can tell what is wrong with
+each line. Both make the same events of a sound file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,20 @@ import pyarrow.compute as pc
 from pyarrow import json
 
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, UnboundedError, blocks
-from freshq_pipeline.ingest.sources import CHANGES, MAX_AHEAD_US, MAX_BEHIND_US, REQUIRED, STATUSES
-from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION, arrow_schema
+from freshq_pipeline.ingest.sources import (
+    CHANGES,
+    LANDED_TIMES,
+    MAX_AHEAD_US,
+    MAX_BEHIND_US,
+    REQUIRED,
+    SAME_IN_LANDED,
+    SEQUENCE_DIGITS,
+    STATUSES,
+)
+from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
-from freshq_pipeline.storage.days import DAY_US
+from freshq_pipeline.storage.arrow import arrow_schema
+from freshq_pipeline.storage.days import DAY_US, latest
 from freshq_pipeline.storage.state import silver_path
 from freshq_pipeline.storage.table_files import PARQUET
 
@@ -46,24 +56,18 @@ _RECORD: Final = arrow_schema(
     }
 )
 _PARSE: Final = json.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="error")
-_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "not_before")
-_MILLISECONDS: Final = (*_TIMES, "updated")
-# Of greater numbers, microseconds are not exact, and Spark may report an overflow.
+_MILLISECONDS: Final = (*LANDED_TIMES, "updated")
+# Larger numbers are not exact in microseconds, and may overflow in Spark.
 _MAX_MS: Final = 2.0**53 / 1000
-# The first instant of the year 10000, whose folder Spark names in another way.
+# The year 10000, from which on Spark spells the names of folders differently.
 _MAX_CREATED_US: Final = 253_402_300_800_000_000
-_SEQUENCE_DIGITS: Final = 40
-# Spark's parser refuses longer numbers.
+# Spark's parser rejects longer numbers.
 MAX_NUMBER_CHARACTERS: Final = 1000
 _LONG_NUMBER: Final = re.compile(rb"[-+.eE\d]{%d}" % MAX_NUMBER_CHARACTERS)
 
 
 def canonical_block(block: bytes) -> pa.Table | None:
-    """Return the canonical events of a block; None if not each of its lines is one usable event.
-
-    Args:
-        block: Whole lines, at least one of them.
-    """
+    """Return the canonical events of a block of whole lines; None unless each line is one usable event."""
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
     if not _is_sound(block, lines):
         return None
@@ -72,19 +76,17 @@ def canonical_block(block: bytes) -> pa.Table | None:
         records = json.read_json(pa.BufferReader(block), reading, _PARSE)
     except pa.ArrowInvalid:
         return None
-    # Arrow takes any whitespace, or nothing, for the end of a record.
+    # Arrow accepts any whitespace, or none, between records.
     if len(records) != lines or not _are_in_range(records):
         return None
     events = _event_columns(records)
-    return (
-        pa.table([events[name] for name in EVENT], schema=EVENT_SCHEMA)
-        if _are_usable(records, events)
-        else None
-    )
+    if not _are_usable(records, events):
+        return None
+    return pa.table([events[name] for name in EVENT], schema=EVENT_SCHEMA)
 
 
 def _is_sound(block: bytes, lines: int) -> bool:
-    """Return whether every line begins and ends as an object, so that Arrow can be asked.
+    """Return whether Arrow can be given a block: every line starts and ends like an object.
 
     Arrow crashes on a block that begins with a null.
     """
@@ -110,22 +112,21 @@ def _has_long_number(block: bytes) -> bool:
 
 
 def _are_in_range(records: pa.Table) -> bool:
-    """Return whether all times are numbers of which microseconds are exact; NaN is none."""
+    """Return whether all times are numbers that are exact in microseconds; NaN is not."""
     times = (records[f"{name}_ms"] for name in _MILLISECONDS)
     return all(pc.all(pc.less(pc.abs(time), _MAX_MS)).as_py() is not False for time in times)
 
 
 def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of the canonical events by name, as `landed.canonical` computes them."""
-    times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in _TIMES}
+    """Return the columns of the canonical events, equal to those of `sources.from_landed`."""
+    times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in LANDED_TIMES}
     removed = pc.fill_null(pc.equal(records["change"], "REMOVE"), False)  # noqa: FBT003 - the value
-    padded = pc.utf8_lpad(records["sequence"], _SEQUENCE_DIGITS, "0")
-    own = ("event_id", "task_id", "change", "status", "queue", "kind", "lease", "worker", "shed_reason")
+    padded = pc.utf8_lpad(records["sequence"], SEQUENCE_DIGITS, "0")
     return (
         times
-        | {name: records[name] for name in own}
+        | {name: records[name] for name in SAME_IN_LANDED}
         | {
-            "sequence": pc.utf8_slice_codeunits(padded, 0, _SEQUENCE_DIGITS),
+            "sequence": pc.utf8_slice_codeunits(padded, 0, SEQUENCE_DIGITS),
             "changed_us": pc.if_else(removed, times["stream_us"], _micros(records["updated_ms"])),
             "task_group": records["group"],
             "priority": pc.fill_null(records["priority"], 0),
@@ -137,12 +138,12 @@ def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 
 def _micros(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return milliseconds as whole microseconds, as `json_lines.micros` does."""
+    """Return milliseconds as whole microseconds, rounded like `sources.micros`."""
     return pc.floor(pc.add(pc.multiply(milliseconds, 1000.0), 0.5)).cast(pa.int64())
 
 
 def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
-    """Return whether no event has a problem; a null comparison is one."""
+    """Return whether no event has a problem; a null comparison counts as a problem."""
     ahead_us = pc.subtract(events["changed_us"], events["stream_us"])
     usable = (
         *(pc.is_valid(events[name]) for name in REQUIRED),
@@ -156,17 +157,17 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
     return pc.all(every, skip_nulls=False).as_py() is True
 
 
-# Events held in memory before they are written, in a silver file for each day. One has about 250 bytes.
+# Limit for events in memory, which have about 250 bytes each, before they are written to silver.
 HELD_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 17
-# With several for each core, none waits long for the last.
+# With several groups per core, none waits long for the last one.
 GROUPS_PER_CORE: Final = 2
-# So many small files at a time are read here: in a bucket each is waited for.
+# Small files per group in this process; in a bucket each file is waited for.
 FILES_HERE: Final = 128
 _THREADS: Final = 8
-# Uncompressed input of one Spark task: at most half a minute of work.
+# Uncompressed input of a Spark task: at most half a minute of work.
 GROUP_BYTES: Final = 1 << 30
-# Of the columns whose values rarely repeat, dictionaries would take longer to write.
+# Columns whose values repeat. Dictionaries of other columns would take longer to write.
 REPEATED: Final = (
     "change", "stream_us", "status", "queue", "task_group", "kind", "priority", "attempts", "worker",
     "shed_reason", "ttl_removal",
@@ -175,13 +176,13 @@ REPEATED: Final = (
 
 @dataclass(slots=True)
 class Sound:
-    """What was written of some files.
+    """The events of sound files.
 
     Attributes:
-        paths: The sound files.
-        events: How many events they have; each has one record.
+        paths: Paths of the files.
+        events: Number of events; each is one record.
         last_us: Time of the last event; None if there is none.
-        silver: Paths of the files of silver.
+        silver: Files of silver that hold the events.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -190,28 +191,28 @@ class Sound:
     silver: list[str] = field(default_factory=list)
 
     def add(self, other: Sound) -> None:
-        """Add what was written of other files."""
+        """Add the events of other files."""
         self.paths += other.paths
         self.events += other.events
-        self.last_us = max((one for one in (self.last_us, other.last_us) if one is not None), default=None)
+        self.last_us = latest(self.last_us, other.last_us)
         self.silver += other.silver
 
 
 def write_sound(
     spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, part: str
 ) -> Sound:
-    """Write the events of the sound ones of some files of landed events to a part of silver.
+    """Write the events of all sound files among some files to a part of silver.
 
-    The start of a Python worker takes longer than reading a small input, so that is read in this process.
+    Starting a Python worker takes longer than reading a small input, so small inputs are read here.
 
     Args:
         spark: The session.
         events: Folder with the files.
         sizes_bytes: Size of each file, by path.
-        out: Folder with silver.
+        out: The output folder.
         part: Name of the part.
     """
-    # Spark splits large files if they are not compressed.
+    # Spark splits large uncompressed files among its workers.
     chosen = {
         path: size for path, size in sizes_bytes.items() if size <= GROUP_BYTES or path.endswith(GZIP_SUFFIX)
     }
@@ -227,7 +228,7 @@ def write_sound(
         written = spark.sparkContext.parallelize(groups, len(groups)).map(work).collect()
     for sound in written:
         every.add(sound)
-    # Of an attempt that failed, files may be left that no other has replaced.
+    # A failed attempt of a Spark task may have left files that no other attempt replaced.
     left = {file.path for file in out.files(f"silver/{part}")} - set(every.silver)
     out.delete_files(left)
     return every
@@ -237,7 +238,7 @@ _Group = tuple[int, list[tuple[str, int]]]
 
 
 def _groups(sizes_bytes: Mapping[str, int], least: int) -> list[_Group]:
-    """Return numbered groups of about the same size, of the files with their sizes."""
+    """Divide files into numbered groups of similar size."""
     number = max(least, ceil(uncompressed_bytes(sizes_bytes) / GROUP_BYTES))
     groups: list[_Group] = [(group, []) for group in range(min(number, len(sizes_bytes)))]
     emptiest = [(0, group) for group in range(len(groups))]
@@ -249,7 +250,7 @@ def _groups(sizes_bytes: Mapping[str, int], least: int) -> list[_Group]:
 
 
 def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
-    """Write the events of the sound files of a group. A second attempt writes the same files."""
+    """Write the events of the sound files in a group. A second attempt writes the same files."""
     number, files = group
     shared = _Silver(out, part, f"{number}")
     for place, (path, size_bytes) in enumerate(files):
@@ -268,14 +269,14 @@ def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
 
 
 class _Unsound(Exception):
-    """A file cannot be read here, or has a line of which Arrow makes no event."""
+    """The file cannot be read here, or one of its lines is not an event."""
 
 
 def _events(events: Folder, path: str, size_bytes: int) -> Iterator[pa.Table]:
     """Yield the canonical events of a file.
 
     Raises:
-        _Unsound: If Spark must read it, which says what is wrong.
+        _Unsound: If the file must be read by Spark.
     """
     try:
         for block in blocks(events, path, size_bytes):
@@ -288,15 +289,15 @@ def _events(events: Folder, path: str, size_bytes: int) -> Iterator[pa.Table]:
 
 
 class _Silver:
-    """Events on their way to silver, in memory up to `HELD_BYTES`."""
+    """Collects events in memory, up to `HELD_BYTES`, and writes them to silver."""
 
     def __init__(self, out: Folder, part: str, name: str) -> None:
-        """Begin without events.
+        """Start without events.
 
         Args:
-            out: Folder with silver.
-            part: Name of the part.
-            name: Begins the names of the files.
+            out: The output folder.
+            part: Name of the part of silver.
+            name: Prefix of the names of files.
         """
         self._out, self._part, self._name = out, part, name
         self._held: list[pa.Table] = []
@@ -305,12 +306,12 @@ class _Silver:
         self.sound = Sound()
 
     def add(self, events: pa.Table) -> None:
-        """Add some events."""
+        """Add events."""
         self.sound.add(Sound(events=len(events), last_us=pc.max(events["changed_us"]).as_py()))
         self._hold([events])
 
     def take(self, other: _Silver) -> None:
-        """Take over the events of another, written or not."""
+        """Take over the events of another collector, written or not."""
         self.sound.add(other.sound)
         self._hold(other._held)
 
@@ -322,7 +323,7 @@ class _Silver:
             self.flush()
 
     def flush(self) -> None:
-        """Write the events that are held."""
+        """Write the events in memory."""
         if not self._held:
             return
         held = pa.concat_tables(self._held)
@@ -337,12 +338,12 @@ class _Silver:
         self._files += 1
 
     def discard(self) -> None:
-        """Delete what was written."""
+        """Delete the files that were written."""
         self._out.delete_files(self.sound.silver)
 
 
 def _by_day(events: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the number of each day of creation with its events."""
+    """Yield each day of creation, by number, with its events."""
     days = pc.divide(events["created_us"], DAY_US)
     found: Sequence[int] = sorted(pc.unique(days).to_pylist())
     for day in found:

@@ -1,4 +1,8 @@
-"""Records of each format to canonical events, all DataFrame -> DataFrame."""
+"""Convert the records of each format to canonical events: DataFrame to DataFrame.
+
+Raw streams and exports hold images of items; landed events hold fields. An event with a `problem` is
+unusable.
+"""
 
 from __future__ import annotations
 
@@ -19,35 +23,49 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# Not an error: the table also holds the queue's own records, and may hold other items.
+# The problem of records of the queue's own items or of foreign items, which are not errors.
 NO_TASK: Final = "no task"
 BROKEN: Final = "not a JSON record"
 FUTURE: Final = "future schema version"
 OTHER_TABLE: Final = "record of another table"
 STATUSES: Final = ("PENDING", "TAKEN", "SUCCESS", "FAILURE", "CANCELLED", "SHED")
 CHANGES: Final = ("INSERT", "MODIFY", "REMOVE", "SNAPSHOT")
-# A worker's clock that is further ahead of the stream's is wrong, and would move the end of the recording:
-# whatever waits would count as shed.
+# A clock that is further ahead of the stream's is wrong. It would move the end of the recording, and so count
+# all waiting tasks as shed.
 MAX_AHEAD_US: Final = 86_400_000_000
 AHEAD: Final = "changed more than a day after it was recorded"
-# A clock that was never set may begin in 1970. A task that waited since then would have a row of `minutes`
-# for each minute. A shorter time may be true: an application may change a record long after its task ended.
+# A clock that was never set may start in 1970, and a task that waited since then would have a row in
+# `minutes` for each minute. Shorter times may be real: an application may change a record long after its task
+# ended.
 MAX_BEHIND_US: Final = 10 * 365 * 86_400_000_000
 BEHIND: Final = "changed more than ten years before it was recorded"
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
+# Names of the times in landed events, without their unit, and of the fields that need no conversion.
+LANDED_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "not_before")
+SAME_IN_LANDED: Final = (
+    "event_id", "task_id", "change", "status", "queue", "kind", "lease", "worker", "shed_reason",
+)  # fmt: skip
+# Zeros in front make the order of texts that of numbers.
+SEQUENCE_DIGITS: Final = 40
 
 
-def first_problem(*conditions: tuple[Column, str]) -> Column:
-    """Return the text of the first true condition, null if all are false."""
-    return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
-
-
-def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
-    """Return the conditions under which a canonical event is unusable, each with its reason.
+def _with_event(rows: DataFrame, event: dict[str, Column], *problems: tuple[Column, str]) -> DataFrame:
+    """Replace the parsed record `r` in each row by the columns of its event, and `problem`.
 
     Args:
+        rows: Rows with `r`.
         event: Columns of the event by name.
+        problems: Conditions under which a record of the format is unusable, each with its reason.
     """
+    conditions = ((F.col("r._broken").isNotNull(), BROKEN), *problems, *_unusable(event))
+    problem = F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
+    kept = (name for name in rows.columns if name != "r")
+    columns = (event[name].cast(kind).alias(name) for name, kind in EVENT.items())
+    return rows.select(*kept, *columns, problem.alias("problem"))
+
+
+def _unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
+    """Return the conditions under which an event is unusable, each with its reason."""
     missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
     return [
         *missing,
@@ -58,38 +76,33 @@ def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     ]
 
 
-def in_order(event: dict[str, Column]) -> list[Column]:
-    """Return the columns of a canonical event, in the types and order of the schema."""
-    return [event[name].cast(kind).alias(name) for name, kind in EVENT.items()]
-
-
-# The boundary of two records without a delimiter. Quotation marks inside JSON strings are escaped, so it
-# cannot match within a value.
+# Matches between two records without a delimiter. Quotation marks inside JSON strings are escaped, so it
+# cannot match inside a value.
 BOUNDARY: Final = r'(?<=\})\s*(?=\{\s*"[A-Za-z])'
 CORRUPT: Final = {"columnNameOfCorruptRecord": "_broken"}
 
 
 def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """Return the lines of files, each with the name of its file."""
+    """Return the lines of files, with the name of the file."""
     return spark.read.text(list(files)).select("value", _file())
 
 
 def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str | None) -> list[str]:
-    """Return the files in which some line may hold several records, no object, or one with unknown fields.
+    """Return the files with a line that may hold several records, no object, or unknown fields.
 
     Searching for adjacent braces and for names is much cheaper than splitting and parsing every line.
 
     Args:
         spark: The session.
         files: Addresses of the files.
-        unknown_name: Pattern of the names of unknown fields; None if they do not matter.
+        unknown_name: Pattern that matches names of unknown fields; None: ignore unknown fields.
     """
-    # Of an array Spark's reader makes a record for each element, and it skips lines of whitespace. Line by
-    # line, each of these is one unusable record, unless it is empty.
+    # Spark's JSON reader makes a record of each element of an array, and skips lines of whitespace. Here each
+    # of these lines is one unusable record, unless it is empty.
     irregular = _several() | ~F.col("value").startswith("{")
     if unknown_name is not None:
         irregular |= F.col("value").rlike(unknown_name)
-    # Adding the file name to the matching lines only halves the time.
+    # Adding the file name only to matching lines halves the time.
     found = spark.read.text(list(files)).where(irregular).select(_file()).distinct()
     return sorted(row["file"] for row in found.collect())
 
@@ -103,16 +116,17 @@ def _several() -> Column:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """Return a pattern of some names, which compares each character only once."""
+    """Return a pattern that matches any of some names and compares each character only once."""
     by_first = groupby(sorted(names), key=lambda name: name[:1])
     parts = [first + one_of(name[1:] for name in same) if first else "" for first, same in by_first]
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
 def records(lines: DataFrame) -> DataFrame:
-    """Return a row for each record of each line, without empty lines.
+    """Return a row for each record of each non-empty line.
 
-    By default Firehose puts no delimiter between records; Spark reads only the first JSON object of a line.
+    By default Firehose puts no delimiter between records, and Spark reads only the first JSON object of a
+    line.
     """
     parts = F.when(_several(), F.split("value", BOUNDARY)).otherwise(F.array("value"))
     kept = [name for name in lines.columns if name != "value"]
@@ -120,15 +134,15 @@ def records(lines: DataFrame) -> DataFrame:
 
 
 def parsed(lines: DataFrame, schema: str) -> DataFrame:
-    """Return the records parsed into `r`; `r._broken` has the text of a record that is not valid JSON."""
+    """Return the records parsed into `r`; `r._broken` holds the text of invalid JSON."""
     kept = [name for name in lines.columns if name != "value"]
     return records(lines).select(*kept, F.from_json("value", schema, CORRUPT).alias("r"), "value")
 
 
 def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
-    """Return the records of files with one record per line, as `parsed` does but without `value`.
+    """Return the records of files with one record per line, like `parsed` but without `value`.
 
-    Spark's JSON reader parses bytes, which takes half as long as decoding them to text first.
+    Spark's JSON reader parses bytes, which takes half as long as decoding them first.
     """
     reader = spark.read.schema(schema).options(**CORRUPT)
     rows = reader.json(list(files))
@@ -149,7 +163,7 @@ _TIMES: Final = {
     "not_before_us": "notBefore",
 }
 LEASE_DIGITS: Final = 16
-# The name of every attribute of a task, as `freshq.stores.dynamodb.items.encode` writes it.
+# All attributes of a task, as `freshq.stores.dynamodb.items.encode` names them.
 OWN: Final = (
     "attempts", "deadAt", "deadline", "dueAt", "dueShard", "error", "firstClaimAt", "firstDue", "lastClaimAt",
     "leaseToken", "leaseUntil", "notBefore", "payload", "pendingShard", "priority", "progressFraction",
@@ -164,17 +178,17 @@ def _text(image: Column, attribute: str) -> Column:
 
 
 def _number(image: Column, attribute: str, kind: str) -> Column:
-    """Return a number attribute, null if it is not a number."""
+    """Return a number attribute; null if it is not a number."""
     return image[attribute]["N"].try_cast(kind)
 
 
 def is_task(image: Column) -> Column:
-    """Return whether an image is of a task; only tasks have a status."""
+    """Return whether an image shows a task: only tasks have a status."""
     return F.coalesce(_text(image, "taskStatus").isNotNull(), F.lit(False))
 
 
 def from_image(image: Column) -> dict[str, Column]:
-    """Return the columns by name, except the ids, the change and its time."""
+    """Return the columns of an event that come from an image, by name."""
     token = _text(image, "leaseToken")
     names_worker = token.contains(":")
     return {name: micros(_number(image, attribute, "double")) for name, attribute in _TIMES.items()} | {
@@ -185,7 +199,7 @@ def from_image(image: Column) -> dict[str, Column]:
         "shed_reason": _text(image, "shedReason"),
         "priority": F.coalesce(_number(image, "priority", "int"), F.lit(0)),
         "attempts": F.coalesce(_number(image, "attempts", "int"), F.lit(0)),
-        # A digest, as in landed events: who has the token can settle the task.
+        # A digest, as in landed events: anyone with the token can settle the task.
         "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
         "unknown_fields": _unknown_names(image),
         "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
@@ -193,86 +207,69 @@ def from_image(image: Column) -> dict[str, Column]:
 
 
 def _unknown_names(image: Column) -> Column:
-    """Return the names of the other attributes, each without its value; null if there are none.
+    """Return the names of other attributes, with null values; null if there are none.
 
-    The application's own attributes may be secret, so their values are not kept.
+    The application's attributes may be secret, so their values are dropped.
     """
     names = F.array_except(F.map_keys(image), F.array(*map(F.lit, OWN)))
     nothing = F.array_repeat(F.lit(None).cast("string"), F.size(names))
     return F.when(F.size(names) > 0, F.map_from_arrays(names, nothing))
 
 
-# The name of every field of a landed event.
+# All fields of a landed event.
 _KNOWN: Final = tuple(column.split()[0] for column in LANDED.split(", "))
-# A name that is not known, after which the value comes. It also matches names within the values of others,
-# but never a part of a string: the quotation marks in it are escaped.
+# Matches an unknown name followed by a value. It also matches names inside the values of other fields, but
+# never part of a string, in which quotation marks are escaped.
 _UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!{one_of(_KNOWN)}"\s*:)[^"]*"\s*:'
 
 
 def _unknown_fields() -> Column:
-    """Return the fields of the record `value` that are not known, null if there are none."""
+    """Return the unknown fields of the record in `value`; null if there are none."""
     every = F.from_json("value", "map<string,string>")
     unknown = F.map_filter(every, lambda name, _value: ~name.isin(*_KNOWN))
     return F.when(F.size(unknown) > 0, unknown)
 
 
 def from_landed(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and all columns of the input but `r`.
+    """Return the canonical events of landed events, with `problem`, in place of `r`.
 
     Args:
-        rows: Has `r`, the parsed record, and also `value`, its text, if it may have unknown fields.
+        rows: Rows with `r`, the parsed record, and `value`, its text, if it may have unknown fields.
     """
     field = {name: F.col(f"r.{name}") for name in rows.select("r.*").columns}
-    times = {
-        name: micros(field[f"{name.removesuffix('_us')}_ms"])
-        for name in ("stream_us", "created_us", "put_us", "deadline_us", "lease_until_us", "not_before_us")
-    }
+    times = {f"{name}_us": micros(field[f"{name}_ms"]) for name in LANDED_TIMES}
     removed = field["change"] == "REMOVE"
-    event = times | {
-        "event_id": field["event_id"],
-        "task_id": field["task_id"],
-        "change": field["change"],
-        "sequence": F.lpad(field["sequence"], 40, "0"),
-        "changed_us": F.when(removed, times["stream_us"]).otherwise(micros(field["updated_ms"])),
-        "status": field["status"],
-        "queue": field["queue"],
-        "task_group": field["group"],
-        "kind": field["kind"],
-        "priority": F.coalesce(field["priority"], F.lit(0)),
-        "attempts": F.coalesce(field["attempts"], F.lit(0)),
-        "lease": field["lease"],
-        "worker": field["worker"],
-        "shed_reason": field["shed_reason"],
-        "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
-        "unknown_fields": _unknown_fields() if "value" in rows.columns else F.lit(None),
-    }
-    version = field["schema_version"]
-    problem = first_problem(
-        (field["_broken"].isNotNull(), BROKEN),
-        (version.isNull(), "no schema_version"),
-        (version > LANDED_VERSION, FUTURE),
-        *unusable(event),
+    event = (
+        times
+        | {name: field[name] for name in SAME_IN_LANDED}
+        | {
+            "sequence": F.lpad(field["sequence"], SEQUENCE_DIGITS, "0"),
+            "changed_us": F.when(removed, times["stream_us"]).otherwise(micros(field["updated_ms"])),
+            "task_group": field["group"],
+            "priority": F.coalesce(field["priority"], F.lit(0)),
+            "attempts": F.coalesce(field["attempts"], F.lit(0)),
+            "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
+            "unknown_fields": _unknown_fields() if "value" in rows.columns else F.lit(None),
+        }
     )
-    kept = (name for name in rows.columns if name != "r")
-    return rows.select(*kept, *in_order(event), problem.alias("problem"))
+    version = field["schema_version"]
+    return _with_event(
+        rows, event, (version.isNull(), "no schema_version"), (version > LANDED_VERSION, FUTURE)
+    )
 
 
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# An epoch time of this century has 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
+# Epoch times of this century have 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
 MAX_SECONDS: Final = 1e11
 MAX_MILLISECONDS: Final = 1e14
 
 
 def from_streams(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and all columns of the input but `r`.
-
-    Args:
-        rows: Has `r`, the parsed record.
-    """
+    """Return the canonical events of stream records, with `problem`, in place of `r`."""
     change = F.col("r.dynamodb")
     before, after = change["OldImage"], change["NewImage"]
     was, lives = is_task(before), is_task(after)
-    # For a queue, a record that another one had is new.
+    # A record that moves to another queue is new there.
     stayed = was & _text(before, "taskQueue").eqNullSafe(_text(after, "taskQueue"))
     image = F.when(lives, after).otherwise(before)
     stream_us = epoch_us(
@@ -283,27 +280,25 @@ def from_streams(rows: DataFrame) -> DataFrame:
         "event_id": F.col("r.eventID"),
         "task_id": F.coalesce(change["Keys"]["taskId"]["S"], _text(image, "taskId")),
         "change": F.when(~lives, F.lit("REMOVE")).when(stayed, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
-        "sequence": F.lpad(change["SequenceNumber"], 40, "0"),
+        "sequence": F.lpad(change["SequenceNumber"], SEQUENCE_DIGITS, "0"),
         "stream_us": stream_us,
         "changed_us": F.when(lives, changed_us).otherwise(stream_us),
         "ttl_removal": _removed_by_ttl(F.col("r.userIdentity")),
     }
-    problem = first_problem(
-        (F.col("r._broken").isNotNull(), BROKEN),
+    return _with_event(
+        rows,
+        event,
         (change.isNull() | F.col("r.eventName").isNull(), "not a change record"),
         (change["Keys"]["taskId"]["S"].isNull(), OTHER_TABLE),
         (~was & ~lives, NO_TASK),
-        *unusable(event),
     )
-    kept = (name for name in rows.columns if name != "r")
-    return rows.select(*kept, *in_order(event), problem.alias("problem"))
 
 
 def epoch_us(time: Column, precision: Column) -> Column:
-    """Return the stream's time of a change, in microseconds.
+    """Return the stream's time of a change in microseconds.
 
-    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. Where a record does not state
-    its precision, the magnitude of the number decides.
+    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. If a record does not state its
+    precision, the magnitude decides.
     """
     value = time.try_cast("double")
     stated = F.when(precision == "MICROSECOND", F.lit(1)).when(precision == "MILLISECOND", F.lit(1000))
@@ -322,19 +317,16 @@ def _removed_by_ttl(identity: Column) -> Column:
 
 
 def from_export(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and all columns of the input but `r`.
+    """Return the canonical events of exported items, with `problem`, in place of `r`.
 
-    An export has no event ids, so the id is a digest of the state.
-
-    Args:
-        rows: Has `r`, the parsed record.
+    Exports have no event ids, so the id is a digest of the state.
     """
     after = F.coalesce(F.col("r.NewImage"), F.col("r.Item"))
     before = F.col("r.OldImage")
     lives = is_task(after)
     image = F.when(lives, after).otherwise(before)
     task_id = F.coalesce(F.col("r.Keys")["taskId"]["S"], _text(image, "taskId"))
-    # Some exports have {"N": "1746..."} here and some a number; both have the digits.
+    # Some exports write {"N": "1746..."} and some a number; both contain the digits.
     digits = F.regexp_extract(F.col("r.Metadata")["WriteTimestampMicros"], r"(\d{12,})", 1)
     updated_us = micros(_number(after, "taskUpdated", "double"))
     written_us = F.coalesce(digits.try_cast("bigint"), updated_us)
@@ -350,20 +342,18 @@ def from_export(rows: DataFrame) -> DataFrame:
     parts = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
     event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *parts), 256))
     nothing = F.col("r.Item").isNull() & F.col("r.Keys").isNull() & F.col("r.NewImage").isNull()
-    problem = first_problem(
-        (F.col("r._broken").isNotNull(), BROKEN),
+    return _with_event(
+        rows,
+        event,
         (nothing, "not an exported item"),
         (F.coalesce(task_id, _text(after, "taskId")).isNull(), OTHER_TABLE),
         (~lives & ~is_task(before), NO_TASK),
-        *unusable(event),
     )
-    kept = (name for name in rows.columns if name != "r")
-    return rows.select(*kept, *in_order(event), problem.alias("problem"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Schema of a record, its conversion to an event, and the pattern of names that are not in the schema."""
+    """The schema of a format's records, their conversion, and a pattern for names that the schema lacks."""
 
     schema: str
     canonical: Callable[[DataFrame], DataFrame]
@@ -379,10 +369,10 @@ _SOURCES: Final = {
 
 
 def canonical(lines: DataFrame, form: Format) -> DataFrame:
-    """Return the canonical events of lines with `problem`, and all columns of the lines.
+    """Return the canonical events of lines, with `problem` and all columns of the lines.
 
     Args:
-        lines: Has `value`, the text.
+        lines: Rows with `value`, the text.
         form: Format of the lines.
     """
     source = _SOURCES[form]
@@ -392,14 +382,14 @@ def canonical(lines: DataFrame, form: Format) -> DataFrame:
 def canonical_files(
     spark: SparkSession, files: Sequence[str], form: Format, *, scan: bool = True
 ) -> DataFrame:
-    """Return the canonical events of files with `problem` and `file`.
+    """Return the canonical events of files, with `problem` and `file`.
 
     Args:
         spark: The session.
         files: Addresses of the files.
         form: Format of the files.
-        scan: Whether to look first which files need all their lines split. That takes a job of its own, and
-            saves more than half the time of reading the others.
+        scan: Whether to first find the files whose lines must be split. That takes another job, but saves
+            more than half the time of reading all other files.
     """
     if not scan:
         return canonical(read_lines(spark, files), form).drop("value")

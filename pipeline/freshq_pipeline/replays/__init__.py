@@ -1,1 +1,1 @@
-"""The recorded load under other policies and capacities, queue by queue."""
+"""Simulate the recorded load of each queue under other policies and capacities."""

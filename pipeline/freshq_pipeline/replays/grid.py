@@ -1,32 +1,34 @@
-"""Which scenarios and which days to replay, and how the command line names them."""
+"""The scenarios and the days to replay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.storage.days import DAY_US, check_days, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from freshq_pipeline.storage.days import Day
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Which scenarios to replay.
+    """The scenarios to replay.
 
     Attributes:
         policies: Orders of service.
         capacities: Multiples of the recorded capacity.
         deadlines_seconds: Ages at which tasks become stale; None: the recorded deadlines.
-        recorded: The order of service when the events were recorded.
+        recorded: Order of service when the events were recorded.
         servers: Tasks in progress at a time in each recorded queue; None: estimated from the events.
         seed: Seed for drawing service times.
-        queue: The queue to replay; None: every queue.
+        queue: Queue to replay; None: all queues.
     """
 
     policies: tuple[Order, ...] = (Order.LIFO, Order.FIFO, Order.ADAPTIVE)
@@ -52,10 +54,10 @@ class Grid:
             raise BadInput(msg)
 
     def check_queue(self, names: Iterable[str | None]) -> None:
-        """Check that the wanted queue is one of those in the events.
+        """Check that the events contain the queue to replay.
 
         Raises:
-            BadInput: If it is not.
+            BadInput: If they do not.
         """
         found = list(names)
         if self.queue is not None and self.queue not in found:
@@ -64,44 +66,36 @@ class Grid:
             raise BadInput(msg)
 
 
-def parse_numbers(name: str, text: str) -> tuple[float, ...]:
-    """Return numbers from text, separated by commas.
+def parsed(name: str, text: str, parse: Callable[[str], _Value], expected: str) -> tuple[_Value, ...]:
+    """Parse an option that lists values separated by commas.
+
+    Args:
+        name: Name of the option.
+        text: The list.
+        parse: Parses a value; raises ValueError.
+        expected: Description of the values, for the error.
 
     Raises:
-        BadInput: If a part is not a number.
+        BadInput: If a value is invalid.
     """
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(parse(part) for part in text.split(","))
     except ValueError:
-        msg = f"{name}: must be numbers separated by commas, got {text!r}"
+        msg = f"{name}: must be {expected}, separated by commas, got {text!r}"
         raise BadInput(msg) from None
 
 
-def parse_orders(text: str) -> tuple[Order, ...]:
-    """Return orders of service from text, separated by commas.
-
-    Raises:
-        BadInput: If a part is not an order of service.
-    """
-    try:
-        return tuple(Order(part) for part in text.split(","))
-    except ValueError:
-        known: Sequence[str] = [order.value for order in Order]
-        msg = f"policies: must be of {', '.join(known)}, separated by commas, got {text!r}"
-        raise BadInput(msg) from None
-
-
-# Unless a first day is given, the newest recorded days, as in the report.
+# Without a first day, this many of the newest recorded days are replayed, as in the report.
 NEWEST_DAYS: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Which days to replay.
+    """The days to replay.
 
     Attributes:
-        since: First day; None: the first of the newest `NEWEST_DAYS` with tasks.
-        until: Last day; None: the last with tasks.
+        since: First day; None: the first of the newest `NEWEST_DAYS` days with tasks.
+        until: Last day; None: the last day with tasks.
     """
 
     since: str | None = None
@@ -111,17 +105,17 @@ class DayRange:
         """Validate.
 
         Raises:
-            BadInput: If one is no day, or they are in the wrong order.
+            BadInput: If either is not a day, or they are in the wrong order.
         """
         check_days(self.since, self.until)
 
     def choose(self, recorded: Iterable[str]) -> ChosenDays:
-        """Choose of the days with tasks.
+        """Choose from the days with tasks.
 
         Raises:
-            BadInput: If none is left.
+            BadInput: If no day is left.
         """
-        # Years have four digits or a sign, so their names may not sort.
+        # Years have four digits, or a sign and more, so the names of days may not sort.
         every = sorted(recorded, key=number)
         first, last = self.since or every[0], self.until or every[-1]
         found = [day for day in every if number(first) <= number(day) <= number(last)]
@@ -138,7 +132,7 @@ class ChosenDays:
     """Days with recorded tasks, by name.
 
     Attributes:
-        chosen: Days to replay, ascending; at least one.
+        chosen: Days to replay, at least one, ascending.
         recorded: All days, ascending.
     """
 
@@ -147,11 +141,11 @@ class ChosenDays:
 
     @property
     def first_us(self) -> int:
-        """The beginning of the first day, in microseconds since the Unix epoch."""
+        """The start of the first day, in microseconds since the Unix epoch."""
         return number(self.chosen[0]) * DAY_US
 
     def before(self, known: dict[int, Day]) -> list[str]:
-        """Return the days before, of which a task may still have waited at the beginning."""
+        """Return the days before the first, if their tasks may still have waited then."""
         earlier = self.recorded[: self.recorded.index(self.chosen[0])]
         return [day for day in earlier if _matters_at(known.get(number(day)), self.first_us)]
 
@@ -166,7 +160,7 @@ class ChosenDays:
 
 
 def _matters_at(day: Day | None, at_us: int) -> bool:
-    """Return whether a task of a day may wait at a later time; of an unknown day, it may."""
+    """Return whether a task of a day may still wait at a later time; tasks of unknown days may."""
     if day is None or day.has_open or day.next_deadline_us is not None:
         return True
     return day.last_us is not None and day.last_us >= at_us

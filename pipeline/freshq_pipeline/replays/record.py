@@ -1,4 +1,4 @@
-"""What became of the tasks: in the recording, and if they are served in a replay."""
+"""The recorded load of each queue, its outcome, and how busy its servers were."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class Ending(IntEnum):
-    """How a task ends in every replay that serves it, because it ended so in the recording."""
+    """How a task ends in every replay that serves it: as it did in the recording."""
 
     SUCCESS = 0
     FAILURE = 1
-    SHED = 2  # it went stale between two attempts
-    UNKNOWN = 3  # it was still running at the end
+    SHED = 2  # it became stale between two attempts
+    UNKNOWN = 3  # it was still in progress at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Number of tasks by what became of them up to the end of the recording.
+    """Numbers of tasks by their state at the end of the recording.
 
     Attributes:
-        served_in_time: Succeeded by their deadline.
-        served_late: Succeeded after their deadline.
-        failed: Failed.
-        shed: Were shed.
-        pending: Still waited at the end.
+        served_in_time: Tasks that succeeded by their deadline.
+        served_late: Tasks that succeeded after their deadline.
+        failed: Tasks that failed.
+        shed: Tasks that were shed.
+        pending: Tasks that were still waiting.
     """
 
     served_in_time: int
@@ -51,12 +51,12 @@ class Counts:
 
     @property
     def offered(self) -> int:
-        """Number of all these tasks."""
+        """Number of all tasks."""
         return sum(asdict(self).values())
 
     @classmethod
     def recorded(cls, rows: pa.Table) -> Counts:
-        """Count rows of the table `tasks`, without those of tasks still in progress."""
+        """Count rows of `tasks`, except tasks still in progress."""
         found = pc.value_counts(rows["outcome"].combine_chunks()).to_pylist()
         by_outcome = {one["values"]: one["counts"] for one in found}
         in_time = pc.sum(rows["in_time"]).as_py() or 0
@@ -70,9 +70,9 @@ class Occupancy:
 
     Attributes:
         servers: Number of servers: the median of the tasks in progress.
-        mean_servers: Mean of the tasks in progress.
-        idle_ratio: Share of the servers' time that was idle.
-        surplus_ratio: Work beyond that of the servers, as a share of their time.
+        mean_servers: Mean number of tasks in progress.
+        idle_ratio: Idle share of the servers' time.
+        surplus_ratio: Work beyond the capacity of the servers, as a share of their time.
     """
 
     servers: int
@@ -90,15 +90,15 @@ def occupancy(
 ) -> Occupancy:
     """Return how busy the servers were while tasks waited.
 
-    While tasks wait no server should be idle, so the usual number of tasks in progress is that of the
-    servers. If no task ever waited, it is the maximum of the tasks in progress.
+    No server should be idle while tasks wait, so the usual number of tasks in progress is the number of
+    servers. If no task ever waited, the maximum number of tasks in progress is.
 
     Args:
-        created: When each task began to wait, in seconds.
-        left: When it stopped waiting, claimed or not.
-        begun: When it was claimed first; NaN if it never was.
-        service: How long it ran from then on.
-        servers: The number of servers; None: estimate it.
+        created: Time at which each task started waiting, in seconds.
+        left: Time at which it stopped waiting, claimed or not.
+        begun: Time of its first claim; NaN if it was never claimed.
+        service: Time that it ran from then on.
+        servers: Number of servers; None: estimate it.
     """
     served = ~np.isnan(begun)
     times = np.concatenate([created, left, begun[served], (begun + service)[served]])
@@ -130,7 +130,7 @@ def _median(values: NDArray[np.int_], weights: NDArray[np.float64]) -> int:
     return int(values[by_size][middle])
 
 
-# Tasks that somebody ended while they waited are no load: cancelled ones, and dead letters that never ran.
+# Excludes tasks that were ended while they waited: cancelled tasks, and dead letters that never ran.
 LOAD: Final = "outcome <> 'cancelled' and (outcome <> 'failure' or first_taken_ms is not null)"
 COLUMNS: Final = (
     "queue", "put_ms", "created_ms", "deadline_ms", "first_taken_ms", "finished_ms", "run_seconds",
@@ -139,28 +139,28 @@ COLUMNS: Final = (
 _EARLY: Final = pa.array(
     [str(one) for one in ShedReason if one not in (ShedReason.EXPIRED, ShedReason.RESERVE)]
 )
-# For a task without a deadline.
+# The max age of tasks without a deadline.
 NO_DEADLINE_SECONDS: Final = MAX_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recorded load of a queue and its outcome. Times are in seconds since its beginning.
+    """The recorded load of a queue and its outcome. Times are in seconds from its start.
 
     Attributes:
-        queue: Name of the queue; None: the events do not have it.
-        created: Creation time of each task, ascending; negative if it already waited at the beginning.
+        queue: Name of the queue; None if the events have none.
+        created: Creation time of each task, ascending; negative if it already waited at the start.
         service: Service time of each task: its time in progress over all attempts.
         pause: Time of each task between its attempts.
         deadline: Deadline of each task.
         levels: Priority of each task.
         endings: How each task ends if it is served, as an `Ending`.
-        end: The last put, claim or end of a task.
+        end: Time of the last put, claim or end.
         imputed: Number of service times drawn for tasks that were never served.
         occupied: How busy the servers were.
-        inverted_ratio: Share of the tasks that were claimed while a newer one waited.
-        shed_early: Number of tasks that were shed before their deadline, which no replay does.
-        counts: What became of the tasks in the recording.
+        inverted_ratio: Share of tasks that were claimed while a newer one waited.
+        shed_early: Number of tasks shed before their deadline, which no replay does.
+        counts: Outcomes in the recording.
     """
 
     queue: str | None
@@ -178,9 +178,9 @@ class Recorded:
     counts: Counts
 
     def load(self, deadline_seconds: float | None) -> Load:
-        """Return the load for the simulator, with another deadline if one is given.
+        """Return the load for the simulator, with another max age if one is given.
 
-        What waited at the beginning arrives at the beginning.
+        Tasks that waited at the start arrive then.
         """
         arrived = np.maximum(self.created, 0.0)
         return Load(
@@ -192,7 +192,7 @@ class Recorded:
         )
 
     def deadlines(self, deadline_seconds: float | None) -> NDArray[np.float64]:
-        """Return the deadlines, or those with another max age."""
+        """Return the recorded deadlines, or those for another max age."""
         return self.deadline if deadline_seconds is None else self.created + deadline_seconds
 
     @property
@@ -212,16 +212,16 @@ class Recorded:
 
 
 def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) -> list[Recorded]:
-    """Return the recorded load of each queue, without queues that never served a task.
+    """Return the recorded load of each queue that served a task.
 
     Args:
-        rows: Those rows of the table `tasks` for which `LOAD` is true, with `COLUMNS`.
+        rows: The rows of `tasks` that meet `LOAD`, with `COLUMNS`.
         grid: The scenarios.
-        first_ms: The beginning of the days to replay. Of the tasks created before, only those that still
-            waited then are load. None: all are.
+        first_ms: Start of the days to replay. Of tasks created before, only those that still waited then are
+            load. None: all tasks are.
 
     Raises:
-        BadInput: If no task was ever served, so that no service time is known, or the wanted queue has no
+        BadInput: If no task was ever served, so that no service time is known, or the queue to replay has no
             tasks.
     """
     rows = _offered(_waiting_at(rows, first_ms)).sort_by("created_ms")
@@ -237,7 +237,7 @@ def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) ->
 
 
 def _waiting_at(rows: pa.Table, first_ms: float | None) -> pa.Table:
-    """Leave out tasks created before a time that did not wait any more then."""
+    """Leave out tasks created before a time at which they no longer waited."""
     if first_ms is None:
         return rows
     later = pc.greater_equal(rows["created_ms"], first_ms)
@@ -247,7 +247,7 @@ def _waiting_at(rows: pa.Table, first_ms: float | None) -> pa.Table:
 
 
 def _offered(rows: pa.Table) -> pa.Table:
-    """Leave out delayed puts that were not due when something last happened."""
+    """Leave out delayed puts that were not due at the last put, claim or end."""
     put_ms = pc.coalesce(rows["put_ms"], rows["created_ms"])
     last_ms = pc.max(pc.max_element_wise(put_ms, rows["first_taken_ms"], rows["finished_ms"]))
     return rows.filter(pc.less_equal(rows["created_ms"], last_ms))
@@ -259,7 +259,7 @@ def _of_queue(rows: pa.Table, name: str | None) -> pa.Table:
 
 
 def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | None) -> Recorded | None:
-    """Return the load of one queue, None if it never served a task."""
+    """Return the load of a queue; None if it never served a task."""
     created_ms = _numbers(rows, "created_ms")
     start_ms = created_ms[0] if first_ms is None else max(first_ms, created_ms[0])
     created, deadline, begun, ended = (
@@ -289,15 +289,15 @@ def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | N
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """How the tasks of a queue ran.
+    """The runs of the tasks of a queue.
 
     Attributes:
-        seconds: Time in progress over all attempts; not positive if that is not known.
+        seconds: Time in progress over all attempts; not positive if unknown.
         pause_seconds: Time between the attempts of a task that succeeded.
-        ending: How it ended, as an `Ending`.
+        ending: How the task ended, as an `Ending`.
         known: Whether it ran to its end.
         own: Whether it ran at all, so that no run is drawn for it.
-        decided: Whether no ending is drawn for it.
+        decided: Whether its ending is known, so that none is drawn for it.
     """
 
     seconds: NDArray[np.float64]
@@ -329,7 +329,7 @@ class _Runs:
         return cls(seconds, pause, ending, known, own, decided)
 
     def like(self, seed: int) -> NDArray[np.int_]:
-        """Return for each task whose run it has: its own, or that of a random task that ran to its end."""
+        """Return the index of the run that each task gets: its own, or that of a random finished task."""
         drawn = np.random.default_rng(seed).choice(np.flatnonzero(self.known), size=len(self.known))
         return np.where(self.own, np.arange(len(self.own)), drawn)
 
@@ -340,6 +340,6 @@ _ENDINGS: Final = {
 
 
 def _numbers(rows: pa.Table, name: str) -> NDArray[np.float64]:
-    """Return a column, with NaN for null."""
+    """Return the values of a column, NaN for null."""
     values: NDArray[np.float64] = rows[name].to_numpy().astype(np.float64, copy=False)
     return values

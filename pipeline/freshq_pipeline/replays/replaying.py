@@ -1,4 +1,4 @@
-"""Replays of tasks in a DataFrame, and of the published tables."""
+"""Replay tasks in a DataFrame, or the published tables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replays.grid import Grid
 from freshq_pipeline.replays.record import COLUMNS, LOAD, recorded_loads
 from freshq_pipeline.replays.scenarios import replayed
-from freshq_pipeline.schemas import TABLES, arrow_schema, ddl
+from freshq_pipeline.schemas import TABLES, ddl
+from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.results import keep_replay
-from freshq_pipeline.storage.state import current
+from freshq_pipeline.storage.state import required_current
 from freshq_pipeline.storage.table_files import read_table
 
 if TYPE_CHECKING:
@@ -51,18 +52,18 @@ _COLUMNS: Final = {
 def replay(tasks: DataFrame, grid: Grid = _DEFAULTS) -> DataFrame:
     """Simulate the recorded load of each queue under other policies, capacities and deadlines.
 
-    The result has a row for each scenario of each queue, and first of each queue its recorded policy, whose
-    `difference_ratio` says how far the simulation is from what was recorded. All ratios are parts of 1.
+    The result has a row for each scenario. The first row of each queue is its recorded policy, whose
+    `difference_ratio` is the deviation of the simulation from the recording. All ratios are parts of 1.
 
-    All rows are replayed, and read into the memory of the driver. So choose the days of long recordings, for
-    example by `tasks.where("day >= '2026-01-01'")`.
+    All rows are replayed, in the memory of the driver. Of long recordings, select some days, for example with
+    `tasks.where("day >= '2026-01-01'")`.
 
     Args:
         tasks: The table `tasks`, or some of its rows.
         grid: The scenarios.
 
     Raises:
-        BadInput: If no task was ever served, or the wanted queue has no tasks.
+        BadInput: If no task was ever served, or the queue to replay has no tasks.
     """
     spark = tasks.sparkSession
     rows = tasks.where(LOAD).select(*COLUMNS).toArrow()
@@ -71,13 +72,12 @@ def replay(tasks: DataFrame, grid: Grid = _DEFAULTS) -> DataFrame:
     rows = []
     for scenario in result["scenarios"]:
         difference = checks.pop(scenario["queue"], None)
-        more = {"recorded": difference is not None, "difference_ratio": difference}
-        row = scenario | more
+        row = scenario | {"recorded": difference is not None, "difference_ratio": difference}
         rows.append(tuple(row[name] for name in _COLUMNS))
     return spark.createDataFrame(rows, ddl(_COLUMNS))
 
 
-# The driver holds all tasks of a replay in about 500 bytes each, and an executor a copy of about 100.
+# Per task of a replay, the driver needs about 500 bytes and an executor about 100.
 MAX_TASKS: Final = 5_000_000
 _ONE_COLUMN: Final = arrow_schema({"created_ms": TABLES["tasks"]["created_ms"]})
 
@@ -87,17 +87,14 @@ def replay_published(spark: SparkSession, out: Folder, grid: Grid, days: DayRang
 
     Args:
         spark: The session.
-        out: Folder with the tables.
+        out: The output folder.
         grid: The scenarios.
-        days: The days of creation of the tasks.
+        days: Days of creation of the tasks.
 
     Raises:
-        BadInput: If there are no such tasks, none was ever served, or they are too many.
+        BadInput: If there are no such tasks or too many, or none was ever served.
     """
-    state = current(out)
-    if state is None:
-        msg = f"out: {out.uri} has no run; run the pipeline first"
-        raise BadInput(msg)
+    state = required_current(out)
     by_day = state.tables["tasks"]
     found = days.choose(by_day)
     names = [*found.before(state.days), *found.chosen]
@@ -116,13 +113,13 @@ def replay_published(spark: SparkSession, out: Folder, grid: Grid, days: DayRang
 def _read(
     spark: SparkSession, out: Folder, paths: list[str], queue: str | None, days: ChosenDays
 ) -> pa.Table:
-    """Return the tasks of the chosen days, and those of days before that waited at the beginning."""
+    """Return the tasks of the chosen days, and earlier tasks that still waited when these days began."""
     tasks = read_table(spark, out, paths, "tasks").where(LOAD)
     gone_ms = F.coalesce("first_taken_ms", "finished_ms")
     waited = gone_ms.isNull() | (gone_ms >= days.first_us / 1000)
     tasks = tasks.where(F.col("day").isin(*days.chosen) | waited)
     tasks = tasks if queue is None else tasks.where(F.col("queue") == queue)
-    at_most = out.scan(paths, _ONE_COLUMN, _ONE_COLUMN.names).count_rows()  # reads no rows
+    at_most = out.scan(paths, _ONE_COLUMN, _ONE_COLUMN.names).count_rows()  # needs only the files' footers
     if at_most > MAX_TASKS and tasks.count() > MAX_TASKS:
         msg = f"since, until: more than {MAX_TASKS:,} tasks from {days.chosen[0]} to {days.chosen[-1]}; "
         raise BadInput(msg + "choose fewer days or one --queue")

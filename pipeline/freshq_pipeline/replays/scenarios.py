@@ -1,11 +1,11 @@
-"""What a simulation says of a recorded load, counted as the table `tasks` counts the recording.
+"""Run scenarios through the simulator, which uses the worker's policy objects, on Spark's executors.
 
-The simulator knows when a task starts, and how long a server has it. The recording knows how it ends.
+The simulator knows when a task starts and how long it keeps a server; the recording knows how it ends.
+Outcomes are counted as in the table `tasks`.
 """
 
 from __future__ import annotations
 
-import json
 from array import array
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,8 +13,6 @@ from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql import functions as F
 
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
@@ -24,9 +22,10 @@ from freshq.simulate.backlog import Fates
 from freshq_pipeline.replays.record import Counts, Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from pyspark import Broadcast
     from pyspark.sql import SparkSession
 
     from freshq.simulate import Simulation
@@ -34,24 +33,24 @@ if TYPE_CHECKING:
     from freshq_pipeline.replays.record import Recorded
 
 
-# Fates that the simulator does not have.
+# Fates that the simulator does not know.
 FAILED: Final = 253
 PENDING: Final = 254
-# Of a task whose end was not recorded: it is counted on neither side.
+# The fate of tasks whose end was not recorded; it is counted neither in the recording nor in the replay.
 UNKNOWN: Final = 255
 _EXPIRED: Final = Fates.SHED[ShedReason.EXPIRED]
 _SERVED: Final = (Fates.IN_TIME, Fates.LATE)
-# Not of recorded loads.
+# Measures that recorded loads do not have.
 _LEFT_OUT: Final = ("by_group", "recovery_seconds")
 
 
 def measures(simulation: Simulation, record: Recorded, deadline_seconds: float | None) -> dict[str, Any]:
-    """Return the measures of a simulation, by the names of `simulate.Result` and `Counts`.
+    """Return the measures of a simulation, named as in `simulate.Result` and `Counts`.
 
     Args:
-        simulation: The simulation of a load of the record.
+        simulation: Simulation of the recorded load.
         record: The recorded load.
-        deadline_seconds: Max age of that load; None: as recorded.
+        deadline_seconds: Max age in the simulation; None: the recorded deadlines.
     """
     served = np.isin(_codes(simulation), _SERVED)
     codes = _fates(simulation, record, record.deadlines(deadline_seconds), served)
@@ -76,9 +75,9 @@ def measures(simulation: Simulation, record: Recorded, deadline_seconds: float |
 def _fates(
     simulation: Simulation, record: Recorded, deadline: NDArray[np.float64], served: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the fate of each task, with the pauses and the ending that were recorded.
+    """Return the fate of each task, given its recorded pauses and ending.
 
-    A task that begins after the end of the recording still waits then, unless it is stale by then.
+    A task that starts after the end of the recording still waits at the end, unless it is stale by then.
     """
     codes, starts = _codes(simulation).copy(), np.frombuffer(simulation.starts)
     done = starts + record.service + record.pause
@@ -108,11 +107,11 @@ TOLERANCE: Final = 0.05
 
 
 def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the difference between the replay of the recorded policy and the recording.
+    """Compare the replay of the recorded policy with the recording.
 
     Args:
         record: The recorded load of a queue.
-        result: Result of its recorded policy at the recorded capacity.
+        result: Result of its recorded policy at its recorded capacity.
     """
     recorded, replayed = record.counts.served_in_time, result["served_in_time"]
     ratio = abs(replayed - recorded) / max(1, recorded)
@@ -124,23 +123,19 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
         "difference_ratio": ratio,
         "within": ratio <= TOLERANCE,
         "tolerance": TOLERANCE,
-        # What may explain a difference.
-        "servers": record.occupied.servers,
-        "mean_servers": record.occupied.mean_servers,
-        "idle_ratio": record.occupied.idle_ratio,
-        "surplus_ratio": record.occupied.surplus_ratio,
+        # Possible reasons for a difference.
+        **asdict(record.occupied),
         "shed_early": record.shed_early,
         "inverted_ratio": record.inverted_ratio,
     }
 
 
-# Order, capacity as a multiple of the recorded one, and max age in seconds or None.
+# Order, multiple of the recorded capacity, and max age in seconds or None.
 _Scenario: TypeAlias = "tuple[str, float, float | None]"
-_SCHEMA: Final = "place int, load int, policy string, capacity double, deadline_seconds double"
 _IMPUTATION: Final = (
-    "A task that was never served runs and ends as a random served task did; if unserved tasks take longer, "
-    "the replay is optimistic. A task that failed or went stale between attempts does so in every replay. "
-    "All attempts of a task run as one, and its pauses between them follow. "
+    "Tasks that were never served get the run time and outcome of a random served task, so the replay is "
+    "optimistic if unserved tasks take longer. Tasks that failed or became stale between attempts do so in "
+    "every replay. All attempts of a task run as one, followed by the pauses between them. "
     "Tasks that were cancelled or buried while they waited are left out."
 )
 
@@ -148,8 +143,8 @@ _IMPUTATION: Final = (
 def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str, Any]:
     """Return the result of each scenario of each queue, with the recorded load and the check against it.
 
-    The first scenario of each queue is its recorded policy. `record` sums up all queues, and `check` is the
-    one of the queue whose replay is furthest off.
+    The first scenario of each queue is its recorded policy. `record` adds up all queues, and `check` is that
+    of the queue with the largest difference.
 
     Args:
         spark: The session.
@@ -159,7 +154,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
     chosen = [distinct(load, wanted) for load in loads]
     rows = [(number, *scenario) for number, scenarios in enumerate(chosen) for scenario in scenarios]
-    results = _simulated(spark, loads, [(place, *row) for place, row in enumerate(rows)], grid.seed)
+    results = _simulated(spark, loads, rows, grid.seed)
     firsts = accumulate(map(len, chosen[:-1]), initial=0)
     queues: list[dict[str, Any]] = [
         {"queue": load.queue, "record": load.figures(), "check": check(load, results[first])}
@@ -176,7 +171,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
 
 
 def distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:
-    """Return the scenarios that differ, as servers are whole: of those that do not, the nearest capacity."""
+    """Return scenarios with different numbers of servers; of equal ones, that with the nearest capacity."""
     base = load.occupied.servers
     nearest: dict[tuple[str, int, float | None], tuple[str, float, float | None]] = {}
     for order, capacity, deadline in wanted:
@@ -193,39 +188,28 @@ def _servers(base: int, capacity: float) -> int:
 
 
 def _simulated(
-    spark: SparkSession, loads: list[Recorded], rows: list[tuple[Any, ...]], seed: int
+    spark: SparkSession,
+    loads: list[Recorded],
+    rows: Sequence[tuple[int, str, float, float | None]],
+    seed: int,
 ) -> list[dict[str, Any]]:
-    """Return the results of scenarios, in order."""
-    # One partition per scenario: they are few and slow.
-    spread = spark.createDataFrame(rows, _SCHEMA).repartition(len(rows), F.col("place"))
+    """Return the results of scenarios, each given with the number of its load, in order."""
     shipped = spark.sparkContext.broadcast(loads)
     try:
-        simulated = spread.mapInArrow(
-            partial(_simulate, shipped=shipped, seed=seed), "place int, result string"
-        ).collect()
+        # One partition per scenario: they are few and slow.
+        spread = spark.sparkContext.parallelize(rows, len(rows))
+        return spread.map(partial(_simulate, shipped, seed)).collect()
     finally:
         shipped.destroy()
-    return [json.loads(row["result"]) for row in sorted(simulated, key=lambda row: row["place"])]
 
 
-def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows = batch.to_pylist()
-        results = [json.dumps(_scenario(shipped.value[row["load"]], row, seed)) for row in rows]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([row["place"] for row in rows], pa.int32()), pa.array(results)], ["place", "result"]
-        )
-
-
-def _scenario(record: Recorded, row: dict[str, Any], seed: int) -> dict[str, Any]:
-    deadline_seconds = row["deadline_seconds"]
-    servers = _servers(record.occupied.servers, row["capacity"])
-    rules = OverloadRules(deadline_seconds or record.max_age_seconds, Order(row["policy"]))
+def _simulate(
+    shipped: Broadcast[list[Recorded]], seed: int, row: tuple[int, str, float, float | None]
+) -> dict[str, Any]:
+    number, policy, capacity, deadline_seconds = row
+    record = shipped.value[number]
+    servers = _servers(record.occupied.servers, capacity)
+    rules = OverloadRules(deadline_seconds or record.max_age_seconds, Order(policy))
     simulation = simulate_load(record.load(deadline_seconds), rules, servers, seed)
-    named = {name: row[name] for name in ("policy", "capacity", "deadline_seconds")}
-    return (
-        {"queue": record.queue}
-        | named
-        | {"servers": servers}
-        | measures(simulation, record, deadline_seconds)
-    )
+    named = {"policy": policy, "capacity": capacity, "deadline_seconds": deadline_seconds, "servers": servers}
+    return {"queue": record.queue} | named | measures(simulation, record, deadline_seconds)

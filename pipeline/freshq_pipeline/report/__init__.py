@@ -1,1 +1,1 @@
-"""`report.html`: the page and its charts."""
+"""The report: `report.html` with its charts, and the results on the terminal."""

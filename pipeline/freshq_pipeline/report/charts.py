@@ -1,4 +1,4 @@
-"""The axes of the charts, and their look: in the page's own colours, as wide as the page."""
+"""The charts of the report, each for one queue, in the page's colours and width."""
 
 from __future__ import annotations
 
@@ -15,16 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
+# The Vega-Lite version that Altair targets, such as "6.1".
+VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+SHARES: Final = (0.5, 0.9, 0.99)
+FATES: Final = {
+    "succeeded": Colour.SUCCESS.value,
+    "failed": Colour.FAILURE.value,
+    "cancelled": Colour.CANCELLED.value,
+    "shed": Colour.SHED.value,
+}
+# Colours of the same palette, in another order.
+LINES: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+# The longest label that still lets three columns of a legend fit a narrow chart.
+LONGEST_OF_THREE: Final = 8
+MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait": "p99 wait"}
 HEIGHT: Final = 200
-# Pixels that the label of a tick takes.
+# Width of a tick's label.
 TICK_PIXELS: Final = 75
-# Pixels that an entry of a legend takes.
+# Width of a legend's entry.
 LEGEND_PIXELS: Final = 130
 TICKS_SECONDS: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800),
     *(3600, 7200, 18_000, 36_000, 86_400, 172_800, 604_800),
 )
-# The shortest time that an axis shows; shorter ones are drawn there.
+# The shortest time on an axis; shorter times are drawn there.
 SHORTEST_SECONDS: Final = TICKS_SECONDS[0]
 MAX_TICKS: Final = 9
 _IN_WORDS: Final = (
@@ -34,7 +49,7 @@ _IN_WORDS: Final = (
     " : format(datum.value / 3600, '~r') + ' h'"
 )
 _INK: Final = "currentColor"
-# The colour of text and lines is the page's, which is light or dark.
+# Text and lines have the colour of the page, which is light or dark.
 CONFIG: Final[dict[str, Any]] = {
     "background": "transparent",
     "font": "system-ui, sans-serif",
@@ -52,18 +67,28 @@ CONFIG: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def chart(values: list[dict[str, Any]], description: str) -> alt.Chart:
+def _chart(rows: pd.DataFrame, description: str) -> alt.Chart:
     """Return an empty chart of rows, as wide as its place on the page.
 
+    The rows become part of the page, because there is no server to load them from.
+
     Args:
-        values: The rows; they become part of the page, as there is no server to load them from.
-        description: What the chart shows, for screen readers.
+        rows: The rows.
+        description: Description for screen readers.
     """
-    return alt.Chart(alt.InlineData(values=values), width="container", height=HEIGHT, description=description)
+    shown = rows.assign(at=rows["at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")) if "at" in rows else rows
+    data = alt.InlineData(values=_json_values(shown))
+    return alt.Chart(data, width="container", height=HEIGHT, description=description)
 
 
-def dressed(drawn: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
-    """Return a chart as Vega-Lite, in the page's look and within the width of its place."""
+def _json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows as JSON objects, with null instead of NaN."""
+    plain = rows.astype(object).where(rows.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+
+
+def dressed(drawn: Drawn) -> dict[str, Any]:
+    """Return a chart as Vega-Lite, in the style of the page and within its width."""
     shown: dict[str, Any] = drawn.to_dict()
     return shown | {"config": CONFIG, "autosize": {"type": "fit-x", "contains": "padding"}}
 
@@ -98,7 +123,7 @@ def seconds_axis(field: str, title: str, values: pd.Series[float]) -> alt.Y:
     Args:
         field: Name of the field.
         title: Title of the axis.
-        values: What is drawn, in seconds.
+        values: Values of the field, in seconds.
     """
     shown = values.clip(lower=SHORTEST_SECONDS)
     least, most = (shown.min(), shown.max()) if len(shown) else (SHORTEST_SECONDS, 1.0)
@@ -111,38 +136,9 @@ def seconds_axis(field: str, title: str, values: pd.Series[float]) -> alt.Y:
 
 
 def _fewer(ticks: list[float]) -> list[float]:
-    """Leave out ticks evenly until there are at most `MAX_TICKS`."""
+    """Drop ticks evenly until at most `MAX_TICKS` are left."""
     step = -(-len(ticks) // MAX_TICKS)
     return ticks[::step]
-
-
-Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
-
-# The version that Altair targets, such as "6.1".
-VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-SHARES: Final = (0.5, 0.9, 0.99)
-FATES: Final = {
-    "succeeded": Colour.SUCCESS.value,
-    "failed": Colour.FAILURE.value,
-    "cancelled": Colour.CANCELLED.value,
-    "shed": Colour.SHED.value,
-}
-# From the palette that FATES are from, in an order of their own.
-LINES: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
-# The longest label of which three are beside each other on a narrow chart.
-LONGEST_OF_THREE: Final = 8
-MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait": "p99 wait"}
-
-
-def _chart(rows: pd.DataFrame, description: str) -> alt.Chart:
-    shown = rows.assign(at=rows["at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")) if "at" in rows else rows
-    return chart(json_values(shown), description)
-
-
-def json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as JSON objects, with null instead of NaN."""
-    plain = rows.astype(object).where(rows.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
 def _lines(name: str, names: Sequence[str]) -> alt.Color:
@@ -151,10 +147,10 @@ def _lines(name: str, names: Sequence[str]) -> alt.Color:
 
 
 def fates(minutes: pd.DataFrame, x: alt.X) -> Drawn:
-    """Return a chart of the tasks that ended, by fate, and of those that were put."""
+    """Return a chart of finished tasks by fate, and of puts."""
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     shown = [fate for fate in FATES if sums[fate].any()]
-    # A step is drawn up to the next one.
+    # A step extends to the next one.
     end = sums.tail(1).assign(at=sums["at"].max() + step_of(sums))
     sums = pd.concat([sums, end], ignore_index=True)
     ended = sums.melt("at", shown, "fate", "tasks")
@@ -162,16 +158,17 @@ def fates(minutes: pd.DataFrame, x: alt.X) -> Drawn:
     bars = _chart(ended, "Tasks that ended over time, by fate").mark_area(interpolate="step-after").encode(
         x=x, y=count_axis("tasks:Q"), color=alt.Color("fate:N", scale=colours, title=None),
     )  # fmt: skip
-    put = _chart(sums, "Tasks that were put").mark_line(
-        interpolate="step-after", color="currentColor", strokeWidth=1
-    )
+    put = _chart(sums, "Puts").mark_line(interpolate="step-after", color="currentColor", strokeWidth=1)
     return alt.layer(bars, put.encode(x=x, y="offered:Q"))
 
 
 def backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> Drawn | None:
-    """Return a heat map of the backlog by time and age, with classes that start at `ages_seconds`.
+    """Return a heat map of the backlog by time and age; None if no task waited.
 
-    None if no task waited.
+    Args:
+        minutes: The time steps.
+        x: The time axis.
+        ages_seconds: Lower bounds of the age classes.
     """
     labels = age_labels(ages_seconds)
     rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
@@ -196,14 +193,12 @@ def backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> Dra
 
 
 def waits(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
-    """Return a chart of wait percentiles, from the sums of the histograms; None if no task was claimed."""
-    rows = []
-    for at, one in minutes.groupby("at"):
-        found = percentiles(one["wait_histogram"].dropna())
-        rows += [
-            {"at": at, "percentile": f"p{part * 100:g}", "seconds": seconds}
-            for part, seconds in found.items()
-        ]
+    """Return a chart of wait percentiles; None if no task was claimed."""
+    rows = [
+        {"at": at, "percentile": f"p{part * 100:g}", "seconds": seconds}
+        for at, one in minutes.groupby("at")
+        for part, seconds in percentiles(one["wait_histogram"].dropna()).items()
+    ]
     if not rows:
         return None
     frame = pd.DataFrame(rows).astype({"at": "datetime64[ns]"})
@@ -215,7 +210,7 @@ def waits(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
 
 
 def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, float]:
-    """Return percentiles in seconds of the sum of several wait histograms."""
+    """Return percentiles, in seconds, of the sum of several wait histograms."""
     counts: dict[int, int] = {}
     for histogram in histograms:
         for one in histogram:
@@ -230,7 +225,7 @@ def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, f
 
 
 def freshness(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
-    """Return a chart of the ages of waiting tasks, and of the greatest age at a claim; None without any."""
+    """Return a chart of the ages of waiting and claimed tasks; None if there are none."""
     worst = minutes.groupby("at").agg(
         oldest=("oldest_pending_seconds", "max"),
         newest=("newest_pending_seconds", "min"),
@@ -258,7 +253,7 @@ def shed(counts: pd.DataFrame) -> Drawn:
 
 
 def replayed(scenarios: pd.DataFrame) -> list[Drawn]:
-    """Return a chart for each of `MEASURES`, with a line for each policy, by capacity."""
+    """Return a chart for each of `MEASURES`, with a line per policy over capacity."""
     stale = scenarios["deadline_seconds"].map(
         lambda seconds: "" if pd.isna(seconds) else f", stale at {seconds:g} s"
     )
@@ -286,10 +281,10 @@ def _replayed(rows: pd.DataFrame, measure: str, title: str) -> Drawn:
     )  # fmt: skip
     names = list(dict.fromkeys(rows["policy"]))
     colour = _lines("policy", names) if len(names) <= len(LINES) else alt.Color("policy:N", title=None)
-    # A chart so narrow is measured before the number of columns is known.
+    # The width of so narrow a chart is measured before the number of columns is known.
     colour = colour.legend(columns=3 if max(map(len, names)) <= LONGEST_OF_THREE else 1)
     drawn = _chart(rows, f"{title} by capacity, for each policy").mark_line(point=True)
-    # Dashes, because policies that do the same lie on each other.
+    # Dashes keep overlapping lines of equal policies apart.
     dash = alt.StrokeDash("policy:N", sort=names, legend=None)
     shown: alt.Chart = drawn.encode(x=x, y=y, color=colour, strokeDash=dash)
     return shown

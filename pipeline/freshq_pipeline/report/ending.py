@@ -1,4 +1,4 @@
-"""How a command ends: with its report, what it prints, and its exit status."""
+"""How a command ends: its report, its output on the terminal, and its exit status."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rich.table import Table
 
 from freshq_pipeline.errors import DIFFERENCE_STATUS, VIOLATION_STATUS, Unfinished, complain
 from freshq_pipeline.report.words import (
-    NO_NAME,
     cell,
     conclusions,
     difference,
     duration,
     heading,
+    queue_name,
     replayed_days,
 )
-from freshq_pipeline.storage.results import NEW, with_earlier
+from freshq_pipeline.storage.results import NEW, checked_replay, with_earlier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,13 +35,20 @@ if TYPE_CHECKING:
 
 _PAGE: Final = "freshq_pipeline.report.page"
 _PACKAGES: Final = ("altair", "pandas", "vl_convert")
+# Number of queues in a table.
+MAX_QUEUES: Final = 6
+# Figures that are shown even if they are 0.
+ALWAYS: Final = ("tasks", "ledger_violations")
+_RECORDED: Final = "recorded"
+_ALWAYS: Final = ("policy", "servers", "in time", "shed")
+_NOTHING: Final = ("", "0", "-")
 
 
 def load_ahead() -> None:
-    """Begin to load the report's module.
+    """Start loading the report's modules while Java starts: they take a second, and are needed last.
 
     Raises:
-        ModuleNotFoundError: If a package that it needs is not installed.
+        ModuleNotFoundError: If a package that they need is not installed.
     """
     for package in _PACKAGES:
         if find_spec(package) is None:
@@ -50,18 +57,12 @@ def load_ahead() -> None:
     threading.Thread(target=import_module, args=(_PAGE,), name="report", daemon=True).start()
 
 
-# Most queues in a table.
-MAX_QUEUES: Final = 6
-# Shown also if it is 0.
-ALWAYS: Final = ("tasks", "ledger_violations")
-
-
 def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
-    """Print what became of the tasks, the figures of a summary, and those of each queue.
+    """Print the figures of a summary, of all queues together and of each.
 
     Args:
         summary: The summary.
-        headlines: A sentence for each queue; empty if they are not known.
+        headlines: A sentence for each queue; empty if unknown.
     """
     figures = {name: value for name, value in summary.items() if not isinstance(value, dict | list)}
     console = Console()
@@ -69,21 +70,23 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
         named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
     _print(console, "what happened", {"value": figures})
-    # An older package on a cluster answers without it.
+    # Summaries of older packages on a cluster lack it.
     if "queues" in summary:
         _print_queues(console, summary["queues"])
 
 
 def _print_queues(console: Console, queues: list[dict[str, Any]]) -> None:
-    """Print a table with a column for each of the queues with the most tasks."""
+    """Print a table with a column for each of the largest queues."""
     shown = sorted(queues, key=lambda row: -row["tasks"])[:MAX_QUEUES]
     title = "by queue" if len(shown) == len(queues) else f"the {MAX_QUEUES} largest of {len(queues)} queues"
-    columns = {row["queue"] or NO_NAME: {name: row[name] for name in row if name != "queue"} for row in shown}
+    columns = {
+        queue_name(row["queue"]): {name: row[name] for name in row if name != "queue"} for row in shown
+    }
     _print(console, title, columns)
 
 
 def _print(console: Console, title: str, columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print columns of figures; those that are 0 in all of them as one line below."""
+    """Print columns of figures; figures that are 0 in all columns go into one line below."""
     table, zeros = Table("figure", *map(escape, columns), title=title), []
     for name in next(iter(columns.values())):
         values = [column[name] for column in columns.values()]
@@ -99,20 +102,20 @@ def _print(console: Console, title: str, columns: Mapping[str, Mapping[str, Any]
 
 
 def show_replay(result: dict[str, Any]) -> None:
-    """Print for each queue what was recorded and the scenarios of a replay, and what follows from them."""
+    """Print the recording and the scenarios of each queue, and conclusions."""
     console = Console()
     for one in result["queues"]:
         scenarios = [row for row in result["scenarios"] if row["queue"] == one["queue"]]
-        title = (
-            f"queue {one['queue']}: what would have happened" if one["queue"] else "what would have happened"
-        )
+        title = "what would have happened"
+        if one["queue"]:
+            title = f"queue {one['queue']}: {title}"
         console.print(_scenarios(escape(title), [_recorded(one["record"]), *map(_scenario, scenarios)]))
     for text in (*conclusions(result), f"{replayed_days(result)}.", result["record"]["imputation"]):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _scenarios(title: str, rows: list[dict[str, str]]) -> Table:
-    # Columns that say nothing would make the others too narrow.
+    # Empty columns would make the other columns too narrow.
     names = [name for name in rows[0] if name in _ALWAYS or any(row[name] not in _NOTHING for row in rows)]
     table = Table(*names, title=title)
     for column in table.columns:
@@ -120,11 +123,6 @@ def _scenarios(title: str, rows: list[dict[str, str]]) -> Table:
     for row in rows:
         table.add_row(*map(row.__getitem__, names), style="bold" if row["policy"] == _RECORDED else None)
     return table
-
-
-_RECORDED: Final = "recorded"
-_ALWAYS: Final = ("policy", "servers", "in time", "shed")
-_NOTHING: Final = ("", "0", "-")
 
 
 def _recorded(record: dict[str, Any]) -> dict[str, str]:
@@ -146,7 +144,7 @@ def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
 
 @contextmanager
 def postponed() -> Iterator[list[Unfinished]]:
-    """Collect the error of a run that is published, so that report and summary come first."""
+    """Collect the error of a published run, so that report and summary come first."""
     problems: list[Unfinished] = []
     try:
         yield problems
@@ -155,7 +153,7 @@ def postponed() -> Iterator[list[Unfinished]]:
 
 
 def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
-    """Write the report of the current run, or add to the problems; return its headlines."""
+    """Write the report of the current run; return its headlines. If it fails, add to the problems."""
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java starts
 
     try:
@@ -182,15 +180,20 @@ def finish(
         typer.echo(json.dumps(summary))
     else:
         show_summary(summary, headlines)
-    has_new = violated(summary)
+    _exit(problems, (violated(summary), VIOLATION_STATUS))
+
+
+def _exit(problems: Sequence[Unfinished], *statuses: tuple[bool, int]) -> None:
+    """Raise the first problem, or else exit with the first status that applies."""
     for problem in problems:
         raise problem
-    if has_new:
-        raise typer.Exit(VIOLATION_STATUS)
+    for applies, status in statuses:
+        if applies:
+            raise typer.Exit(status)
 
 
 def violated(summary: dict[str, Any]) -> bool:
-    """Return whether there are new ledger violations, and say so."""
+    """Return whether there are new ledger violations, and report them."""
     if not summary[NEW]:
         return False
     total = summary["ledger_violations"]
@@ -199,20 +202,16 @@ def violated(summary: dict[str, Any]) -> bool:
 
 
 def finish_replay(
-    result: dict[str, Any],
-    summary: dict[str, Any],
-    problems: Sequence[Unfinished] = (),
-    *,
-    as_json: bool,
+    result: dict[str, Any], summary: dict[str, Any], problems: Sequence[Unfinished] = (), *, as_json: bool
 ) -> None:
-    """Print the result of a replay, and exit with `DIFFERENCE_STATUS` if it is far from the recording.
+    """Print the result of a replay; exit with `DIFFERENCE_STATUS` if it is far from the recording.
 
-    New ledger violations in the events that it has read come first, because no later run calls them new.
+    New ledger violations take precedence, because no later run reports them as new.
 
     Args:
         result: The result.
-        summary: Summary of the run with which it began.
-        problems: What failed after the run was published.
+        summary: Summary of the run that preceded the replay.
+        problems: Failures after the run was published.
         as_json: Whether to print the result as JSON.
 
     Raises:
@@ -226,34 +225,27 @@ def finish_replay(
     off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
     for check in off:
         complain(difference(check))
-    for problem in problems:
-        raise problem
-    if has_new:
-        raise typer.Exit(VIOLATION_STATUS)
-    if off:
-        raise typer.Exit(DIFFERENCE_STATUS)
+    _exit(problems, (has_new, VIOLATION_STATUS), (bool(off), DIFFERENCE_STATUS))
 
 
 def finish_submitted(
     result: dict[str, Any], status: int, message: str, *, of_replay: bool, as_json: bool
 ) -> None:
-    """Print what a run on a cluster published, and exit with its status.
+    """Print the result of a run on a cluster, and exit with the status of the run.
 
     Args:
-        result: The summary or the replay.
-        status: Its exit status.
-        message: Its last line to standard error, unless the status is 0.
-        of_replay: Whether it is a replay.
+        result: The summary, or the result of a replay.
+        status: Exit status of the run.
+        message: Last line that the run wrote to standard error; ignored if the status is 0.
+        of_replay: Whether the run was a replay.
         as_json: Whether to print the result as JSON.
     """
     if as_json:
         typer.echo(json.dumps(result))
     elif of_replay:
-        from freshq_pipeline.storage.results import checked_replay  # noqa: PLC0415 - an extra
-
-        show_replay(checked_replay(result, "the result of the run"))  # its package may be of another version
+        show_replay(checked_replay(result, "the result of the run"))  # the cluster's package may differ
     else:
-        show_summary(result, {})  # the sentences are in the report
+        show_summary(result, {})  # the headlines are in the report
     if status:
         complain(message)
         raise typer.Exit(status)
@@ -261,12 +253,12 @@ def finish_submitted(
 
 @dataclass(slots=True)
 class Batches:
-    """The published batches of a stream. Call it with the summary of each.
+    """Reports on the batches of a stream. Call it with the summary of each published batch.
 
     Attributes:
         out: The output folder.
-        reports: Whether the report follows each batch; if not, it is written in the end.
-        summary: That of the last batch, with the new violations of all; None: there was none.
+        reports: Whether to write a report after each batch, not only at the end.
+        summary: Summary of the last batch, with the new violations of all batches; None: no batch yet.
     """
 
     out: Folder
@@ -274,7 +266,7 @@ class Batches:
     summary: dict[str, Any] | None = None
 
     def __call__(self, summary: dict[str, Any]) -> None:
-        """Take the summary of a batch."""
+        """Report on a batch."""
         self.summary = summary if self.summary is None else with_earlier(summary, self.summary)
         if not self.reports:
             return
@@ -282,4 +274,4 @@ class Batches:
         problems: list[Unfinished] = []
         report_on(self.out, problems)
         for problem in problems:
-            complain(str(problem))  # the next batch writes it again
+            complain(str(problem))  # the next batch tries again

@@ -1,4 +1,4 @@
-"""The look of the page: light and dark, for wide and narrow screens, and for print."""
+"""OUT/report.html: one file that needs no network, for screen and print."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.sections import Page, Section, figures, replay_section, shed_section
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
-from freshq_pipeline.report.time_steps import by_minute
-from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment
+from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment, queue_name
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.spark.java import cache_folder
-from freshq_pipeline.storage.results import SUMMARY
+from freshq_pipeline.storage.results import NEW, SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 
+# Light and dark, for wide and narrow screens, and for print.
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2329; --paper: #fff; --muted: #56616b; --line: #d9dee3;
   --wrong: #fdeceb }
@@ -68,16 +68,16 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; white-space:
 }
 """
 
-
 REPORT: Final = "report.html"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
-# Most queues in the charts.
+# Number of queues in the charts.
 MAX_QUEUES: Final = 8
+_FIGURES: Final = ("tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds")
 
 
 def write_report(out: Folder) -> dict[str, str]:
-    """Write the report of the current run; return what became of the tasks of each queue, as sentences.
+    """Write the report of the current run; return a sentence about the tasks of each queue.
 
     Raises:
         BadInput: If there is no run, or an earlier version made it.
@@ -86,7 +86,7 @@ def write_report(out: Folder) -> dict[str, str]:
         msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
         raise BadInput(msg)
     summary = out.read_json(SUMMARY)
-    if "new_ledger_violations" not in summary:
+    if NEW not in summary:
         msg = (
             f"out: an earlier version made the tables of {out.uri}; run the pipeline with --full-refresh once"
         )
@@ -104,9 +104,7 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     recent = f" on the newest {MAX_DAYS} of {days:,} days" if days > MAX_DAYS else ""
     sections = [*_over_time(tables, summary, recent), shed_section(tables, recent)]
     if len(groups) > 1:
-        text = (
-            "Offers and successes of the largest groups. Jain's index is 1 if all have the same, less if not."
-        )
+        text = "Puts and successes of the largest groups. Jain's index is 1 if all get the same, else less."
         sections.append(Section("Groups", text, table=groups.fillna({"task_group": NO_NAME})))
     workers = tables.largest("workers", "claims", MAX_ROWS)
     sections.append(Section("Workers", "The busiest workers.", table=workers))
@@ -121,10 +119,10 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
 
 
 def _ledger(ledger: pd.DataFrame, recent: str) -> Section:
-    """Return the totals, the newest days first, and older days that do not balance."""
+    """Return the ledger: totals, the newest days first, and older days that do not balance."""
     text = "Created = all fates; the difference must be 0."
     if recent:
-        text += f" The table shows what was created{recent}, the total, and any older day with a violation."
+        text += f" The table shows tasks created{recent}, the total, and all older days with violations."
     newest = sorted(ledger["day"].dropna().unique())[-MAX_DAYS:]
     wrong = (ledger["difference"] != 0) | (ledger["violations"] != 0)
     shown = ledger[ledger["day"].isin(newest) | ledger["day"].isna() | wrong]
@@ -133,18 +131,14 @@ def _ledger(ledger: pd.DataFrame, recent: str) -> Section:
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
-    """Return the names of the queues with the most tasks."""
+    """Return the names of the largest queues."""
     by_size = sorted(summary["queues"], key=lambda row: -row["tasks"])
-    return [_name(row["queue"]) for row in by_size[:MAX_QUEUES]]
-
-
-def _name(queue: str | None) -> str:
-    return NO_NAME if queue is None else queue
+    return [queue_name(row["queue"]) for row in by_size[:MAX_QUEUES]]
 
 
 def _headlines(summary: dict[str, Any]) -> dict[str, str]:
-    """Return what became of all tasks of each queue, in one sentence each."""
-    figures = {_name(row["queue"]): row for row in summary["queues"]}
+    """Return a sentence about the tasks of each queue."""
+    figures = {queue_name(row["queue"]): row for row in summary["queues"]}
     return {
         queue: headline(fates_of(figures[queue]), figures[queue]["wait_p50_seconds"])
         for queue in _largest(summary)
@@ -161,11 +155,11 @@ def _headlines_html(headlines: dict[str, str]) -> str:
 
 
 def _queues(summary: dict[str, Any]) -> list[Section]:
-    """Return the figures of each queue, if there are several."""
-    rows = [row | {"queue": _name(row["queue"])} for row in summary["queues"]]
+    """Return the figures of each queue if there are several."""
+    rows = [row | {"queue": queue_name(row["queue"])} for row in summary["queues"]]
     if len(rows) == 1:
         return []
-    text = "The figures of each queue."
+    text = "Figures of each queue."
     if any(row["inversions"] is None for row in rows):
         text += " Only queues that are served newest first have inversions."
     if len(rows) > MAX_QUEUES:
@@ -181,15 +175,15 @@ def _over_time(tables: Tables, summary: dict[str, Any], recent: str) -> list[Sec
         rows = time_steps.by_second(short, as_of_ms)
         ages_seconds = time_steps.SHORT_AGES_SECONDS
         waiting = f"Tasks waiting for their first claim{recent}, by age."
-    elif tables.minutes:
-        rows = by_minute(tables)
+    elif tables.newest("minutes"):
+        rows = time_steps.by_minute(tables)
         ages_seconds = AGES_SECONDS
         waiting = f"Waiting tasks{recent}, by age."
     else:
         return []
     x = charts.time_axis(rows)
-    fates = f"Tasks that ended{recent}, and tasks that were put (line)."
-    waits = f"Time from the put to the first claim{recent}, at the time of that claim."
+    fates = f"Finished tasks{recent} by fate, and puts (line)."
+    waits = f"Time from put to first claim{recent}, at the time of the claim."
     ages = f"Age of the oldest and the newest waiting task{recent}, and the greatest age at a claim."
     sections = [
         Section("Fate of tasks over time", fates, _each(rows, lambda one: charts.fates(one, x))),
@@ -213,11 +207,8 @@ def _quality(summary: dict[str, Any]) -> Section:
     rows = [(heading(f"events_{name}"), summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += _unknown_fields(summary)
-    text = (
-        "Records read = distinct events + duplicates + after as-of + too late + quarantined + those that are "
-    )
-    text += "not about a task. "
-    text += "Quarantined records are in quarantine/."
+    text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + not about a "
+    text += "task. Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
     if zeros:
         text += f" Zero: {', '.join(zeros)}."
@@ -228,7 +219,7 @@ def _quality(summary: dict[str, Any]) -> Section:
 def _unknown_fields(summary: dict[str, Any]) -> list[tuple[str, int]]:
     counts = {"events with unknown fields": summary["events_with_unknown_fields"]}
     counts |= {f"unknown field: {name}": count for name, count in summary["unknown_fields"].items()}
-    # The summary of an earlier version does not have it.
+    # Summaries of earlier versions lack it.
     if others := summary.get("other_unknown_fields"):
         counts["other unknown fields"] = others
     return list(counts.items())
@@ -239,7 +230,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 
     Args:
         summary: Summary of the run.
-        headlines: What became of the tasks of each queue, as HTML.
+        headlines: Sentences about the tasks of each queue, as HTML.
         sections: Sections in order.
     """
     queues = _largest(summary)
@@ -254,7 +245,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 <h1>What happened to every task of {"queue" if len(queues) == 1 else "queues"} {names}</h1>
 <div class="headline">{headlines}</div>
 {_accounted(summary)}
-{_figures(summary)}
+{figures({name: summary[name] for name in _FIGURES})}
 <p class="muted">Complete up to {moment(summary["as_of_ms"])}; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 {body}
 <script>{_scripts()}</script>
@@ -265,11 +256,11 @@ for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{ren
 
 
 def _accounted(summary: dict[str, Any]) -> str:
-    """Return whether the ledger balances, as HTML."""
+    """Return as HTML whether the ledger balances."""
     count = summary["ledger_violations"]
     if not count:
         return "<p>The ledger balances: every task is accounted for.</p>"
-    new = summary["new_ledger_violations"]
+    new = summary[NEW]
     return (
         f"<p class='wrong'>The ledger does not balance. Violations, listed below: {count:,}. "
         f"New in this run: {new:,}.</p>"
@@ -279,17 +270,12 @@ def _accounted(summary: dict[str, Any]) -> str:
 def _scripts() -> str:
     """Return Vega-Lite with its dependencies, so that the page needs no network."""
     file = cache_folder() / f"vega-lite-{charts.VEGA_LITE}-{version('vl-convert-python')}.js"
-    with suppress(OSError):  # it was not made yet
+    with suppress(OSError):  # not cached yet
         return file.read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
     with (
         suppress(OSError),
         whole_file(file) as cached,
-    ):  # without a cache, the next report takes a second longer
+    ):  # without a cache the next report takes a second longer
         cached.write(made.encode())
     return made
-
-
-def _figures(summary: dict[str, Any]) -> str:
-    shown = ("tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds")
-    return figures({name: summary[name] for name in shown})

@@ -1,4 +1,4 @@
-"""The sections of the page: a heading, a sentence, and charts or a table."""
+"""The sections of the page as HTML: a heading, a sentence, and charts or a table."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from freshq_pipeline.report.words import (
     difference,
     heading,
     moment,
+    queue_name,
     replayed_days,
 )
 from freshq_pipeline.storage.addresses import normalized
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 
-# Shown even if it is 0 in every row.
+# Columns that are shown even if all values are 0.
 ALWAYS: Final = ("difference", "difference_share", "created", "tasks", "count")
 # Tables with more rows scroll.
 TALL_ROWS: Final = 25
@@ -41,14 +42,14 @@ TALL_ROWS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence, and charts or a table.
+    """A section of the page.
 
     Attributes:
         title: The heading.
         text: The sentence.
-        charts: Charts as Vega-Lite, in rows, by the name of their queue.
-        table: A table; columns of nothing but zeros are named below it.
-        notes: What to know about them, below.
+        charts: Charts as Vega-Lite, in rows, by queue.
+        table: A table; columns of zeros are listed below it.
+        notes: Explanations, below charts and table.
     """
 
     title: str
@@ -59,19 +60,19 @@ class Section:
 
 
 class Page:
-    """Sections as HTML, and the charts that a script draws into them."""
+    """Renders sections as HTML, and collects the charts that a script draws into them."""
 
     def __init__(self, *, names_queues: bool) -> None:
-        """Begin without sections.
+        """Start without sections.
 
         Args:
-            names_queues: Whether each chart has the name of its queue, because there are several.
+            names_queues: Whether charts are titled with their queue, because there are several.
         """
         self._names_queues = names_queues
         self.charts: dict[str, dict[str, Any]] = {}
 
     def section(self, section: Section) -> str:
-        """Return a section as HTML, and keep its charts."""
+        """Return a section as HTML; keep its charts."""
         parts = [f"<section><h2>{html.escape(section.title)}</h2>"]
         if section.text:
             parts.append(f"<p class='muted'>{html.escape(section.text)}</p>")
@@ -91,7 +92,7 @@ class Page:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return rows as HTML, with units, and without the columns that are 0 in all of them."""
+    """Return rows as HTML, with units; columns of zeros are listed below."""
     zeros = [str(name) for name in rows if name not in ALWAYS and _is_zero(rows[name])]
     shown = rows.drop(columns=zeros)
     tags = {name: "" if pd.api.types.is_numeric_dtype(shown[name]) else " class='text'" for name in shown}
@@ -118,7 +119,7 @@ def _all_zero(names: Iterable[str]) -> str:
 
 
 def figures(values: Mapping[str, Any]) -> str:
-    """Return figures as boxes; those that are 0 as one line below."""
+    """Return figures as boxes; those that are 0 are listed below."""
     boxes = [
         f"<div><b>{html.escape(cell(name, value))}</b>{html.escape(heading(name))}</div>"
         for name, value in values.items()
@@ -130,16 +131,16 @@ def figures(values: Mapping[str, Any]) -> str:
 
 _SHED: Final = "Shed, by reason and group"
 _SHED_BY: Final = ("queue", "task_group", "shed_reason")
-# The groups of a queue in its chart: those with the most shed tasks.
+# Number of groups in the chart of a queue: those with the most shed tasks.
 MAX_GROUPS: Final = 20
 
 
 def shed_section(tables: Tables, recent: str) -> Section:
-    """Return the shed tasks as charts, or as a sentence if one is enough.
+    """Return the shed tasks as charts, or as a sentence if that suffices.
 
     Args:
         tables: The tables.
-        recent: Of which days they are, if not of all.
+        recent: The days of the tasks, as text; empty if all.
     """
     counts = shed_counts(tables)
     total = counts["tasks"].sum()
@@ -158,7 +159,7 @@ def shed_section(tables: Tables, recent: str) -> Section:
 def shed_counts(tables: Tables) -> pd.DataFrame:
     """Return the number of shed tasks by queue, group and reason."""
     counts = Sums(_SHED_BY, {"tasks": "sum"})
-    for paths in tables.tasks.values():
+    for paths in tables.newest("tasks").values():
         for rows in tables.batches("tasks", paths, _SHED_BY[1:], pc.field("outcome") == "shed"):
             group = pc.fill_null(rows["task_group"], NO_NAME)
             reason = pc.fill_null(rows["shed_reason"], "unknown")
@@ -173,30 +174,32 @@ def _largest_groups(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 _REPLAY: Final = "Replay under other policies"
-_OLDER: Final = "It is a replay of an earlier run than the tables: of run {run_id}, complete up to {as_of}."
 _CHECKED: Final = (
-    "As a check, the table compares the recording with a replay of the recorded policy; expect the other "
-    "scenarios to be off as far."
+    "As a check, the table compares the recording with a replay of the recorded policy. Expect the other "
+    "scenarios to deviate as much."
 )
 
 
 def replay_section(out: Folder, run_id: str) -> Section | None:
-    """Return the section, None without a replay of the events that the tables are of.
+    """Return the section about the last replay; None if there is none of the tables' events.
 
     Args:
         out: The output folder.
-        run_id: Id of the run that the report is of.
+        run_id: Id of the run that the report describes.
     """
     try:
         replay = last_replay(out)
-    except BadInput as error:  # the tables do not need it
+    except BadInput as error:
         return Section(_REPLAY, f"There is no chart: {error}.")
     state = current(out)
     if replay is None or state is None or normalized(replay["events"]) != normalized(state.events):
         return None
-    texts = [*conclusions(replay), f"{replayed_days(replay)}.", *_older(replay, run_id)]
+    texts = [*conclusions(replay), f"{replayed_days(replay)}."]
+    if replay["run_id"] != run_id:
+        run = f"run {replay['run_id']}, complete up to {moment(replay['as_of_ms'])}"
+        texts.append(f"The replay is of an earlier run than the tables: {run}.")
     off = [one["check"] for one in replay["queues"] if not one["check"]["within"]]
-    texts += [f"Caution, {difference(check)}." for check in off]
+    texts += [f"Caution: {difference(check)}." for check in off]
     notes = f"{_CHECKED} {replay['record']['imputation']}"
     scenarios = pd.DataFrame(replay["scenarios"]).fillna({"queue": NO_NAME})
     drawn = {
@@ -206,22 +209,16 @@ def replay_section(out: Folder, run_id: str) -> Section | None:
     return Section(_REPLAY, " ".join(texts), drawn, pd.DataFrame(map(_checked, replay["queues"])), notes)
 
 
-def _older(replay: Mapping[str, Any], run_id: str) -> list[str]:
-    if replay["run_id"] == run_id:
-        return []
-    return [_OLDER.format(run_id=replay["run_id"], as_of=moment(replay["as_of_ms"]))]
-
-
 def _checked(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return the check of a queue as a row of a table."""
     check, record = one["check"], one["record"]
     return {
-        "queue": NO_NAME if one["queue"] is None else one["queue"],
+        "queue": queue_name(one["queue"]),
         "policy": check["policy"],
         "servers": record["servers"],
         "in time, recorded": check["served_in_time_recorded"],
         "in time, replayed": check["served_in_time_replayed"],
         "difference_share": check["difference_ratio"],
-        "not ended, left out": record["running"],
-        "runs drawn": record["service_times_imputed"],
+        "not finished, left out": record["running"],
+        "run times drawn": record["service_times_imputed"],
     }

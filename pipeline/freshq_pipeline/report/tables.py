@@ -1,16 +1,16 @@
-"""What the report needs of the published tables, read in batches: their size does not matter."""
+"""The published tables as the report reads them: batch by batch, whatever their size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshq_pipeline.report.words import NO_NAME
-from freshq_pipeline.schemas import BY_DAY, TABLES, arrow_schema
+from freshq_pipeline.schemas import BY_DAY, TABLES
+from freshq_pipeline.storage.arrow import arrow_schema, grouped
 from freshq_pipeline.storage.table_files import FOLDERS, newest_days, place, published_paths
 
 if TYPE_CHECKING:
@@ -20,35 +20,29 @@ if TYPE_CHECKING:
 
     from freshq_pipeline.storage.folder import Folder
 
-# Most days in the charts: the newest ones.
+# Number of days in the charts: the newest ones.
 MAX_DAYS: Final = 31
-# How many partial sums to hold before adding them up.
+# Number of partial sums to hold before adding them up.
 _PARTS: Final = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tables:
     """The tables of a run.
 
     Attributes:
         out: The output folder.
         run_id: Id of the run.
-        queues: The queues in the charts, with `NO_NAME` for none.
+        queues: Queues in the charts, with `NO_NAME` for no queue.
     """
 
     out: Folder
     run_id: str
     queues: Sequence[str]
 
-    @cached_property
-    def tasks(self) -> dict[str, list[str]]:
-        """The files of `tasks` on the newest days."""
-        return newest_days(published_paths(self.out, self.run_id, "tasks"), MAX_DAYS)
-
-    @cached_property
-    def minutes(self) -> dict[str, list[str]]:
-        """The files of `minutes` on the newest days."""
-        return newest_days(published_paths(self.out, self.run_id, "minutes"), MAX_DAYS)
+    def newest(self, name: str) -> dict[str, list[str]]:
+        """Return the files of a table by day on its newest days."""
+        return newest_days(published_paths(self.out, self.run_id, name), MAX_DAYS)
 
     def dataset(self, name: str, paths: Sequence[str] | None = None) -> Any:
         """Return a table, or some of its files, as a PyArrow dataset."""
@@ -56,13 +50,9 @@ class Tables:
         return self.out.dataset(files, place(name), FOLDERS if name in BY_DAY else ())
 
     def batches(
-        self,
-        name: str,
-        paths: Sequence[str],
-        columns: Sequence[str],
-        where: Any = None,
+        self, name: str, paths: Sequence[str], columns: Sequence[str], where: Any = None
     ) -> Iterator[pa.Table]:
-        """Yield rows of the charts' queues, batch by batch, with `queue`."""
+        """Yield `queue` and other columns of the charts' queues, batch by batch."""
         wanted = pa.array(self.queues, pa.string())
         scanner = self.dataset(name, paths).scanner(columns=["queue", *columns], filter=where)
         for batch in scanner.to_batches():
@@ -79,7 +69,7 @@ class Tables:
         return _named(found.to_pandas())
 
     def all(self, name: str) -> pd.DataFrame:
-        """Return a table, which must be small."""
+        """Return a small table."""
         return _named(self.dataset(name).to_table(columns=list(TABLES[name])).to_pandas())
 
     def first(self, name: str, rows: int) -> pd.DataFrame:
@@ -88,38 +78,32 @@ class Tables:
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with a name for no queue."""
+    """Replace null by a name in the column `queue`."""
     return rows.fillna({"queue": NO_NAME})
 
 
 class Sums:
-    """Rows added up by key, as they come."""
+    """Adds up rows by key as they come."""
 
     def __init__(self, keys: Sequence[str], how: dict[str, str]) -> None:
-        """Begin without rows.
+        """Start without rows.
 
         Args:
-            keys: The columns of the key.
-            how: For each other column `sum`, `min` or `max`.
+            keys: Columns of the key.
+            how: `sum`, `min` or `max` for each other column.
         """
-        self._keys, self._how = list(keys), how
+        self._keys, self._how = tuple(keys), how
         self._parts: list[pa.Table] = []
 
     def add(self, rows: pa.Table) -> None:
         """Add rows."""
-        self._parts.append(self._grouped(rows))
+        self._parts.append(grouped(rows, self._keys, self._how))
         if len(self._parts) >= _PARTS:
             self._parts = [self._total()]
 
     def rows(self) -> pa.Table:
-        """Return a row for each key, ordered by it. Something must have been added, if only no rows."""
+        """Return a row for each key, in order. Rows must have been added, though perhaps none."""
         return self._total().sort_by([(name, "ascending") for name in self._keys])
 
     def _total(self) -> pa.Table:
-        return self._grouped(pa.concat_tables(self._parts))
-
-    def _grouped(self, rows: pa.Table) -> pa.Table:
-        found = rows.group_by(self._keys).aggregate(list(self._how.items()))
-        return found.select(
-            [*self._keys, *(f"{name}_{how}" for name, how in self._how.items())]
-        ).rename_columns([*self._keys, *self._how])
+        return grouped(pa.concat_tables(self._parts), self._keys, self._how)

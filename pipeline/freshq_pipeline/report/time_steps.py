@@ -1,9 +1,12 @@
-"""The recording in time steps, for the charts: of seconds if it is short, of minutes or more if not."""
+"""The recording in time steps, for the charts: seconds if it is short, otherwise minutes or more.
+
+Steps have the columns of `minutes`, for all groups of a queue together. Steps of seconds are computed from
+`tasks`. They count a task as waiting until its first claim, because that table does not have later waits.
+"""
 
 from __future__ import annotations
 
-import math
-from math import inf, log
+from math import ceil, inf, log
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
     from freshq_pipeline.report.tables import Tables
 
 
-# Most time steps in a chart; more would be indistinguishable.
+# Largest number of time steps in a chart; more would be indistinguishable.
 MAX_STEPS: Final = 240
-# The lengths of a step, in minutes; longer ones are whole days.
+# Lengths of a step; longer steps are whole days.
 _STEP_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720)
 _DAY: Final = 1440
 MINUTE_MS: Final = 60_000
@@ -33,9 +36,9 @@ _STEP: Final = ("queue", "minute_ms")
 
 
 def by_minute(tables: Tables) -> pd.DataFrame:
-    """Return one row per queue and time step, with the start of the step in `at` and `minute_ms`.
+    """Return a row for each queue and time step, with the start of the step in `at` and `minute_ms`.
 
-    A step has the sums of its minutes, and the largest backlog of one of them.
+    Each step has the sums of its minutes, and the largest backlog of any of them.
     """
     first_ms, last_ms = _ends(tables)
     width_ms = _step_ms(last_ms - first_ms + MINUTE_MS)
@@ -44,7 +47,7 @@ def by_minute(tables: Tables) -> pd.DataFrame:
     waits = Sums((*_STEP, "bucket"), {"count": "sum"})
     backlog = Sums((*_STEP, "from_seconds"), {"count": "max"})
     columns = ("minute_ms", *_FLOWS, "wait_histogram", "backlog_by_age")
-    for paths in tables.minutes.values():
+    for paths in tables.newest("minutes").values():
         of_groups = Sums((*_STEP, "from_seconds"), {"count": "sum"})
         for rows in tables.batches("minutes", paths, columns):
             steps = _in_steps(rows, first_ms, width_ms)
@@ -60,14 +63,14 @@ def by_minute(tables: Tables) -> pd.DataFrame:
 
 
 def _step_ms(span_ms: int) -> int:
-    """Return the length of a step: the shortest with which a chart has at most `MAX_STEPS`."""
+    """Return the shortest length of a step with which a chart has at most `MAX_STEPS`."""
     least = span_ms / MINUTE_MS / MAX_STEPS
-    minutes = next((step for step in _STEP_MINUTES if step >= least), math.ceil(least / _DAY) * _DAY)
+    minutes = next((step for step in _STEP_MINUTES if step >= least), ceil(least / _DAY) * _DAY)
     return minutes * MINUTE_MS
 
 
 def _every_step(flows: pd.DataFrame, steps: range) -> pd.DataFrame:
-    """Return the flows with a row also for each step in which nothing happened."""
+    """Return the flows, with rows also for steps in which nothing happened."""
     every = pd.MultiIndex.from_product([flows["queue"].unique(), steps], names=_STEP)
     filled = flows.set_index(list(_STEP)).reindex(every).reset_index()
     return filled.fillna({name: 0 for name, how in _FLOWS.items() if how == "sum"})
@@ -75,7 +78,7 @@ def _every_step(flows: pd.DataFrame, steps: range) -> pd.DataFrame:
 
 def _ends(tables: Tables) -> tuple[int, int]:
     """Return the first and the last minute."""
-    days = list(tables.minutes.values())
+    days = list(tables.newest("minutes").values())
     first, last = (
         tables.dataset("minutes", paths).to_table(columns=["minute_ms"]) for paths in (days[0], days[-1])
     )
@@ -84,7 +87,7 @@ def _ends(tables: Tables) -> tuple[int, int]:
 
 def _in_steps(rows: pa.Table, first_ms: int, width_ms: int) -> pa.Table:
     """Return rows with the start of their time step as `minute_ms`."""
-    steps = pc.divide(pc.subtract(rows["minute_ms"], first_ms), width_ms)  # whole numbers
+    steps = pc.divide(pc.subtract(rows["minute_ms"], first_ms), width_ms)  # integer division
     at = pc.add(pc.multiply(steps, width_ms), first_ms)
     return rows.set_column(rows.schema.get_field_index("minute_ms"), "minute_ms", at)
 
@@ -109,12 +112,12 @@ def _lists(sums: Sums, key: str) -> dict[tuple[str, int], list[dict[str, int]]]:
 
 Moments: TypeAlias = "np.ndarray[Any, Any]"
 
-# The longest recording that is shown in steps of seconds.
+# Longest recording that is shown in steps of seconds.
 SHORT_MS: Final = 30 * 60_000
 SHORT_STEPS_MS: Final = (1000, 2000, 5000, 10_000, 15_000)
 MAX_SHORT_STEPS: Final = 120
 SHORT_AGES_SECONDS: Final[tuple[int, ...]] = (0, 1, 2, 5, 10, 30, 60, 300)
-# Most tasks that are read as a whole; they take some 200 bytes each.
+# Largest number of tasks to read as a whole; each takes about 200 bytes.
 MAX_TASKS: Final = 500_000
 SHORT_COLUMNS: Final = ("created_ms", "first_taken_ms", "finished_ms", "wait_seconds", "outcome")
 _ENDS: Final = {"succeeded": "success", "failed": "failure", "cancelled": "cancelled", "shed": "shed"}
@@ -123,11 +126,11 @@ _ENDS: Final = {"succeeded": "success", "failed": "failure", "cancelled": "cance
 def short_recording(tables: Tables, as_of_ms: int) -> pd.DataFrame | None:
     """Return the tasks, if all were put within `SHORT_MS` before the end of the recording.
 
-    None if they were not, or are more than `MAX_TASKS`.
+    None if they were not, or there are more than `MAX_TASKS`.
     """
-    files = list(tables.tasks.values())
+    files = list(tables.newest("tasks").values())
     first = tables.dataset("tasks", files[0])
-    # Statistics of files would do, but other writers may leave them out.
+    # Statistics of the files would do, but other writers may omit them.
     firsts_ms = (pc.min(batch["created_ms"]).as_py() for batch in first.to_batches(columns=["created_ms"]))
     if as_of_ms - min(at for at in firsts_ms if at is not None) > SHORT_MS:
         return None
@@ -139,29 +142,25 @@ def short_recording(tables: Tables, as_of_ms: int) -> pd.DataFrame | None:
 
 
 def by_second(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
-    """Return one row per queue and time step, with the start of the step in `at`.
+    """Return a row for each queue and time step, with the start of the step in `at`.
 
     Args:
-        tasks: At least one task, with `queue` and `COLUMNS`.
+        tasks: At least one task, with `queue` and `SHORT_COLUMNS`.
         as_of_ms: End of the recording.
     """
-    # If all tasks are delayed, none is created yet.
+    # If all tasks are delayed, none is created before the end.
     first_ms = float(np.floor(min(tasks["created_ms"].min(), as_of_ms) / 1000) * 1000)
     span_ms = max(1.0, as_of_ms - first_ms)
     step_ms = next(step for step in SHORT_STEPS_MS if step >= span_ms / MAX_SHORT_STEPS)
     edges = np.arange(first_ms, first_ms + span_ms + step_ms, step_ms)
     times = np.minimum(edges[1:], as_of_ms)
-    return pd.concat(
-        (
-            _steps(one, edges, times).assign(queue=queue)
-            for queue, one in tasks.groupby("queue", dropna=False)
-        ),
-        ignore_index=True,
-    )
+    queues = tasks.groupby("queue", dropna=False)
+    rows = (_steps(one, edges, times).assign(queue=queue) for queue, one in queues)
+    return pd.concat(rows, ignore_index=True)
 
 
 def _steps(tasks: pd.DataFrame, edges: Moments, times: Moments) -> pd.DataFrame:
-    """Return the time steps of one queue."""
+    """Return the time steps of a queue."""
     rows = pd.DataFrame({"minute_ms": edges[:-1], "at": pd.to_datetime(edges[:-1], unit="ms")})
     rows["offered"] = np.histogram(tasks["created_ms"], edges)[0]
     for name, outcome in _ENDS.items():
@@ -185,7 +184,7 @@ def _stocks(tasks: pd.DataFrame, times: Moments) -> pd.DataFrame:
         ends = (ages.max(), ages.min()) if len(ages) else (None, None)
         found.append((by_age, *ends))
     ages_of = ["oldest_pending_seconds", "newest_pending_seconds"]
-    # Also if no task ever waited: the rows of all queues must have the same types.
+    # Even if no task ever waited, the rows of all queues must have the same types.
     return pd.DataFrame(found, columns=["backlog_by_age", *ages_of]).astype(dict.fromkeys(ages_of, float))
 
 

@@ -1,4 +1,4 @@
-"""Counts, shares and times as people read them, and what became of the tasks in one sentence."""
+"""Figures, times and outcomes in words."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ if TYPE_CHECKING:
 
 
 _AS_OF: Final = "as_of_ms"
-# Of names that say too little without their documentation.
+# Titles of columns whose names say too little.
 _TITLES: Final = {
     _AS_OF: "as of",
     "difference_share": "difference",
     "events_no_task": "events not about a task",
 }
-# Shown for tasks without a group, and for events without a queue.
+# Shown for tasks without a group and events without a queue.
 NO_NAME: Final = "(none)"
 MINUTE: Final = 60
 HOUR: Final = 3600
 
 
+def queue_name(queue: str | None) -> str:
+    """Return the name of a queue as shown."""
+    return queue or NO_NAME
+
+
 def duration(seconds: float) -> str:
-    """Return a time with three digits at most, in the unit that suits it: `60 ms`, `1.2 s`, `3 min`."""
+    """Return a time with at most three digits, in a suitable unit: `60 ms`, `1.2 s`, `3 min`."""
     units = ((1.0, 1000.0, "ms"), (MINUTE, 1.0, "s"), (HOUR, 1 / MINUTE, "min"))
     factor, name = next(((by, unit) for below, by, unit in units if seconds < below), (1 / HOUR, "h"))
-    # Twice, because `g` alone would write 1000 as 1e+03.
+    # Formatted twice, because `g` alone would write 1000 as 1e+03.
     return f"{float(f'{seconds * factor:.3g}'):,.10g} {name}"
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share in percent; never 0 % for something, nor 100 % for less than everything."""
+    """Return a share in percent; never 0 % unless it is 0, nor 100 % unless it is everything."""
     percent = 100 * part / whole
     if 0 < percent < 1:
         return "under 1 %"
@@ -41,7 +46,7 @@ def share(part: float, whole: float) -> str:
 
 
 def age_labels(ages_seconds: Sequence[int]) -> list[str]:
-    """Return the labels of age classes, given their lower bounds, of which the first is 0."""
+    """Return labels of age classes, given their lower bounds, of which the first is 0."""
     last = f"{duration(ages_seconds[-1])} and more"
     return [*(_between(begin, end) for begin, end in pairwise(ages_seconds)), last]
 
@@ -54,11 +59,11 @@ def _between(begin: int, end: int) -> str:
 
 
 def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
-    """Return what became of the tasks in one sentence, such as "23 % done in time, 77 % shed".
+    """Return a sentence about the outcome of tasks, such as "23 % done in time, 77 % shed".
 
     Args:
-        fates: Number of tasks by fate, as `fates_of` counts them.
-        wait_p50_seconds: Median wait of the claimed tasks; None if none was claimed.
+        fates: Number of tasks by fate, from `fates_of`.
+        wait_p50_seconds: Median wait of claimed tasks; None if none was claimed.
     """
     total = sum(fates.values())
     if not total:
@@ -71,11 +76,7 @@ def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
 
 
 def fates_of(figures: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of tasks by fate in plain words.
-
-    Args:
-        figures: The figures of a queue in the summary, which are of all days.
-    """
+    """Return the number of tasks by fate, in plain words, given the figures of a queue in the summary."""
     return {
         "done in time": figures["in_time"],
         "shed": figures["shed"],
@@ -88,11 +89,7 @@ def fates_of(figures: Mapping[str, int]) -> dict[str, int]:
 
 
 def conclusions(replayed: Mapping[str, Any]) -> list[str]:
-    """Return for each queue which policy did most and least at the recorded capacity, as sentences.
-
-    Args:
-        replayed: The result of a replay.
-    """
+    """Return the best and the worst policy of each queue at its recorded capacity, as sentences."""
     said = []
     for queue in dict.fromkeys(row["queue"] for row in replayed["scenarios"]):
         rows = [row for row in replayed["scenarios"] if row["queue"] == queue and row["capacity"] == 1]
@@ -104,32 +101,26 @@ def conclusions(replayed: Mapping[str, Any]) -> list[str]:
 
 
 def replayed_days(replay: Mapping[str, Any]) -> str:
-    """Return of which days the tasks of a replay are, without a full stop.
-
-    Args:
-        replay: The result of a replay.
-    """
+    """Return the days of the tasks in a replay, as a sentence without its full stop."""
     since, until, days, recorded = (replay[name] for name in ("since", "until", "days", "recorded_days"))
-    if since == until:
-        text = f"The tasks were created on {since}"
-    else:
-        text = f"The tasks were created from {since} to {until}"
+    text = f"The tasks were created {f'on {since}' if since == until else f'from {since} to {until}'}"
     if days == recorded:
         return text
-    text += f", on {days:,} of {recorded:,} days with tasks"
-    return f"{text}; what still waited at the beginning is load, too"
+    return (
+        f"{text}, on {days:,} of {recorded:,} days with tasks; earlier tasks that still waited are included"
+    )
 
 
 def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, Any]) -> str:
     most, least = (share(row["served_in_time"], row["offered"]) for row in (best, worst))
-    begin = f"Queue {queue or NO_NAME}, at its recorded capacity:"
+    begin = f"Queue {queue_name(queue)}, at its recorded capacity:"
     if most == least:
         return f"{begin} all policies do {most} in time."
     return f"{begin} {best['policy']} does {most} in time, {worst['policy']} {least}."
 
 
 def cell(name: str, value: object) -> str:
-    """Return a value of a table, by the name of its column: a time, a share, a count or a string."""
+    """Return a value of a table as text, formatted by the name of its column."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if not isinstance(value, int | float):
@@ -144,39 +135,39 @@ def cell(name: str, value: object) -> str:
 
 
 def heading(name: str) -> str:
-    """Return the title of a column: its name without the unit, which `cell` adds."""
+    """Return the title of a column: its name without the unit, which `cell` shows."""
     return _TITLES.get(name, name.removesuffix("_seconds").replace("_", " "))
 
 
 def moment(epoch_ms: float) -> str:
-    """Return a time as people read it, to the second."""
+    """Return a time as text, to the second."""
     return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# What explains at least this share of a difference is probably its reason.
+# A figure that explains at least this share of a difference is the probable reason.
 EXPLAINED_SHARE: Final = 0.5
 
 
 def difference(check: Mapping[str, Any]) -> str:
-    """Return how far the replay of a queue is from the recording, and the probable reason, as a line.
+    """Return the difference between the replay of a queue and the recording, and its probable reason.
 
     Args:
-        check: The check of a replay, not within its tolerance.
+        check: Check of a replay that is not within its tolerance.
     """
     recorded, replayed = check["served_in_time_recorded"], check["served_in_time_replayed"]
     return (
-        f"queue {check['queue'] or NO_NAME}: the replay of {check['policy']} differs from the recording by "
+        f"queue {queue_name(check['queue'])}: the replay of {check['policy']} differs from the recording by "
         f"{check['difference_ratio']:.1%}: {replayed:,} tasks in time, {recorded:,} in the recording. "
         f"{_reason(check, replayed - recorded)}"
     )
 
 
 def _reason(check: Mapping[str, Any], surplus: int) -> str:
-    """Return the reason that the figures support, or that they support none.
+    """Return the probable reason of a difference, or that the figures show none.
 
     Args:
         check: The check.
-        surplus: How many more tasks are in time in the replay.
+        surplus: Number of tasks in time in the replay beyond those in the recording.
     """
     needed = EXPLAINED_SHARE * abs(surplus) / max(1, check["served_in_time_replayed"])
     idle, extra, inverted = (check[f"{name}_ratio"] for name in ("idle", "surplus", "inverted"))
@@ -206,7 +197,7 @@ def _reason(check: Mapping[str, Any], surplus: int) -> str:
 
 
 def _servers(check: Mapping[str, Any]) -> str:
-    """Return the number of servers that suits the recording better, if there is one."""
+    """Suggest the number of servers that fits the recording better, if there is one."""
     mean = check["mean_servers"]
     better = max(1, round(mean))
     suits = better != check["servers"] and abs(better - mean) <= check["tolerance"] * mean

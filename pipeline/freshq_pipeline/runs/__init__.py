@@ -1,1 +1,1 @@
-"""One run from files to published tables, a stream of such runs, and their Iceberg tables."""
+"""A run from files to published tables, a stream of runs, and copies of the tables in Spark catalogs."""

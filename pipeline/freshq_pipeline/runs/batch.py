@@ -1,12 +1,15 @@
-"""What differs from the run before, and when a run is refused because of it."""
+"""`run`: read the new files of a folder, compute the tables that change, and publish them.
+
+A run builds on the previous one. First come the checks that this is possible, then the run itself.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.ingest.inputs import input_files
@@ -31,7 +34,14 @@ from freshq_pipeline.storage.state import (
     published_runs,
     silver_path,
 )
-from freshq_pipeline.storage.table_files import MANIFEST, PUBLISHED, check_tables, has_links, paths_of
+from freshq_pipeline.storage.table_files import (
+    MANIFEST,
+    PUBLISHED,
+    check_tables,
+    has_links,
+    missing_file,
+    paths_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,11 +55,18 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.registration import Registry
 
 
+# Fields of the previous state that a run extends.
+_INHERITED: Final = (
+    "days", "files", "indexed", "ids", "starts_us", "last_us", "final_until", "counts", "reasons",
+    "unknown_fields",
+)  # fmt: skip
+
+
 def check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> None:
-    """Check that a folder still has what the earlier runs read there; files that are gone do not matter.
+    """Check that the folder still has the files that earlier runs read; deleted files do not matter.
 
     Raises:
-        BadInput: If it is another folder, another format, or files changed.
+        BadInput: If the folder or the format is another one, or files have changed.
     """
     out, events, form = request.out.uri, request.events.uri, request.options.form.value
     anew = "use another --out, or make all tables anew with `run --full-refresh`"
@@ -68,15 +85,15 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
 
 
 def _some(paths: list[str]) -> str:
-    """Return the first path, and how many others there are."""
+    """Return the first path and the number of other paths."""
     return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def changed_options(before: State, options: Options, lag: IndexLag) -> list[str]:
-    """Return in words which options of the tables, and which lags of the queues in them, are not as before.
+    """Describe the options that change all tables, and index lags, whose values differ from before.
 
     Args:
-        before: State of the run before.
+        before: State of the previous run.
         options: Options of this run.
         lag: Lags of this run.
     """
@@ -97,14 +114,14 @@ def _text(value: object) -> str:
 
 
 def check_deleted(before: State, changed: list[str]) -> None:
-    """Check that the events of all days are there if an option changes all tables.
+    """Check that no events are deleted, if an option changes all tables.
 
     Args:
-        before: State of the run before.
-        changed: From `changed_options`.
+        before: State of the previous run.
+        changed: Changed options, from `changed_options`.
 
     Raises:
-        BadInput: If some were deleted.
+        BadInput: If an option changed and events are deleted.
     """
     gone = [day for day, known in before.days.items() if known.forgotten]
     if changed and gone:
@@ -114,10 +131,10 @@ def check_deleted(before: State, changed: list[str]) -> None:
 
 
 def check_recorded(state: State, options: Options) -> None:
-    """Check that a day is recorded if some are to be computed again.
+    """Check that some of the days to compute again are recorded.
 
     Raises:
-        BadInput: If none is.
+        BadInput: If none are.
     """
     days = recorded_days(state.days, state.last_us or 0)
     if options.again() and days and not any(map(options.again_on, days)):
@@ -129,14 +146,16 @@ def check_recorded(state: State, options: Options) -> None:
 
 @contextmanager
 def missing_named(out: Folder, before: State | None) -> Iterator[None]:
-    """Name a file of the run before if a run fails and one is missing; to look each time would take long.
+    """If a run fails and a file of the previous run is missing, name the file in the error.
+
+    Checking for missing files only after a failure saves listing them before each run.
 
     Args:
         out: The output folder.
-        before: State of the run before; None: there is none to build on.
+        before: State of the previous run; None if there is none to build on.
 
     Raises:
-        BadInput: If the block failed otherwise than by a PipelineError, and a file is missing.
+        BadInput: If the block raised anything but a PipelineError, and a file is missing.
     """
     try:
         yield
@@ -146,13 +165,11 @@ def missing_named(out: Folder, before: State | None) -> Iterator[None]:
         missing = None if before is None else _missing(out, before)
         if missing is None:
             raise
-        msg = f"out: {out.at(missing)} is missing, which an earlier run wrote; run once with --full-refresh, "
-        msg += "or restore it"
-        raise BadInput(msg) from error
+        raise missing_file(out.at(missing)) from error
 
 
 def _missing(out: Folder, before: State) -> str | None:
-    """Return the path of a file, or of a day of silver, that the next run may need and that is missing."""
+    """Return a missing file, or day of silver, that the next run may need; None if nothing is missing."""
     needed = {path for table in before.tables for path in paths_of(before.tables, table)}
     found = {file.path for folder in {path.split("/")[0] for path in needed} for file in out.files(folder)}
     silver = {silver_path(part, day) for day, known in before.days.items() for part in known.silver}
@@ -162,16 +179,16 @@ def _missing(out: Folder, before: State) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run has to do.
+    """The work of a run.
 
     Attributes:
         before: State of the run to build on; None: start from nothing.
-        files: All files of the folder, each with size and time.
+        files: Size and time of all files in the folder, by path.
         new: Paths of the files that no run has read yet.
-        lag: How long the index may have lagged, by queue.
-        again: Whether also days may be computed that are over.
-        registry: Where the tables are registered; None: nowhere.
-        published: Ids of the newest runs that became the current one, also if they are ignored.
+        lag: Index lag by queue.
+        again: Whether to compute days even if they have not changed.
+        registry: Catalog in which to register the tables; None: none.
+        published: Ids of the newest published runs, including runs to ignore.
     """
 
     before: State | None
@@ -183,12 +200,12 @@ class RunPlan:
     published: list[str] = field(default_factory=list)
 
     def tuning(self) -> Tuning:
-        """Return the settings of Spark for the new files and the days of silver that they may open."""
+        """Return Spark's settings for the new files and the days of silver that they may reopen."""
         new_bytes = uncompressed_bytes({path: self.files[path][0] for path in self.new})
         return tuning_for(new_bytes + INFLATION * self._silver_bytes())
 
     def _silver_bytes(self) -> int:
-        """Return the size of silver of the days that are still open, or of all if all may be computed."""
+        """Return the size of silver on days that may be computed."""
         if self.before is None:
             return 0
         open_from_us = self.before.as_of_us - DAY_US
@@ -198,10 +215,7 @@ class RunPlan:
 
 
 def as_before(request: RunRequest) -> RunRequest:
-    """Return the request with the options that made the current tables, if these are of the same events.
-
-    It keeps as many runs as the current one did.
-    """
+    """Return the request with the options that made the current tables, if they are of the same events."""
     before = current(request.out)
     if before is None or normalized(before.events) != normalized(request.events.uri):
         return request
@@ -210,10 +224,10 @@ def as_before(request: RunRequest) -> RunRequest:
 
 
 def plan(request: RunRequest) -> RunPlan:
-    """Find the files that no run has read yet.
+    """Find the work for a run.
 
     Raises:
-        BadInput: If there are no files, the earlier runs read other events, or the catalog cannot be used.
+        BadInput: If there are no files, earlier runs read other events, or the catalog cannot be used.
     """
     options = request.options
     check_tables(request.out)
@@ -235,14 +249,14 @@ def plan(request: RunRequest) -> RunPlan:
 
 
 def finish_last(request: RunRequest, todo: RunPlan) -> None:
-    """Finish what the previous run did not, if it was killed or the catalog failed after it was published."""
+    """Finish the publication of the previous run, which may have been killed or left without its catalog."""
     if todo.before is None:
         return
     end_publication(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
 def copy_last(spark: SparkSession, request: RunRequest, last: State) -> None:
-    """Copy the tables of the previous run, if it was killed before that, or was not to copy them."""
+    """Copy the tables of the previous run to Spark's catalog, unless that run did."""
     from freshq_pipeline.runs import spark_catalog
 
     spark_catalog.require(spark, request.options.iceberg)
@@ -258,8 +272,8 @@ def execute(
 
     Args:
         request: What to run.
-        session: Starts Spark with settings for the input; not called if nothing is new, unless a catalog of
-            Spark is to have the tables.
+        session: Starts Spark with the given settings. If nothing is new it is called only to copy the tables
+            to a catalog of Spark.
         progress: Where to show progress; None: nowhere.
 
     Raises:
@@ -277,7 +291,7 @@ def _execute(
     session: Callable[[Tuning], AbstractContextManager[SparkSession]],
     progress: RunProgress | None,
 ) -> dict[str, Any]:
-    """Carry out a plan, if there is anything to do; return the summary of the current run."""
+    """Carry out a plan; return the summary of the then current run."""
     before = todo.before
     if before is not None and not todo.new and not todo.again:
         finish_last(request, todo)
@@ -298,26 +312,20 @@ def _execute(
 
 
 def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch: Stopwatch) -> dict[str, Any]:
-    """Read the new files, compute all tables from all silver, publish them, and return the summary.
+    """Read the new files, compute and publish the tables, and return the summary.
 
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
     from freshq_pipeline.runs import spark_catalog
 
-    options = request.options
-    state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
-    state.published, state.keep_runs = list(todo.published), options.keep_runs
-    state.index_lag = todo.lag.as_json()
-    if todo.before is not None:
-        before = todo.before
-        state.days = deepcopy(before.days)
-        state.files, state.indexed, state.ids = dict(before.files), before.indexed, list(before.ids)
-        state.starts_us, state.last_us = dict(before.starts_us), before.last_us
-        state.final_until = before.final_until
-        state.counts, state.reasons = dict(before.counts), dict(before.reasons)
-        state.unknown_fields = dict(before.unknown_fields)
-    with draft(request.out, state), missing_named(request.out, todo.before):
+    options, before = request.options, todo.before
+    inherited = {} if before is None else {name: deepcopy(getattr(before, name)) for name in _INHERITED}
+    state = State(
+        new_run_id(), request.events.uri, options.form.value, options=options.of_tables(),
+        index_lag=asdict(todo.lag), published=list(todo.published), keep_runs=options.keep_runs, **inherited,
+    )  # fmt: skip
+    with draft(request.out, state), missing_named(request.out, before):
         summary = _work(spark, request, todo, state, watch)
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
@@ -356,12 +364,12 @@ def _work(
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:
     """Return the summary.
 
-    Records read = distinct + duplicates + after as-of + too late + quarantined + those not about a task.
+    Records read = distinct + duplicates + after as-of + too late + quarantined + not about a task.
 
     Args:
         state: State of the run.
-        figures: From `gold.build`.
-        out: Folder with the tables.
+        figures: Figures from `gold.build`.
+        out: The output folder.
     """
     counts = Counter(state.counts)
     figures, lag = dict(figures), IndexLag(**state.index_lag)

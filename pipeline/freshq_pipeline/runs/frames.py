@@ -1,4 +1,4 @@
-"""Runs in the caller's Spark session, and their tables as DataFrames."""
+"""Runs in the caller's Spark session, with their tables as DataFrames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.session import session_beside
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import current
+from freshq_pipeline.storage.state import required_current
 from freshq_pipeline.storage.table_files import manifest_path, published_paths, read_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PipelineRun:
     """A run and its tables.
 
     Attributes:
-        summary: The figures of `OUT/summary.json`.
+        summary: The content of `OUT/summary.json`.
         tables: The tables by name, as `tables` returns them.
     """
 
@@ -41,18 +41,18 @@ def run(
 ) -> PipelineRun:
     """Read the new files of a folder, compute the tables that they change, and publish them.
 
-    It does what `freshq-pipeline run` does, without the report. The session keeps its settings and continues
-    afterwards. Errors of Spark are raised as they are.
+    Works like `freshq-pipeline run`, without the report. The session keeps its settings and stays open.
+    Errors of Spark are raised unchanged.
 
     Args:
-        spark: The session in which to work.
+        spark: The session to use.
         events: Folder with the recorded changes, or s3://BUCKET/PREFIX.
         out: Folder for the output.
         options: Options of the run.
 
     Raises:
         BadInput: If the events, an option or the session cannot be used; nothing was published.
-        PipelineError: If the run failed otherwise.
+        PipelineError: If the run failed for another reason.
     """
     own, folder = session_beside(spark), Folder(str(out))
     request = RunRequest(Folder(str(events)), folder, options)
@@ -63,8 +63,8 @@ def run(
 def tables(spark: SparkSession, out: str | Path, run_id: str | None = None) -> dict[str, DataFrame]:
     """Return the tables of a run, by name.
 
-    A DataFrame reads the files of this run for as long as they are kept (`Options.keep_runs`), whatever is
-    published meanwhile. `tasks` and `minutes` also have the column `day`, by which Spark finds the files.
+    The DataFrames read the files of this run as long as it is kept (`Options.keep_runs`), even if other runs
+    are published meanwhile. `tasks` and `minutes` also have the column `day`, by which Spark selects files.
 
     Args:
         spark: The session of the DataFrames.
@@ -72,15 +72,11 @@ def tables(spark: SparkSession, out: str | Path, run_id: str | None = None) -> d
         run_id: Id of the run, from its summary; None: the current run.
 
     Raises:
-        BadInput: If there is no such run, or another version of the pipeline wrote it.
+        BadInput: If there is no such run, or another version of the pipeline made it.
     """
     folder = Folder(str(out))
     if run_id is None:
-        known = current(folder)
-        if known is None:
-            msg = f"out: {folder.uri} has no run; run the pipeline first"
-            raise BadInput(msg)
-        run_id = known.run_id
+        run_id = required_current(folder).run_id
     elif not folder.exists(manifest_path(run_id)):
         kept = ", ".join(folder.folders("runs")) or "none"
         msg = f"run_id: {folder.uri} has no run {run_id!r}; it has {kept}"

@@ -1,4 +1,4 @@
-"""Silver of a run: the events of its new files as a part, and many parts of a day as one."""
+"""Add the events of new files to silver, as one part, and join the parts of a day when they are many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.silver_days import earliest, read_days, starts_us
 from freshq_pipeline.ingest.silver import ingest, most_frequent, write_silver
-from freshq_pipeline.storage.days import Day, number
+from freshq_pipeline.storage.days import Day, latest, number
 from freshq_pipeline.storage.state import silver_path
 
 if TYPE_CHECKING:
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
 
-# With more parts of silver than this, a day is rewritten as one.
+# A day with more parts of silver is rewritten as one part.
 MAX_SILVER_PARTS: Final = 16
 
 
 def read_new_files(
     spark: SparkSession, request: RunRequest, files: Mapping[str, tuple[int, int]], state: State
 ) -> None:
-    """Write the events of new files as a part of silver, and add what is known of them to the state.
+    """Write the events of new files as a part of silver, and add their figures to the state.
 
     Args:
         spark: The session.
-        request: Says where the files are and how to read them.
+        request: The folders and options.
         files: Size and time of each file, by path.
         state: State of this run.
 
@@ -49,8 +49,7 @@ def read_new_files(
         msg = f"events: {request.events.uri} has no readable file"
         raise BadInput(msg)
     state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
-    if found.last_us is not None:
-        state.last_us = max(found.last_us, state.last_us or found.last_us)
+    state.last_us = latest(state.last_us, found.last_us)
     fields = Counter(state.unknown_fields) + Counter(found.unknown_fields)
     state.unknown_fields, others = most_frequent(fields)
     more["other_unknown_fields"] += others
@@ -60,7 +59,7 @@ def read_new_files(
 
 
 def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
-    """Add the days of the new part of silver to the state; return how many events come too late."""
+    """Add the days of the new part to the state; return the number of events that come too late."""
     sizes_bytes = Counter[int]()
     for file in out.files(f"silver/{state.run_id}"):
         sizes_bytes[number(file.path.split("/")[-2].removeprefix("day="))] += file.size_bytes
@@ -76,7 +75,7 @@ def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
 
 
 def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
-    """Rewrite the days that have many parts of silver as one part."""
+    """Rewrite days that have many parts of silver as one part."""
     many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
     if not many:
         return

@@ -1,4 +1,4 @@
-"""What a run is doing, and how far it is, on a terminal."""
+"""Progress of a run on a terminal, and the durations of its parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# The parts of a run, in order, as they are shown.
+# The parts of a run in order, as shown.
 PARTS: Final = {
     "start": "starting Spark",
     "read": "reading the new files",
@@ -33,14 +33,10 @@ POLL_SECONDS: Final = 0.5
 
 
 class RunProgress:
-    """Shows the part of a run and how much of Spark's work in it is done; nothing unless on a terminal."""
+    """Shows the current part of a run and Spark's progress in it, if the console is a terminal."""
 
     def __init__(self, console: Console) -> None:
-        """Prepare the line.
-
-        Args:
-            console: Where to show it.
-        """
+        """Prepare the progress line for a console."""
         self._shown = console.is_terminal
         columns = (
             SpinnerColumn(), TextColumn("{task.fields[place]} {task.description}"), BarColumn(20),
@@ -56,7 +52,7 @@ class RunProgress:
         self._poll = threading.Thread(target=self._follow, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start showing progress."""
         self._line.start()
         if self._shown:
             self._poll.start()
@@ -65,21 +61,21 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the line."""
+        """Remove the progress line."""
         self._ended.set()
         if self._shown:
             self._poll.join()
         self._line.stop()
 
     def begin(self, part: str, how: str = "") -> None:
-        """Show a part of `PARTS`, and how it is done."""
+        """Show that a part of `PARTS` begins, and how it is done."""
         place = f"{list(PARTS).index(part) + 1}/{len(PARTS)}"
         described = f"{PARTS[part]} {how}".rstrip()
         self._line.update(self._task, description=described, place=place, completed=0, done="")
 
     @contextmanager
     def follow(self, spark: SparkSession) -> Iterator[None]:
-        """Also show how much of Spark's current work is done; afterwards Spark may stop."""
+        """Show Spark's progress in the block; after the block, Spark may stop."""
         self._spark = spark
         try:
             yield
@@ -96,7 +92,7 @@ class RunProgress:
 
 
 def spark_work(spark: SparkSession) -> dict[str, Any]:
-    """Return the number of tasks of Spark's current stages: `total`, `completed`, and `done` in words."""
+    """Return the `total` and `completed` tasks of Spark's active stages, and both as text in `done`."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     found = [stage for stage in stages if stage is not None]
@@ -112,7 +108,7 @@ class Stopwatch:
     """Measures the parts of a run.
 
     Attributes:
-        begun: Called with the name of each part when it begins.
+        begun: Called with the name of each part when it starts.
         seconds: Duration of each part, by name.
     """
 

@@ -1,4 +1,4 @@
-"""What a run reads, where it writes, and its options."""
+"""The input, output and options of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.storage.addresses import check_no_pattern
+from freshq_pipeline.storage.addresses import check_no_pattern, normalized
 from freshq_pipeline.storage.days import check_days, number
 from freshq_pipeline.storage.recording import IndexLag, recorded_index_lag
 from freshq_pipeline.storage.registration import CatalogName
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-# The options that change the tables; the next run needs them to know whether it must compute anything. (What
-# lag was used is kept apart: it also comes from the sources.)
+# Options that change the tables. If they differ from the previous run's, all tables are computed again. The
+# index lag that was used is stored separately, because it may also come from the sources.
 _OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "other_order")
 
 
@@ -30,19 +30,20 @@ class Options:
     Attributes:
         form: Format of the files.
         as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
-        max_reject_ratio: Share of the records that may be unusable.
-        keep_runs: How many runs to keep; at least 2 if others read the tables while runs end.
-        index_lag_seconds: Time after which a new task must be visible to claims; None: by source, 0 for
-            histories of SQL and a second for DynamoDB.
-        other_order: Queues that are not served newest first, separated by commas: they have no inversions.
+        max_reject_ratio: Largest share of records that may be unusable.
+        keep_runs: Number of runs to keep; at least 2 if others read the tables while runs end.
+        index_lag_seconds: Time after which a new task must be visible to claims; None: 0 for histories from
+            SQL, 1 for DynamoDB.
+        other_order: Queues that are not served newest first, separated by commas; they have no inversions.
         full_refresh: Whether to ignore earlier runs and read everything again.
-        iceberg: Catalog and namespace of Spark, joined by a dot, to copy the tables to; None: no copy.
-        catalog: Catalog of PyIceberg to register the tables in, NAME or NAME.NAMESPACE; None: where they are
-            registered already, if anywhere.
-        keep_silver_days: How long to keep the events of tasks that are over; None: for ever. Later events of
+        iceberg: Catalog and namespace of Spark to copy the tables to, joined by a dot; None: no copy.
+        catalog: Catalog of PyIceberg to register the tables in, as NAME or NAME.NAMESPACE; None: the catalog
+            of earlier runs, if any.
+        keep_silver_days: Days to keep the events of completed tasks; None: indefinitely. Later events of
             these tasks are counted as too late.
-        since: First day (YYYY-MM-DD, UTC) whose tables to compute again from silver; None: from the first.
-        until: Last such day; None: to the last. Without both, only days that changed are computed.
+        since: First day (YYYY-MM-DD, UTC) to compute again from silver; None: the first recorded day.
+        until: Last day to compute again; None: the last recorded day. Without `since` and `until`, only
+            changed days are computed.
     """
 
     form: Format = Format.LANDED
@@ -64,35 +65,23 @@ class Options:
         Raises:
             BadInput: If a value is out of range.
         """
-        if not 0 <= self.max_reject_ratio <= 1:
-            msg = f"max-reject-ratio: must be from 0 to 1, got {self.max_reject_ratio:g}"
-            raise BadInput(msg)
-        if self.keep_runs < 1:
-            msg = f"keep-runs: must be 1 or more, got {self.keep_runs}"
-            raise BadInput(msg)
-        if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
-            msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
-            raise BadInput(msg)
+        lag, order, namespace = self.index_lag_seconds, self.other_order, self.iceberg
+        as_of_ms, keep_days = self.as_of_ms, self.keep_silver_days
+        checks = (
+            (0 <= self.max_reject_ratio <= 1, "max-reject-ratio", "from 0 to 1", self.max_reject_ratio),
+            (self.keep_runs >= 1, "keep-runs", "1 or more", self.keep_runs),
+            (not namespace or _NAMESPACE.fullmatch(namespace), "iceberg", "CATALOG.NAMESPACE", namespace),
+            (as_of_ms is None or as_of_ms > 0, "as-of", "milliseconds since the Unix epoch", as_of_ms),
+            (lag is None or 0 <= lag < float("inf"), "index-lag-seconds", "0 or more", lag),
+            (order is None or all(order.split(",")), "other-order", "queues, separated by commas", order),
+            (keep_days is None or keep_days >= 1, "keep-silver-days", "1 or more", keep_days),
+        )
+        for valid, name, expected, given in checks:
+            if not valid:
+                msg = f"{name}: must be {expected}, got {given!r}"
+                raise BadInput(msg)
         if self.catalog is not None:
             CatalogName.parse(self.catalog)
-        self._check_tables()
-        self._check_days()
-
-    def _check_tables(self) -> None:
-        if self.as_of_ms is not None and self.as_of_ms <= 0:
-            msg = f"as-of: must be milliseconds since the Unix epoch, got {self.as_of_ms}"
-            raise BadInput(msg)
-        if self.index_lag_seconds is not None and not 0 <= self.index_lag_seconds < float("inf"):
-            msg = f"index-lag-seconds: must be 0 or more, got {self.index_lag_seconds:g}"
-            raise BadInput(msg)
-        if self.other_order is not None and not all(self.other_order.split(",")):
-            msg = f"other-order: must be names of queues, separated by commas, got {self.other_order!r}"
-            raise BadInput(msg)
-
-    def _check_days(self) -> None:
-        if self.keep_silver_days is not None and self.keep_silver_days < 1:
-            msg = f"keep-silver-days: must be 1 or more, got {self.keep_silver_days}"
-            raise BadInput(msg)
         check_days(self.since, self.until)
 
     def other_orders(self) -> frozenset[str]:
@@ -100,24 +89,22 @@ class Options:
         return frozenset() if self.other_order is None else frozenset(self.other_order.split(","))
 
     def again(self) -> bool:
-        """Return whether days are to be computed again, whatever changed."""
+        """Return whether to compute some days even if they have not changed."""
         return self.since is not None or self.until is not None
 
     def again_on(self, day: int) -> bool:
-        """Return whether a day is to be computed again, given its number."""
+        """Return whether to compute a day, given by number, even if it has not changed."""
         first = day if self.since is None else number(self.since)
         last = day if self.until is None else number(self.until)
         return self.again() and first <= day <= last
 
     def of_tables(self) -> dict[str, Any]:
-        """Return the options that change the tables, by name."""
+        """Return the options that change the tables."""
         return {name: getattr(self, name) for name in _OF_TABLES}
 
 
 def _is_within(one: Folder, other: Folder) -> bool:
-    """Return whether a folder is another one, or below it, also by a symbolic link or another spelling."""
-    from freshq_pipeline.storage.addresses import normalized
-
+    """Return whether a folder is another one or below it, also through symbolic links."""
     paths = [folder.on_disk("") for folder in (one, other)]
     inner, outer = (
         normalized(folder.uri if path is None else os.path.realpath(path))
@@ -132,7 +119,7 @@ class RunRequest:
 
     Attributes:
         events: Folder with the files to read.
-        out: Folder for the output.
+        out: Output folder.
         options: Options of the run.
     """
 
@@ -144,8 +131,8 @@ class RunRequest:
         """Validate.
 
         Raises:
-            BadInput: If Spark would take an address for a pattern, the output is a file, or one folder is in
-                the other.
+            BadInput: If Spark would read an address as a pattern, the output is a file, or one folder is
+                inside the other.
         """
         check_no_pattern("events", self.events.uri)
         check_no_pattern("out", self.out.uri)
@@ -156,14 +143,14 @@ class RunRequest:
         self.check_beside_events("out", self.out)
 
     def check_beside_events(self, name: str, folder: Folder) -> None:
-        """Check that a folder and the events are beside each other: files in it would be read as events.
+        """Check that a folder and the events are not inside each other: files in it would be read as events.
 
         Args:
-            name: What the option is called.
+            name: Name of the option.
             folder: The folder.
 
         Raises:
-            BadInput: If one is in the other.
+            BadInput: If one is inside the other.
         """
         if _is_within(folder, self.events) or _is_within(self.events, folder):
             msg = f"{name}: {folder.uri} and the events in {self.events.uri} need folders beside each other, "
@@ -171,10 +158,10 @@ class RunRequest:
             raise BadInput(msg)
 
     def index_lag(self) -> IndexLag:
-        """Return the index lag that was given, otherwise that of the sources of the events.
+        """Return the index lag from the options, or else from the sources of the events.
 
         Raises:
-            BadInput: If the events have an invalid recording file.
+            BadInput: If a recording file among the events is invalid.
         """
         given = self.options.index_lag_seconds
         return recorded_index_lag(self.events) if given is None else IndexLag(given)

@@ -1,7 +1,7 @@
-"""Copies of the tables in an Iceberg catalog of Spark.
+"""Copy the tables to an Iceberg catalog of Spark.
 
-They follow the publication, as the registration by PyIceberg does. Each table replaces the previous one in
-one commit, which also sets the id of its run. So a run that was killed is made up for by the next one.
+Copies follow publication, like registration by PyIceberg. One commit replaces each table and stores the id of
+its run, so the next run completes the copies of a killed one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def require(spark: SparkSession, namespace: str | None) -> None:
         namespace: CATALOG.NAMESPACE; None: do nothing.
 
     Raises:
-        BadInput: If Spark has no such catalog, or cannot load it.
+        BadInput: If Spark does not know the catalog or cannot load it.
     """
     if namespace is None:
         return
@@ -48,11 +48,11 @@ def require(spark: SparkSession, namespace: str | None) -> None:
 
 
 def copy(spark: SparkSession, out: Folder, state: State, namespace: str | None) -> None:
-    """Replace those tables of a catalog that are not of the current run.
+    """Replace the tables of a catalog that do not belong to the current run.
 
     Args:
         spark: The session.
-        out: Output folder with the run.
+        out: The output folder.
         state: State of the current run.
         namespace: CATALOG.NAMESPACE; None: do nothing.
 
@@ -76,7 +76,7 @@ def copy(spark: SparkSession, out: Folder, state: State, namespace: str | None) 
 
 
 def _run_of(spark: SparkSession, name: str) -> str | None:
-    """Return the id of the run that made a table of the catalog; None: there is none, or no run made it."""
+    """Return the id of the run that made a table of the catalog; None if no run did."""
     if not spark.catalog.tableExists(name):
         return None
     found = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: they end a command with their status, or first only ask it to stop."""
+"""Handle SIGTERM and Ctrl-C: end a command with the signal's status, or ask a stream to stop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the block, with their status whatever fails on the way out.
+    """End the block on SIGTERM or Ctrl-C, with the status of the signal.
 
-    A signal may end a call to Java halfway. What cleans up with further calls may then fail in any way.
+    A signal may interrupt a call to Java, so cleaning up with further calls may raise anything. The status
+    stays that of the signal.
     """
     ended_by: list[int] = []
 
@@ -41,7 +42,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Event]:
-    """Yield what is set by the first SIGTERM or Ctrl-C; the second ends the process at once."""
+    """Yield an event that the first SIGTERM or Ctrl-C sets; the second signal ends the process at once."""
     asked = Event()
     at_once = signal.getsignal(signal.SIGTERM)
 
@@ -59,7 +60,7 @@ def asked_to_stop() -> Iterator[Event]:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle both signals in the block, if this is the main thread: no other may."""
+    """Handle both signals in the block, if in the main thread; other threads cannot."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""`stream`: process files as they arrive, with Structured Streaming; each micro-batch is a run.
+"""`stream`: process files as they arrive with Structured Streaming; each micro-batch is a run.
 
 The checkpoint assigns files to micro-batches, and Spark repeats a batch that was killed. A batch reads only
-files that no published run has read, and publishes all tables at once. So a repeated batch changes nothing,
-and streams and batches share the code that computes the tables.
+files that no published run has read, and publishes all tables together, so repeating it changes nothing.
+Streams and batches compute the tables with the same code.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from freshq_pipeline.runs.request import RunRequest
 
 FILES_PER_BATCH: Final = 64
-# Below a checkpoint: a file for each batch that has ended.
+# Folder of a checkpoint with a file for each completed batch.
 COMMITS: Final = "commits"
-# How soon a stream notices that it is to stop.
+# Time within which a stream notices a request to stop.
 POLL_SECONDS: Final = 0.5
 
 
@@ -50,16 +50,16 @@ def stream(
 
     Args:
         spark: The session.
-        request: What to read and where to write.
+        request: The folders and options.
         checkpoint: Folder for the progress of the streaming query.
-        every_seconds: Interval between looks for new files; None: process what is there, and return.
+        every_seconds: Interval between looks for new files; None: process the existing files and return.
         published: Called with each summary.
-        files_per_batch: The most files per micro-batch.
-        stop: Set when the stream is to end after the batch in progress; None: it goes on.
+        files_per_batch: Maximum number of files per micro-batch.
+        stop: Set to end the stream after the batch in progress; None: never.
 
     Raises:
-        BadInput: If the format cannot be streamed, there are no files, or the events cannot be used.
-        PipelineError: If a run failed; what was published before stays.
+        BadInput: If the format cannot be streamed, or the events are missing or unusable.
+        PipelineError: If a run failed; earlier runs stay published.
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
@@ -79,12 +79,12 @@ class _Batches:
 
     Attributes:
         spark: The session.
-        request: What to read and where to write.
+        request: The folders and options.
         published: Called with each summary.
-        most_files: The most files of a batch.
-        stop: Set when no further batch is to begin.
-        working: Held by a batch in progress.
-        failure: Why the last one failed. Spark reports errors of Python without their class, and cut short.
+        most_files: Maximum number of files per batch.
+        stop: Set when no further batch should begin.
+        working: Held by the batch in progress.
+        failure: Error of the last batch that failed. Spark reports Python errors truncated and without class.
     """
 
     spark: SparkSession
@@ -96,10 +96,10 @@ class _Batches:
     failure: Exception | None = None
 
     def begin(self, checkpoint: Folder) -> set[str]:
-        """Finish what the previous run did not; return the paths of files that no run has read.
+        """Finish the previous run; return the paths of files that no run has read.
 
-        If the output has nothing, and the checkpoint is older than that, read all files. The query would not
-        deliver those that it knows.
+        If the output is new but the checkpoint is not, read all files here: the query would not deliver files
+        that the checkpoint knows.
 
         Raises:
             BadInput: If the stream cannot begin.
@@ -115,7 +115,7 @@ class _Batches:
         return set(todo.new)
 
     def run(self, arrived: DataFrame, _batch_id: int) -> None:
-        """Read the files of a micro-batch that no run has read, and publish the tables."""
+        """Read the unread files of a micro-batch, and publish the tables."""
         with self.working:
             try:
                 self._refuse_if_stopped()
@@ -128,44 +128,44 @@ class _Batches:
                 raise
 
     def _refuse_if_stopped(self) -> None:
-        """Fail the batch, so that the checkpoint does not take its files for read."""
+        """Fail the batch if the stream should stop: the checkpoint must not count its files as read."""
         if self.stop.is_set():
             raise _StoppedError
 
     def follow(self, writer: DataStreamWriter, trigger: dict[str, Any]) -> None:
-        """Run the query to its end, or until the stream is to stop and no batch is in progress."""
+        """Run the query until it ends, or the stream should stop and no batch is in progress."""
         if self.stop.is_set():
             return
         query = writer.trigger(**trigger).start()
         try:
             while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type] # also takes fractions
                 if self.stop.is_set():
-                    with self.working:  # a batch in progress ends first
+                    with self.working:  # wait for the batch in progress
                         pass
                     query.stop()
                     break
         except StreamingQueryException:
             if self.failure is None:
                 raise
-        # Also of the batch that was in progress when the stream was to stop.
+        # The batch in progress may have failed after the request to stop.
         if self.failure is not None and not isinstance(self.failure, _StoppedError):
             raise self.failure
 
     def catch_up(self, found: set[str]) -> None:
-        """Read those files of the beginning that the query did not deliver.
+        """Read initial files that the query did not deliver.
 
-        The checkpoint may know files that the output does not have, for example after the output was restored
-        from a backup. And the query passes over files that are much older than others.
+        The checkpoint may know files that the output lacks, for example after the output was restored from a
+        backup. The query also skips files that are much older than others.
         """
         while not self.stop.is_set() and self._run(found.__contains__, self.most_files):
             pass
 
     def _run(self, is_wanted: Callable[[str], bool], most_files: int | None) -> bool:
-        """Read wanted files that no run has read, and publish the tables; return whether there were any.
+        """Read the wanted files that no run has read, and publish the tables; return whether there were any.
 
         Args:
-            is_wanted: Whether a file is wanted, given its path.
-            most_files: The most files to read; None: all that are wanted.
+            is_wanted: Returns whether a file is wanted, given its path.
+            most_files: Maximum number of files to read; None: no maximum.
         """
         with only_run(self.request.out, wait=True):
             todo = plan(self.request)
@@ -176,11 +176,11 @@ class _Batches:
 
 
 class _StoppedError(Exception):
-    """The batch did not begin, because the stream is to stop."""
+    """The batch did not begin because the stream should stop."""
 
 
 def _paths(spark: SparkSession, folder: str, files_per_batch: int) -> DataFrame:
-    """Return a stream of the paths of new files; the run reads their content itself."""
+    """Return a stream of the paths of new files; the runs read their content."""
     return (
         spark.readStream.format("binaryFile")
         .schema("path string, modificationTime timestamp, length bigint, content binary")

@@ -1,1 +1,1 @@
-"""The Spark session, and the Java it runs on."""
+"""The Spark session and the Java that runs it."""

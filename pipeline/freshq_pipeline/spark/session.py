@@ -1,4 +1,4 @@
-"""The Spark session: embedded, unless spark-submit started the process."""
+"""The Spark session: embedded, unless spark-submit started this process."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-cluster\[.+\]")
 JAVA_END_SECONDS: Final = 60
-# Settings that the pipeline relies on, embedded or on a cluster.
+# Settings that the pipeline relies on, embedded and on a cluster.
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Writing into several folders at a time saves sorting by folder first.
+    # Keeping several folders open while writing avoids a sort by folder.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
-    # Choosing an encoding for each column costs more than it saves on data that is read a few times.
+    # Compressing cached columns costs more than it saves: they are read only a few times.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # Rows that are partitioned by task are not shuffled again for a join by task and life.
+    # Lets rows partitioned by task join by task and life without another shuffle.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # Otherwise Spark adds up the size of a batch after each row. The number of rows is limited, too.
+    # Without a byte limit, Spark does not measure the batch after each row. The row limit still applies.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # Object aggregates hash up to 128 groups and sort beyond that. Nearly all of ours are larger.
+    # Object aggregates switch from hashing to sorting at 128 groups, and nearly all of ours have more.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
-    # Only statuses change case. Before it changes the first one, ICU lists the cases of all characters, which
-    # takes a sixth of the processor time of a run over a small input.
+    # Only statuses change case. ICU would first list the case mappings of all characters, which takes a sixth
+    # of the processor time of a run over a small input.
     "spark.sql.icu.caseMappings.enabled": "false",
 }
-# A setting that a session cannot change later. PySpark would tell Java the line of each call that makes a
-# column: more than half of all it sends.
+# Must be set at the start of the session. By default PySpark sends Java the source line of every call that
+# makes a column: more than half of all that it sends.
 _AT_START: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -58,7 +58,7 @@ _EMBEDDED: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # Listing files on a disk is faster than starting a job for it.
+    # Listing local files is faster than starting a job to list them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
 _LOG4J: Final = """rootLogger.level = error
@@ -68,7 +68,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n
-# The command prints an error in one line, without a trace for each failed task.
+# The command prints one line for an error; Spark would add a stack trace for each failed task.
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
@@ -80,16 +80,16 @@ logger.tasks.level = off
 def spark_session(
     master: str = "local[*]", memory: str = "2g", tuning: Tuning = LARGE
 ) -> Iterator[SparkSession]:
-    """Start Spark, and at the end stop it and delete its files.
+    """Start Spark; on exit, stop it and delete its files.
 
     Args:
-        master: Where to run; ignored under spark-submit.
+        master: Spark's master URL; ignored under spark-submit.
         memory: Memory of the embedded Java, such as 2g.
         tuning: Settings for the size of the input; ignored under spark-submit.
 
     Raises:
-        BadInput: If the master or the memory is not valid.
-        PipelineError: If there is no Java, Java does not start, or Spark fails.
+        BadInput: If `master` or `memory` is invalid.
+        PipelineError: If Java is missing or does not start, or Spark fails.
     """
     if not submitted():
         _validate(master, memory)
@@ -114,7 +114,7 @@ def spark_session(
 def _embedded_session(
     builder: SparkSession.Builder, master: str, memory: str, tuning: Tuning
 ) -> Iterator[SparkSession]:
-    """Start the embedded Spark, and at the end stop it with its Java, and delete its files."""
+    """Start the embedded Spark; on exit, stop it and its Java, and delete its files."""
     scratch = Path(tempfile.mkdtemp(prefix="freshq-pipeline-"))
     before = dict(os.environ)
     try:
@@ -127,7 +127,7 @@ def _embedded_session(
         try:
             yield spark
         finally:
-            # A signal may have ended a call to Java halfway. Another thread has a connection of its own.
+            # A signal may have interrupted a call to Java; another thread uses another connection.
             with ThreadPoolExecutor(1, thread_name_prefix="stop") as beside:
                 beside.submit(spark.stop).result()
                 ended_well = beside.submit(_end_java).result()
@@ -140,18 +140,18 @@ def _embedded_session(
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a session beside another one, with its settings and those that the pipeline relies on.
+    """Return a new session with the settings of `spark` and those that the pipeline relies on.
 
-    Both share the Spark context and nothing that can be set.
+    The two sessions share the Spark context, but no settings.
 
     Raises:
-        BadInput: If the session is of Spark Connect or has stopped.
+        BadInput: If the session belongs to Spark Connect or has stopped.
     """
     from pyspark.sql import SparkSession
 
-    # A session of Spark Connect is of another class. After the end of a session its context has no Java.
-    if not isinstance(spark, SparkSession) or spark.sparkContext._jsc is None:  # noqa: SLF001 - nothing else says so
-        raise BadInput("spark: must be a running session with a Spark context; Spark Connect has none")
+    # Sessions of Spark Connect have another class; the context of a stopped session has no Java.
+    if not isinstance(spark, SparkSession) or spark.sparkContext._jsc is None:  # noqa: SLF001 - no public check exists
+        raise BadInput("spark: must be a running session with a Spark context, not one of Spark Connect")
     beside = spark.newSession()
     given = {name: value for name, value in spark.conf.getAll.items() if spark.conf.isModifiable(name)}
     for name, value in (given | _ALWAYS).items():
@@ -161,10 +161,10 @@ def session_beside(spark: SparkSession) -> SparkSession:
 
 def _validate(master: str, memory: str) -> None:
     if not _MEMORY.fullmatch(memory):
-        msg = f"memory: must be a number with k, m, g or t, such as 2g, got {memory!r}"
+        msg = f"memory: must be a number with k, m, g or t, such as 2g; got {memory!r}"
         raise BadInput(msg)
     if not _MASTER.fullmatch(master):
-        msg = f"master: must be local, local[N], yarn, spark://.. or k8s://.., got {master!r}"
+        msg = f"master: must be local, local[N], yarn, spark://... or k8s://...; got {master!r}"
         raise BadInput(msg)
 
 
@@ -181,14 +181,14 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _prepare_environment(scratch: Path) -> None:
-    """Set the variables by which PySpark starts Java, and Java starts Python."""
+    """Set the variables that PySpark needs to start Java, and Java to start Python."""
     home = java_home(scratch / "java")
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-    # Without these, workers would start whichever python3 is first in PATH.
+    # Otherwise workers start whichever python3 comes first in PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # A first Java only prints the command that starts the second.
+    # PySpark starts a first Java only to print the command line of the second.
     os.environ["SPARK_LAUNCHER_OPTS"] = " ".join((os.environ.get("SPARK_LAUNCHER_OPTS", ""), *QUICK_JAVA))
 
 
@@ -234,9 +234,9 @@ def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
 
 @contextmanager
 def _same_interrupts() -> Iterator[None]:
-    """Keep who handles Ctrl-C, and let it wait until Spark has started.
+    """Defer Ctrl-C until Spark has started, and keep its current handler.
 
-    PySpark sets a handler that calls Java, which fails in the middle of another call.
+    PySpark installs a handler that calls Java, which fails if it interrupts another call.
     """
     handler = signal.getsignal(signal.SIGINT)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -250,7 +250,7 @@ def _same_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Send what Java prints to a file; Java inherits standard output and error."""
+    """Redirect Java's output to a file; Java inherits standard output and error."""
     kept = {stream: os.dup(stream) for stream in (1, 2)}
     try:
         with log.open("w") as file:
@@ -264,21 +264,21 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _end_java() -> bool:
-    """End Java, which would otherwise run until the interpreter ends; return whether it ended well."""
+    """End Java, which would otherwise live as long as Python; return whether it exited cleanly."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
     if gateway is None:
         return False
     gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - as after the import
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the state after import
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is None or process.stdin is None:
         return False
-    process.stdin.close()  # Java ends when its standard input does
+    process.stdin.close()  # Java exits when its standard input closes
     try:
         return process.wait(timeout=JAVA_END_SECONDS) == 0
-    except subprocess.TimeoutExpired:  # it holds nothing that is not written yet
+    except subprocess.TimeoutExpired:  # everything is written by now
         process.kill()
         process.wait()
         return False

@@ -1,1 +1,1 @@
-"""Files on a disk or in a bucket, and what a run stores for the next one."""
+"""Files on a disk or in a bucket, and the state that one run leaves for the next."""

@@ -1,4 +1,4 @@
-"""Addresses of files, as Spark and PyArrow expect them. Needs neither, so that `--help` does not."""
+"""Addresses of files in the forms that Spark and PyArrow expect. Imports neither, so that `--help` works."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from freshq_pipeline.spark.java import submitted
 
 
 def for_pyarrow(address: str) -> str:
-    """Return an address in the form that PyArrow expects.
+    """Return an address in PyArrow's form.
 
-    PyArrow asks S3 in North Virginia for the region of a bucket. A job of EMR Serverless without a network of
-    its own reaches only its own region, so there the region comes from AWS_REGION.
+    PyArrow asks S3 in North Virginia for the region of a bucket. A job of EMR Serverless without its own
+    network reaches only its own region, so there the region comes from AWS_REGION.
     """
     address = address.replace("s3a://", "s3://", 1)
     region = os.environ.get("AWS_REGION")
@@ -24,23 +24,23 @@ def for_pyarrow(address: str) -> str:
 
 
 def normalized(address: str) -> str:
-    """Return an address such that two spellings of the same file are equal."""
+    """Return the canonical spelling of an address, so that equal files have equal addresses."""
     return re.sub("/+", "/", address.removeprefix("file:").replace("s3a:", "s3:", 1))
 
 
-# Spark takes an address with one of these for a pattern.
+# Spark reads an address with one of these characters as a glob pattern.
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 def check_no_pattern(name: str, address: str) -> None:
-    """Check that Spark takes an address as it is.
+    """Check that Spark takes an address literally.
 
     Args:
-        name: What the address is of, for the error.
+        name: Name of the option, for the error.
         address: The address.
 
     Raises:
-        BadInput: If it has a character of patterns.
+        BadInput: If it contains a character of glob patterns.
     """
     found = _PATTERN.search(address)
     if found is not None:

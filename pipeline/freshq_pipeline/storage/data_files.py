@@ -1,7 +1,7 @@
-"""The tables and their files as Apache Iceberg describes them.
+"""Describe the tables and their files to Apache Iceberg.
 
-Spark leaves the columns that name folders out of the files. Iceberg has their values from the description of
-each file, which says to which partition it belongs.
+Spark does not write the columns that name subfolders into the files. Iceberg takes their values from the
+description of each file, which names its partition.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _TYPES: Final[dict[str, IcebergType]] = {
     "double": DoubleType(),
     "boolean": BooleanType(),
 }
-# The folder of rows without a value.
+# Hive's folder for rows whose value is null.
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-# Iceberg's numbers of partition fields begin here.
+# Iceberg numbers partition fields from here.
 _FIRST_PARTITION_FIELD: Final = 1000
-# Footers of files are read by so many threads: in a bucket each is a request.
+# Threads that read the footers of files; in a bucket each footer is a request.
 _READERS: Final = 8
 
 
 def schema_of(table: str) -> Schema:
-    """Return the schema of a table, with the columns that name its folders."""
+    """Return the schema of a table, including the columns that name its subfolders."""
     return assign_fresh_schema_ids(Schema(*_fields(columns_with_day(table).items())))
 
 
 def partitions_of(table: str, schema: Schema) -> PartitionSpec:
-    """Return by which columns the files of a table are in folders."""
+    """Return the partitioning of a table's files."""
     names = FOLDERS if table in BY_DAY else ()
     return PartitionSpec(
         *(
@@ -74,12 +74,12 @@ def partitions_of(table: str, schema: Schema) -> PartitionSpec:
 
 
 def data_files(io: FileIO, metadata: TableMetadata, addresses: Iterable[str]) -> list[DataFile]:
-    """Return the descriptions of Parquet files, with what their footers say about the columns.
+    """Describe Parquet files, with the statistics in their footers.
 
     Args:
         io: Reads files.
-        metadata: Of the table.
-        addresses: Where the files are.
+        metadata: Metadata of the table.
+        addresses: Addresses of the files.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda address: _data_file(io, metadata, address), addresses))
@@ -111,7 +111,7 @@ def _data_file(io: FileIO, metadata: TableMetadata, address: str) -> DataFile:
 
 
 def _value_in(address: str, column: str) -> str | None:
-    """Return the value of a column from the folder that names it."""
+    """Return the value of a column from the name of its subfolder."""
     start = f"{column}="
     value = next(folder for folder in reversed(address.split("/")) if folder.startswith(start))
     value = value.removeprefix(start)
@@ -119,12 +119,12 @@ def _value_in(address: str, column: str) -> str | None:
 
 
 def _fields(columns: Iterable[tuple[str, str]]) -> list[NestedField]:
-    # Their numbers are given afterwards, together with those of nested fields.
+    # `assign_fresh_schema_ids` replaces these ids, and also numbers nested fields.
     return [NestedField(0, name, _type(kind), required=False) for name, kind in columns]
 
 
 def _type(kind: str) -> IcebergType:
-    """Return the type of a column of `schemas.py`, where lists are the outermost type."""
+    """Return the Iceberg type of a column type of `schemas.py`, where only the outermost type is a list."""
     outer, bracket, inner = kind.removesuffix(">").partition("<")
     if not bracket:
         return _TYPES[kind]

@@ -1,6 +1,6 @@
-"""UTC days by number, and what a run stores about the events of each.
+"""UTC days by number, and what a run stores about the events of each day.
 
-An event belongs to the day of its creation time. So nearly all events of a task belong to one day.
+An event belongs to the day on which its task was created, so nearly all events of a task share a day.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 DAY_US: Final = 86_400_000_000
-# Later than any time.
+# Later than any event.
 FOREVER_US: Final = 2**62
 _LONGEST_YEAR: Final = 4
 
@@ -25,15 +25,15 @@ class Day:
     """What is known about the events of a day.
 
     Attributes:
-        silver: Size in bytes of the day in each part of silver that has events of it.
-        first_us: Earliest time at which they matter to other tasks or to a minute.
-        last_us: Latest such time, except of the waits and runs of open tasks.
-        has_open: Whether a task waits without a deadline, or is in progress: it matters to all later minutes.
-        next_deadline_us: When the next of its waiting tasks will be shed without an event; None: never.
-        unbegun: Whether a task's first event is not its put: then the start of the recording matters.
-        linked: Other days in which some of its tasks' ids occur.
+        silver: Size in bytes of the day's files in each part of silver.
+        first_us: Earliest time at which the events matter to other tasks or to a minute.
+        last_us: Latest such time, except for the waits and runs of open tasks.
+        has_open: Whether a task is in progress or waits without a deadline: it matters to all later minutes.
+        next_deadline_us: Time at which the next waiting task is shed without an event; None: never.
+        unbegun: Whether the first event of a task is not its put, so that the start of the recording matters.
+        linked: Other days on which ids of its tasks occur.
         events: Number of distinct events.
-        later: Number of events after as-of, copies included.
+        later: Number of events after as-of, including duplicates.
     """
 
     silver: dict[str, int] = field(default_factory=dict)
@@ -48,22 +48,27 @@ class Day:
 
     @property
     def forgotten(self) -> bool:
-        """Whether its events were deleted, so that its tables stay as they are."""
+        """Whether its events were deleted, so that its tables cannot change."""
         return not self.silver
 
     def touches(self, days: Collection[int]) -> bool:
-        """Return whether its events matter at a time of one of some days."""
+        """Return whether its events matter on any of some days."""
         if self.first_us is None or self.last_us is None:
             return False
         first, last = self.first_us // DAY_US, self.last_us // DAY_US
         return any(first <= day <= last for day in days)
 
 
+def latest(one: int | None, other: int | None) -> int | None:
+    """Return the later of two times that may be unknown."""
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
 def recorded_days(days: Mapping[int, Day], as_of_us: int) -> set[int]:
-    """Return the days with tasks, and those at whose times they matter.
+    """Return the days with tasks, and all days on which these tasks matter.
 
     Args:
-        days: What is known of the days with tasks.
+        days: The days with tasks.
         as_of_us: End of the recording.
     """
     found = set(days)
@@ -75,12 +80,12 @@ def recorded_days(days: Mapping[int, Day], as_of_us: int) -> set[int]:
 
 
 def days_from_json(kept: Mapping[str, Any]) -> dict[int, Day]:
-    """Return days by number from days by name."""
+    """Return the days of a stored state, by number."""
     return {number(name): Day(**value) for name, value in kept.items()}
 
 
 def iso(day: int) -> str:
-    """Return a day as Spark writes it: YYYY-MM-DD."""
+    """Return a day as Spark writes it: YYYY-MM-DD, with a sign before longer years."""
     import numpy as np
 
     text = str(np.datetime64(day, "D"))
@@ -88,18 +93,14 @@ def iso(day: int) -> str:
 
 
 def number(text: str) -> int:
-    """Return the number of a day since 1970-01-01.
-
-    Args:
-        text: From `iso`.
-    """
+    """Return the number of days from 1970-01-01 to a day, given as `iso` writes it."""
     import numpy as np
 
     return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
 
 
 def linked_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
-    """Return the other days in which ids of some days occur, directly or through a third day."""
+    """Return the other days that share ids with some days, directly or through further days."""
     seen = set(chosen)
     found = list(seen)
     while found:
@@ -110,10 +111,10 @@ def linked_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
 
 
 def check_days(since: str | None, until: str | None) -> None:
-    """Check the options for a first and a last day.
+    """Check the options for the first and the last day.
 
     Raises:
-        BadInput: If one is no day, or they are in the wrong order.
+        BadInput: If either is not a day, or they are in the wrong order.
     """
     for name, day in (("since", since), ("until", until)):
         try:

@@ -1,4 +1,4 @@
-"""A folder on a disk or in a bucket, behind one interface."""
+"""A folder on a disk or in a bucket, with the same methods for both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file of a listing.
+    """A file in a listing.
 
     Attributes:
         path: Path below the listed folder.
@@ -45,7 +45,7 @@ class Folder:
     """
 
     def __init__(self, address: str) -> None:
-        """Open a folder, which need not exist.
+        """Open a folder, which may not exist yet.
 
         Args:
             address: A path, or s3://BUCKET/PREFIX.
@@ -65,15 +65,15 @@ class Folder:
         self.local = isinstance(self._files, fs.LocalFileSystem)
 
     def at(self, path: str) -> str:
-        """Return the address of a path below the folder, for Spark."""
+        """Return the address of a path, for Spark."""
         return f"{self.uri}/{path}"
 
     def on_disk(self, path: str) -> Path | None:
-        """Return where a path below the folder is on a disk, None in a bucket."""
+        """Return the path on the disk; None in a bucket."""
         return Path(self._path(path)) if self.local else None
 
     def make(self, path: str) -> None:
-        """Make a folder below this one, with its parents; do nothing if it exists."""
+        """Make a folder with its parents, unless it exists."""
         self._files.create_dir(self._path(path))
 
     def exists(self, path: str = "") -> bool:
@@ -85,7 +85,7 @@ class Folder:
         return self._info("").type is fs.FileType.Directory
 
     def files(self, path: str = "") -> list[FileInfo]:
-        """Return all files below a path, sorted by path, without hidden ones."""
+        """Return all files below a path, sorted by path; hidden files are left out."""
         chosen = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
         skip = len(self._root) + 1
         found = [
@@ -102,7 +102,7 @@ class Folder:
         return sorted(info.base_name for info in infos if info.type is fs.FileType.Directory)
 
     def open(self, path: str) -> Any:
-        """Open a file for reading its bytes, without decompression."""
+        """Open a file to read its bytes, without decompression."""
         return self._files.open_input_stream(self._path(path), compression=None)
 
     def read_json(self, path: str) -> Any:
@@ -123,8 +123,8 @@ class Folder:
 
         Args:
             paths: Paths of the files.
-            below: Folder below which folders name the values of columns.
-            folders: These columns, in order; they hold text.
+            below: Folder whose subfolders name values of columns.
+            folders: These columns, in order; their values are text.
         """
         named = HivePartitioning(pa.schema([(name, pa.string()) for name in folders]))
         return dataset(
@@ -133,13 +133,13 @@ class Folder:
         )  # fmt: skip
 
     def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:
-        """Return a PyArrow scanner of Parquet files, which reads them batch by batch.
+        """Return a PyArrow scanner, which reads Parquet files batch by batch.
 
         Args:
             paths: Paths of the files.
             schema: Their PyArrow schema.
-            columns: Names of the columns to return.
-            where: Expression that is true for the wanted rows; None: all rows.
+            columns: Columns to return.
+            where: Condition for the rows to return; None: all rows.
         """
         found = dataset(
             [self._path(path) for path in paths], schema=schema, filesystem=self._files, format="parquet"
@@ -151,17 +151,17 @@ class Folder:
 
         Args:
             path: Path of the file.
-            batches: Each becomes a row group.
+            batches: The batches; each becomes a row group.
             schema: Their PyArrow schema.
             options: Further options of PyArrow's `ParquetWriter`.
         """
         with self._sink(path) as file, ParquetWriter(file, schema, compression="zstd", **options) as writer:
             for batch in batches:
-                if batch.num_rows:  # a row group without rows has no statistics, which PyIceberg warns of
+                if batch.num_rows:  # PyIceberg warns about row groups without statistics, as empty ones are
                     writer.write_batch(batch)
 
     def write(self, path: str, text: str) -> None:
-        """Write a file atomically: readers see the old content or the new."""
+        """Write a file atomically: readers see the old content or the new one."""
         self.write_chunks(path, [text.encode()])
 
     def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
@@ -175,19 +175,19 @@ class Folder:
         self.write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def move(self, path: str, to: str) -> None:
-        """Move a file; in a bucket it is copied and deleted."""
+        """Move a file; in a bucket, copy and delete it."""
         if self.local:
             self._files.create_dir(self._path(to).rpartition("/")[0])
         self._files.move(self._path(path), self._path(to))
 
     def delete_files(self, paths: Iterable[str]) -> None:
-        """Delete files, and ignore those that do not exist."""
+        """Delete files; ignore missing ones."""
         for path in paths:
             if self.exists(path):
                 self._files.delete_file(self._path(path))
 
     def delete(self, path: str) -> None:
-        """Delete a folder with its content, if it exists."""
+        """Delete a folder and its content, if it exists."""
         if self.exists(path):
             self._files.delete_dir(self._path(path))
 

@@ -1,8 +1,11 @@
-"""How long an index may lag behind its table, by source: DynamoDB's do, queries of a SQL database do not."""
+"""How long an index may lag behind its table, by source.
+
+DynamoDB's indexes are eventually consistent; queries of a SQL database see every put at once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
@@ -10,11 +13,11 @@ from freshq_pipeline.errors import BadInput
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
-# In the folder of a history that was pulled. Hidden, so that it is not read as events.
+# The file, in the folder of a pulled history, that holds its index lag. Hidden, so it is not read as events.
 RECORDING: Final = "_recording.json"
-# How the names of these folders begin.
+# Prefix of the names of these folders.
 HISTORY_FOLDER: Final = "queue-"
-# DynamoDB's indexes are eventually consistent, usually within a second.
+# Usually DynamoDB's indexes catch up within a second.
 DYNAMODB_INDEX_LAG_SECONDS: Final = 1.0
 
 
@@ -23,8 +26,8 @@ class IndexLag:
     """Time after which a new task must be visible to claims.
 
     Attributes:
-        seconds: Of the queues whose source does not say.
-        by_queue: Of the others, in seconds.
+        seconds: Lag of queues without a recorded lag.
+        by_queue: Recorded lags in seconds, by queue.
     """
 
     seconds: float = DYNAMODB_INDEX_LAG_SECONDS
@@ -34,18 +37,14 @@ class IndexLag:
         """Return the lag of a queue in seconds."""
         return self.seconds if queue is None else self.by_queue.get(queue, self.seconds)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as a state keeps it; its fields make it again."""
-        return asdict(self)
-
 
 def recording_of_history(queue: str) -> dict[str, Any]:
-    """Return what is recorded with the history of a queue in a SQL database: claims see every put at once."""
+    """Return the content of the recording file for the history of a SQL queue, which has no lag."""
     return {"queue": queue, "index_lag_seconds": 0.0}
 
 
 def recorded_index_lag(events: Folder) -> IndexLag:
-    """Return the lag of each queue whose source recorded it, and DynamoDB's for the others.
+    """Return the recorded lags of the queues in a folder, and DynamoDB's lag for all others.
 
     Raises:
         BadInput: If a recording file is invalid.
@@ -56,7 +55,7 @@ def recorded_index_lag(events: Folder) -> IndexLag:
 
 
 def _recorded(events: Folder, path: str) -> tuple[str, float]:
-    """Return the queue and the lag of a recording file."""
+    """Return the queue and the lag in a recording file."""
     try:
         found = events.read_json(path)
     except BadInput:

@@ -1,8 +1,8 @@
-"""The published tables in a catalog of Apache Iceberg, whose readers see snapshots of them.
+"""Register the published tables in a catalog of Apache Iceberg.
 
-After a run each table gets one commit, which leaves it with the files that the run's manifest names. So a
-run that was killed in between is made up for by the next one, and nothing is registered twice. Each snapshot
-has the id of its run, by which readers find the snapshots of several tables that belong together.
+After a run, one commit per table makes the catalog list exactly the files in the run's manifest. A run that
+was killed in between is therefore completed by the next run, and no file is registered twice. Each snapshot
+holds the id of its run, by which readers match snapshots of several tables.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
 
     from freshq_pipeline.storage.folder import Folder
 
 
-# The extra with PyIceberg.
+# The extra that installs PyIceberg.
 ICEBERG: Final = "iceberg"
-# A SQLite file in the output folder, unless PyIceberg's configuration has a catalog of this name.
+# A SQLite file in the output folder, unless PyIceberg's configuration defines a catalog of this name.
 LOCAL: Final = "local"
 GLUE: Final = "glue"
-# Below the output folder: this file, and what Iceberg writes about the tables.
+# The folder, below the output folder, for the SQLite file and Iceberg's metadata.
 FOLDER: Final = "catalog"
 FILE: Final = f"{FOLDER}/catalog.db"
 _NAMESPACE: Final = "freshq"
@@ -43,11 +43,11 @@ _NAME: Final = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)?")
 
 @dataclass(frozen=True, slots=True)
 class CatalogName:
-    """A catalog, and the namespace in it.
+    """A catalog and a namespace in it.
 
     Attributes:
-        catalog: Name in PyIceberg's configuration, or local or glue.
-        namespace: Namespace (of Glue: database) of the tables.
+        catalog: Name in PyIceberg's configuration, or `local` or `glue`.
+        namespace: Namespace of the tables (in Glue: the database).
     """
 
     catalog: str
@@ -55,10 +55,10 @@ class CatalogName:
 
     @classmethod
     def parse(cls, text: str) -> CatalogName:
-        """Return the catalog that an option names, as NAME or NAME.NAMESPACE.
+        """Parse an option given as NAME or NAME.NAMESPACE.
 
         Raises:
-            BadInput: If it is neither.
+            BadInput: If it has another form.
         """
         if not _NAME.fullmatch(text):
             msg = f"catalog: must be NAME or NAME.NAMESPACE, such as {LOCAL} or {GLUE}.{_NAMESPACE}, "
@@ -71,14 +71,14 @@ class CatalogName:
 
 
 def open_catalog(out: Folder, name: str) -> Catalog:
-    """Return a catalog of PyIceberg's configuration, or `local` or `glue`; close it after use.
+    """Open a catalog; close it after use.
 
     Args:
         out: The output folder.
-        name: Name of the catalog.
+        name: Name in PyIceberg's configuration, or `local` or `glue`.
 
     Raises:
-        BadInput: If PyIceberg has no such catalog, or it cannot be used.
+        BadInput: If PyIceberg does not know the catalog or cannot use it.
         MissingExtra: If PyIceberg is not installed.
     """
     with needs(ICEBERG):
@@ -96,34 +96,34 @@ def open_catalog(out: Folder, name: str) -> Catalog:
 
 
 def is_unwritten(out: Folder, name: str) -> bool:
-    """Return whether a catalog is a file of the output folder that no run has written yet.
+    """Return whether a catalog is a file in the output folder that does not exist yet.
 
     Raises:
-        BadInput: If PyIceberg has no such catalog.
+        BadInput: If PyIceberg does not know the catalog.
         MissingExtra: If PyIceberg is not installed.
     """
     with needs(ICEBERG):
         is_file = _properties(out, name).get("uri") == _uri(out)
         if is_file:
-            import_module("sqlalchemy")  # which PyIceberg imports only when it opens the file
+            import_module("sqlalchemy")  # PyIceberg imports it only when it opens the file
         return is_file and not out.exists(FILE)
 
 
 def unusable(name: str, error: Exception) -> BadInput:
-    """Return an error that says why a catalog cannot be used."""
+    """Return an error saying why a catalog cannot be used."""
     return BadInput(f"catalog: {name!r} cannot be used: {one_line(error)}")
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the message of an error as one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _properties(out: Folder, name: str) -> dict[str, str]:
-    """Return the properties of a catalog for PyIceberg."""
+    """Return PyIceberg's properties for a catalog."""
     from pyiceberg.utils.config import Config
 
-    # Otherwise PyIceberg asks S3 in North Virginia, which a job without a network of its own cannot reach.
+    # Without a region PyIceberg calls S3 in North Virginia, which a job without its own network cannot reach.
     region = os.environ.get("AWS_REGION")
     common = {"s3.region": region} if region else {}
     configured = Config().get_catalog_config(name)
@@ -146,24 +146,24 @@ def _uri(out: Folder) -> str:
     return f"sqlite:///{out.uri.removeprefix('file://')}/{FILE}"
 
 
-# Says where the tables of an output folder are registered.
+# The file that names the catalog of an output folder.
 REGISTERED: Final = "_catalog.json"
-# The id of a run among the properties of a snapshot, and the output folder among those of a table.
+# Properties of a snapshot (the id of its run) and of a table (the output folder).
 RUN_ID: Final = "freshq.run-id"
 OUT: Final = "freshq.out"
-# With so many files that list a table's files, these lists are merged.
+# With this many manifests in a table, they are merged.
 MAX_MANIFESTS: Final = 16
 
 
 def registry_of(out: Folder, wanted: str | None) -> Registry | None:
-    """Return where the tables of an output folder are or will be registered, after a check; None: nowhere.
+    """Return the registry of an output folder, checked; None if its tables are not registered.
 
     Args:
         out: The output folder.
-        wanted: The option: NAME or NAME.NAMESPACE; None: where they are registered already, if anywhere.
+        wanted: NAME or NAME.NAMESPACE of the catalog; None: the catalog of earlier runs, if any.
 
     Raises:
-        BadInput: If the tables are registered elsewhere, or the catalog cannot be used.
+        BadInput: If the tables are registered in another catalog, or the catalog cannot be used.
         MissingExtra: If PyIceberg is not installed.
     """
     name = None if wanted is None else CatalogName.parse(wanted)
@@ -182,21 +182,21 @@ def registry_of(out: Folder, wanted: str | None) -> Registry | None:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The tables of an output folder in a catalog.
+    """The catalog of an output folder.
 
     Attributes:
         out: The output folder.
-        name: The catalog and the namespace.
+        name: The catalog and namespace.
     """
 
     out: Folder
     name: CatalogName
 
     def check(self) -> None:
-        """Check that the catalog can be used, and that its tables are those of the output folder.
+        """Check that the catalog works and that its tables belong to the output folder.
 
         Raises:
-            BadInput: If not.
+            BadInput: If it does not.
             MissingExtra: If PyIceberg is not installed.
         """
         if is_unwritten(self.out, self.name.catalog):
@@ -213,11 +213,11 @@ class Registry:
             raise BadInput(msg)
 
     def register(self, run_id: str, files: Mapping[str, Iterable[str]]) -> None:
-        """Let each table have the files of a run, and no others.
+        """Make each table list exactly the files of a run.
 
         Args:
             run_id: Id of the run.
-            files: Paths of the files of each table below the output folder.
+            files: Paths of the files by table, below the output folder.
 
         Raises:
             NotRegistered: If the catalog failed; some tables may be registered.
@@ -232,12 +232,12 @@ class Registry:
                 )
 
     def retire(self, runs: Collection[str]) -> set[str]:
-        """Expire the snapshots of runs that are not kept; return the paths of files that others still need.
+        """Expire the snapshots of all other runs; return the paths of files that remaining snapshots need.
 
-        A tag or branch keeps its snapshot. So files that it has must be kept, too.
+        A tag or branch keeps its snapshot, and so the files of that snapshot.
 
         Args:
-            runs: Ids of the runs to keep, whose files are known.
+            runs: Ids of the runs to keep; their files are not returned.
 
         Raises:
             NotRegistered: If the catalog failed.
@@ -251,7 +251,7 @@ class Registry:
 
     @contextmanager
     def _catalog(self, state: str) -> Iterator[Catalog]:
-        """Open the catalog; an error says in which state the tables are."""
+        """Open the catalog; if it fails, the error says which state the tables are in."""
         try:
             with open_catalog(self.out, self.name.catalog) as catalog:
                 yield catalog
@@ -260,27 +260,27 @@ class Registry:
             raise NotRegistered(msg) from error
 
     def _owner(self, catalog: Catalog, name: str) -> str | None:
-        """Return the output folder that a table of the catalog is of, None if there is no such table."""
+        """Return the output folder that a table of the catalog belongs to; None if there is no such table."""
         identifier = (self.name.namespace, name)
         if not catalog.table_exists(identifier):
             return None
         return catalog.load_table(identifier).properties.get(OUT, "another application")
 
     def _table(self, catalog: Catalog, name: str) -> Table:
-        """Return a table of the catalog, which is made if it does not exist."""
+        """Return a table of the catalog; create it if it does not exist."""
         from freshq_pipeline.storage.data_files import partitions_of, schema_of
 
         identifier = (self.name.namespace, name)
         schema = schema_of(name)
         if catalog.table_exists(identifier):
             table = catalog.load_table(identifier)
-            if set(schema.column_names) - set(table.schema().column_names):  # of an earlier version
+            if set(schema.column_names) - set(table.schema().column_names):  # created by an earlier version
                 with table.update_schema() as change:
                     change.union_by_name(schema)
             return table
         properties = {
             OUT: self._address(),
-            # Spark's files have no numbers of columns.
+            # Spark's files have no column ids.
             "schema.name-mapping.default": schema.name_mapping.model_dump_json(),
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": "10",
@@ -292,13 +292,13 @@ class Registry:
         )
 
     def _address(self, path: str = "") -> str:
-        """Return the address of a path below the output folder as all engines understand it."""
+        """Return the address of a path below the output folder in the form that all engines understand."""
         uri = self.out.uri.replace("s3a://", "s3://", 1)
         return (uri if "://" in uri else f"file://{uri}") + path
 
 
 def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
-    """Replace the files of a table by others in one commit."""
+    """Replace the files of a table in one commit."""
     from freshq_pipeline.storage.data_files import data_files
 
     snapshot = table.current_snapshot()
@@ -306,7 +306,7 @@ def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
     by = None if snapshot is None else _run_of(snapshot)
     if by == run_id and known.keys() == wanted:
         return
-    # Who else wrote to the table may have deleted rows of files without removing the files.
+    # Another writer may have deleted rows of files that are still listed.
     kept = set[str]() if by is None else known.keys() & wanted
     added = data_files(table.io, table.metadata, sorted(wanted - kept))
     properties = {RUN_ID: run_id}
@@ -316,13 +316,13 @@ def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
                 change.delete_data_file(known[address])
             for file in added:
                 change.append_data_file(file)
-        if len(_manifests(table, _newest(transaction))) >= MAX_MANIFESTS:
+        if len(_newest(transaction).manifests(table.io)) >= MAX_MANIFESTS:
             with transaction.update_snapshot(properties).merge_append():
-                pass  # only the lists are merged
+                pass  # merges the manifests only
 
 
 def _expire(table: Table, runs: Collection[str]) -> set[str]:
-    """Expire snapshots that are older than those of some runs; return the files of others that are left."""
+    """Expire snapshots older than all of `runs`; return the files of other remaining snapshots."""
     old = _outdated(table, runs)
     left = [one for one in table.metadata.snapshots if one not in old]
     if old:
@@ -331,7 +331,7 @@ def _expire(table: Table, runs: Collection[str]) -> set[str]:
 
 
 def _outdated(table: Table, runs: Collection[str]) -> list[Snapshot]:
-    """Return the snapshots that are older than those of some runs and that no tag or branch names."""
+    """Return the snapshots that are older than all of `runs` and have neither tag nor branch."""
     snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
     first = next(place for place, one in enumerate(snapshots) if _run_of(one) in runs)
     named = {reference.snapshot_id for reference in table.metadata.refs.values()}
@@ -339,15 +339,15 @@ def _outdated(table: Table, runs: Collection[str]) -> list[Snapshot]:
 
 
 def _remove(table: Table, old: list[Snapshot], left: list[Snapshot]) -> None:
-    """Expire snapshots, and delete what only they have of the lists of files."""
-    unneeded = _lists(table, old) - _lists(table, left)
+    """Expire snapshots, and delete the manifests that only they use."""
+    unneeded = _manifest_paths(table, old) - _manifest_paths(table, left)
     table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
     for address in unneeded:
         table.io.delete(address)
 
 
 def _run_of(snapshot: Snapshot) -> str | None:
-    """Return the id of the run that made a snapshot; None: something else made it."""
+    """Return the id of the run that made a snapshot; None if another program made it."""
     return None if snapshot.summary is None else snapshot.summary.additional_properties.get(RUN_ID)
 
 
@@ -359,27 +359,23 @@ def _newest(transaction: Transaction) -> Snapshot:
     return snapshot
 
 
-def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    return snapshot.manifests(table.io)
-
-
-def _lists(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the addresses of the files that say which files snapshots have."""
+def _manifest_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Return the addresses of the manifests and manifest lists of snapshots."""
     return {
         address
         for snapshot in snapshots
-        for address in (snapshot.manifest_list, *(one.manifest_path for one in _manifests(table, snapshot)))
+        for address in (snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(table.io)))
     }
 
 
 def _files(table: Table, snapshots: Iterable[Snapshot]) -> list[DataFile]:
-    """Return the files with rows that snapshots have."""
+    """Return the data files of snapshots."""
     from pyiceberg.manifest import DataFileContent
 
-    lists = {one for snapshot in snapshots for one in _manifests(table, snapshot)}
+    manifests = {one for snapshot in snapshots for one in snapshot.manifests(table.io)}
     return [
         entry.data_file
-        for one in lists
+        for one in manifests
         for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)
         if entry.data_file.content == DataFileContent.DATA
     ]

@@ -1,4 +1,4 @@
-"""The results of a run and of a replay, `summary.json` and `replay.json`. Needs no Spark."""
+"""The results that outlive a run: `summary.json` and `replay.json`. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ if TYPE_CHECKING:
 
 
 SUMMARY: Final = "summary.json"
-# The last replay.
 REPLAY: Final = "replay.json"
-
-
+# The figure of a summary that counts ledger violations not found by the previous run.
 NEW: Final = "new_ledger_violations"
+# Version of the layout of `replay.json`. A later version of the pipeline may find an earlier layout.
+REPLAY_VERSION: Final = 2
+_REPLAY_FIELDS: Final = {
+    "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
+    "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
+}  # fmt: skip
 
 
 def without_new(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of the current run as that of a run that found nothing to do."""
+    """Return the summary of the current run for a run that found no new files."""
     return summary | {NEW: 0, "queues": [row | {NEW: 0} for row in summary["queues"]]}
 
 
 def with_earlier(summary: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run with the new violations of an earlier one added.
+    """Return a summary with the new violations of an earlier one added.
 
     A later run may have more queues, never fewer.
     """
@@ -33,26 +37,18 @@ def with_earlier(summary: dict[str, Any], earlier: dict[str, Any]) -> dict[str, 
     return summary | {NEW: summary[NEW] + earlier[NEW], "queues": queues}
 
 
-# Of the layout of the result.
-REPLAY_VERSION: Final = 2
-_REPLAY_FIELDS: Final = {
-    "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
-    "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
-}  # fmt: skip
-
-
 def keep_replay(out: Folder, result: dict[str, Any]) -> dict[str, Any]:
-    """Write the result of a replay, and return it as it is written."""
+    """Write the result of a replay; return it as written."""
     written = {"version": REPLAY_VERSION} | result
     out.write_json(REPLAY, written)
     return written
 
 
 def last_replay(out: Folder) -> dict[str, Any] | None:
-    """Return the result of the last replay, None if there is none.
+    """Return the result of the last replay; None if there is none.
 
     Raises:
-        BadInput: If it is not one of this version.
+        BadInput: If another version wrote it.
     """
     if not out.exists(REPLAY):
         return None
@@ -64,14 +60,14 @@ def last_replay(out: Folder) -> dict[str, Any] | None:
 
 
 def checked_replay(result: Any, place: str) -> dict[str, Any]:
-    """Return the result of a replay.
+    """Check the layout of a replay's result, and return it.
 
     Args:
-        result: What was read.
-        place: Where it was read.
+        result: The parsed result.
+        place: Where it was read, for the error.
 
     Raises:
-        BadInput: If it is not one of this version.
+        BadInput: If another version wrote it.
     """
     known = isinstance(result, dict) and result.get("version") == REPLAY_VERSION
     if not known or not all(isinstance(result.get(name), kind) for name, kind in _REPLAY_FIELDS.items()):

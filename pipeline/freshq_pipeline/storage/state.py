@@ -1,4 +1,4 @@
-"""The state that a run stores for the next one: immutable run folders, and a pointer to the current run."""
+"""What a run stores for the next one: immutable run folders, a pointer to the current run, and a lock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 POINTER: Final = "_current.json"
-# Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
+# Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 9
 
@@ -49,27 +49,27 @@ class State:
 
     Attributes:
         run_id: Id of the run; ids sort by time.
-        events: Address of the folder that was read.
+        events: Address of the folder of recorded changes.
         form: Format of its files.
         files: Size and time of each file that was read.
-        days: The accepted events in silver, duplicates included, by number of their day of creation.
+        days: Accepted events in silver, including duplicates, by number of their day of creation.
         indexed: Silver parts whose ids are in the index of ids.
-        ids: Names of the parts of that index.
+        ids: Parts of that index.
         starts_us: Time of the first event of each queue.
         last_us: Time of the last event.
         as_of_us: Time up to which the tables are complete.
         opened: Days whose tasks this run computed.
-        final_until: Last day of which silver was deleted, or in which a task of such a day mattered.
-        counts: `records` read, `accepted` ones, those of `no_task`, and accepted ones `with_unknown_fields`;
-            how often `other_unknown_fields` occur than those named.
-        unknown_fields: How often each unknown field occurs, by name: the most frequent ones.
-        reasons: Quarantined records by reason.
-        options: The options that change the tables.
-        index_lag: The fields of the `IndexLag` that was used.
-        tables: Files of each table below the output folder, by day; a table that is whole has the day "".
-        published: Ids of the newest runs that became the current one. The last is this run once it is
-            published, and until then the run that was current when this one began.
-        keep_runs: How many runs to keep.
+        final_until: Last day whose silver was deleted, or on which a task of such a day mattered.
+        counts: Numbers of `records` read, of `accepted` records, of records of `no_task`, and of accepted
+            records `with_unknown_fields`; and `other_unknown_fields`, the occurrences of all other fields.
+        unknown_fields: Occurrences of the most frequent unknown fields, by name.
+        reasons: Number of quarantined records by reason.
+        options: Options that change the tables.
+        index_lag: Fields of the `IndexLag` that was used.
+        tables: Files of each table by day, below the output folder; "" for tables that are not by day.
+        published: Ids of the newest runs that became current. The last id is this run once it is published,
+            and until then the run that was current when this one started.
+        keep_runs: Number of runs to keep.
         version: Version of this layout.
     """
 
@@ -96,13 +96,13 @@ class State:
     version: int = STATE_VERSION
 
     def is_final(self, day: int) -> bool:
-        """Return whether events of a day come too late."""
+        """Return whether new events of a day come too late."""
         if day in self.days:
             return self.days[day].forgotten
         return self.final_until is not None and day <= self.final_until
 
     def forget(self, keep_days: int) -> None:
-        """Give up the silver of days whose tasks were over before so many days."""
+        """Drop the silver of days that have not mattered for `keep_days` days."""
         over_us = self.as_of_us - keep_days * DAY_US
         for known in self.days.values():
             if known.silver and _is_over(known, over_us):
@@ -110,22 +110,22 @@ class State:
                 self.final_until = max(self.final_until or 0, (known.last_us or 0) // DAY_US)
 
     def silver_parts(self) -> set[str]:
-        """Return the names of the silver parts that hold the events."""
+        """Return the names of the silver parts that hold events."""
         return {part for day in self.days.values() for part in day.silver}
 
 
 def _is_over(day: Day, before_us: int) -> bool:
-    """Return whether nothing of a day matters since a time."""
+    """Return whether a day has not mattered since a time."""
     return day.last_us is not None and day.last_us < before_us and not day.has_open
 
 
 def new_run_id() -> str:
-    """Return a unique run id that sorts after all earlier ones."""
+    """Return a unique id that sorts after all earlier ones."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(3)}"
 
 
 def current(out: Folder) -> State | None:
-    """Return the state of the current run, None if there is none.
+    """Return the state of the current run; None if there is none.
 
     Raises:
         BadInput: If another version of the pipeline wrote it.
@@ -140,18 +140,31 @@ def current(out: Folder) -> State | None:
     return State(**kept | {"days": days_from_json(kept["days"]), "starts_us": dict(kept["starts_us"])})
 
 
+def required_current(out: Folder) -> State:
+    """Return the state of the current run.
+
+    Raises:
+        BadInput: If there is none, or another version of the pipeline wrote it.
+    """
+    state = current(out)
+    if state is None:
+        msg = f"out: {out.uri} has no run; run the pipeline first"
+        raise BadInput(msg)
+    return state
+
+
 def _as_json(state: State) -> dict[str, Any]:
     days = {iso(day): asdict(kept) for day, kept in state.days.items()}
-    # Pairs: a name of an object of JSON cannot be null.
+    # Pairs, because a JSON object cannot have null as a name.
     return asdict(state) | {"days": days, "starts_us": list(state.starts_us.items())}
 
 
 @contextmanager
 def draft(out: Folder, state: State) -> Iterator[None]:
-    """Delete what a run wrote if it fails before it is published.
+    """Delete the output of a run that fails before it is published.
 
     Raises:
-        Overtaken: If it failed after another run was published, which may have deleted what it reads.
+        Overtaken: If another run was published meanwhile; it may have deleted files that this run reads.
     """
     try:
         yield
@@ -170,20 +183,21 @@ def _delete_draft(out: Folder, state: State) -> None:
 def publish(
     out: Folder, state: State, summary: dict[str, Any], keep_runs: int, registry: Registry | None = None
 ) -> None:
-    """Make a finished run the current one, register it, and delete what is no longer needed.
+    """Make a finished run current, register it, and delete what is no longer needed.
 
-    The pointer decides. Readers of the tables, the manifest or the summary see the previous run or this one.
+    Replacing the pointer publishes the run. Readers of the tables, the manifest and the summary see either
+    the previous run or this one.
 
     Args:
-        out: Folder with the runs.
-        state: State of the finished run.
-        summary: Its summary.
-        keep_runs: How many runs to keep, including this one.
-        registry: Where its tables are registered; None: nowhere.
+        out: The output folder.
+        state: State of the run.
+        summary: Summary of the run.
+        keep_runs: Number of runs to keep, including this one.
+        registry: Catalog for the tables; None: do not register them.
 
     Raises:
-        Overtaken: If another run was published since this one began.
-        Unfinished: If the run is published, and what follows failed.
+        Overtaken: If another run was published since this one started.
+        Unfinished: If the run is published, but a later step failed.
     """
     link_tables(out, state.run_id, state.tables)
     out.write_json(f"runs/{state.run_id}/{SUMMARY}", summary)
@@ -192,7 +206,7 @@ def publish(
     except Overtaken:
         _delete_draft(out, state)
         raise
-    # Pruning needs to know the run before.
+    # Pruning needs to know the previous run.
     state.published = [*state.published, state.run_id][-max(keep_runs, 2) :]
     out.write_json(POINTER, _as_json(state))
     try:
@@ -203,44 +217,43 @@ def publish(
 
 
 def end_publication(out: Folder, state: State, keep_runs: int, registry: Registry | None) -> None:
-    """Do what follows the publication, as far as it is not done."""
+    """Do the steps that follow the pointer's replacement, unless they are done."""
     show(out, state.run_id)
     if registry is not None:
-        register(registry, state)
+        registry.register(state.run_id, {name: paths_of(state.tables, name) for name in TABLES})
     prune(out, state, keep_runs, registry)
 
 
 def check_current(out: Folder, published: list[str]) -> None:
-    """Check that the current run is the last of those that were known.
+    """Check that no other run was published.
+
+    Args:
+        out: The output folder.
+        published: Runs that were published when this one started, the newest last.
 
     Raises:
-        Overtaken: If it is another one.
+        Overtaken: If another run is current now.
     """
     if published_runs(out)[-1:] != published[-1:]:
         raise Overtaken(out.uri)
 
 
 def published_runs(out: Folder) -> list[str]:
-    """Return the ids of the newest runs that became the current one, also if they read other events."""
+    """Return the ids of the newest published runs, whichever events they read."""
     try:
         kept = out.read_json(POINTER) if out.exists(POINTER) else None
     except BadInput:
-        kept = None  # a full refresh replaces it, and nothing else gets here
+        kept = None  # only a full refresh gets here, which replaces it
     if not isinstance(kept, dict):
         return []
-    # The pointer of an early version names no run but its own.
+    # In early versions the pointer names only its own run.
     return list(kept.get("published", [kept.get("run_id", "")]))
 
 
-def register(registry: Registry, state: State) -> None:
-    """Register the tables of the current run in a catalog, unless they are."""
-    registry.register(state.run_id, {name: paths_of(state.tables, name) for name in TABLES})
-
-
 def show(out: Folder, run_id: str) -> None:
-    """Let readers see the tables and the summary of the current run, unless they do.
+    """Show the tables and the summary of the current run to readers.
 
-    A run may have been killed after it became the current one.
+    A run may have been killed before it did so itself.
     """
     show_tables(out, run_id)
     if not out.exists(SUMMARY) or out.read_json(SUMMARY)["run_id"] != run_id:
@@ -248,18 +261,18 @@ def show(out: Folder, run_id: str) -> None:
 
 
 def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
-    """Delete all but the newest runs, and the files that neither they, a catalog nor the next run need.
+    """Delete old runs, and files that no kept run, catalog or next run needs.
 
-    It looks at what is there: what a run that was killed here left, the next one deletes. If another run was
-    published since, nothing is deleted, because that run decides what is needed.
+    It lists what exists, and so also deletes what a killed run left. It deletes nothing if another run was
+    published meanwhile: that run decides what is needed.
     """
     if published_runs(out)[-1:] != [state.run_id]:
         return
     found, last = out.folders("runs"), _last_ended(out, state)
-    # None of them: a run that was killed before it became the current one, and those of earlier layouts.
+    # Runs that were killed before they became current, and runs of earlier layouts, are not kept.
     newest = state.published[-keep_runs:]
     kept = {state.run_id, *(run_id for run_id in newest if out.exists(manifest_path(run_id)))}
-    # First the snapshots, which need the files.
+    # Snapshots first: they need the files.
     needed = set() if registry is None else registry.retire(kept)
     for run_id in found:
         if run_id not in kept and run_id <= last:
@@ -273,10 +286,10 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
 
 
 def _last_ended(out: Folder, state: State) -> str:
-    """Return the id of the newest run that has surely ended; newer ones may still be at work.
+    """Return the id of the newest run that has certainly ended; newer runs may be in progress.
 
-    On a disk a lock keeps other runs away, so all up to the current one have ended. In a bucket, a run that
-    began after the one before was published may not have noticed yet that it was overtaken.
+    On a disk the lock keeps other runs out, so all runs up to the current one have ended. In a bucket, a run
+    that started after the previous run was published may not have noticed that it was overtaken.
     """
     if out.local:
         return state.run_id
@@ -284,7 +297,7 @@ def _last_ended(out: Folder, state: State) -> str:
 
 
 def _prune_parts(out: Folder, state: State, last: str) -> None:
-    """Delete the parts of silver and of the index of ids that the current run does not need."""
+    """Delete the parts of silver and of the id index that the current run does not need."""
     for kind, needed in (("silver", state.silver_parts()), ("ids", set(state.ids))):
         for part in out.folders(kind):
             if part not in needed and part <= last:
@@ -292,7 +305,7 @@ def _prune_parts(out: Folder, state: State, last: str) -> None:
 
 
 def _prune_silver(out: Folder, state: State, last: str) -> None:
-    """Delete the days that other parts of silver have by now, or that were given up."""
+    """Delete days of silver that were rewritten to other parts or dropped."""
     needed = {silver_path(part, day) for day, known in state.days.items() for part in known.silver}
     for path in {file.path.rpartition("/")[0] for file in out.files("silver")} - needed:
         if path.split("/")[1] <= last:
@@ -300,11 +313,11 @@ def _prune_silver(out: Folder, state: State, last: str) -> None:
 
 
 def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None:
-    """Delete the files of tables that neither the current run nor anything else needs."""
+    """Delete the files of tables that nothing needs."""
     needed = needed.union(*(paths_of(state.tables, table) for table in state.tables))
     folders = [FILES, INTERNAL]
     if not has_links(out):
-        folders.append(PUBLISHED)  # where earlier versions had the files
+        folders.append(PUBLISHED)  # the place of the files in earlier versions
     for folder in folders:
         for file in out.files(folder):
             run_id = file.path.rpartition("/")[2].rpartition("-")[0]
@@ -313,24 +326,24 @@ def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None
 
 
 def silver_path(part: str, day: int) -> str:
-    """Return the path of a day in a part of silver, below the output folder."""
+    """Return the path of a day in a part of silver."""
     return f"silver/{part}/day={iso(day)}"
 
 
-# The end of the process releases the lock, however it ends. So the file stays.
+# The lock ends with its process, so the file may stay.
 LOCK: Final = "_run.lock"
 
 
 @contextmanager
 def only_run(out: Folder, *, wait: bool = False) -> Iterator[None]:
-    """Let no other run work in an output folder on a disk meanwhile; a bucket has no locks.
+    """Keep other runs out of an output folder on a disk; a bucket has no locks.
 
     Args:
         out: The output folder; created if needed.
-        wait: Whether to wait for the end of another run.
+        wait: Whether to wait for another run to end.
 
     Raises:
-        PipelineError: If another run works there, and `wait` is false.
+        PipelineError: If another run is at work, and `wait` is false.
     """
     file = out.on_disk(LOCK)
     if file is None:
@@ -341,14 +354,14 @@ def only_run(out: Folder, *, wait: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            # A run that fails before it writes leaves no folder.
+            # A run that fails before it writes anything leaves no folder.
             if is_new and list(file.parent.iterdir()) == [file]:
                 file.unlink()
                 file.parent.rmdir()
 
 
 def _locked(out: Folder, file: Path, *, wait: bool) -> BinaryIO:
-    """Return the locked file; to close it is to release the lock."""
+    """Return the locked file; closing it releases the lock."""
     while True:
         out.make("")
         with suppress(FileNotFoundError), ExitStack() as opened:
@@ -358,7 +371,7 @@ def _locked(out: Folder, file: Path, *, wait: bool) -> BinaryIO:
             except BlockingIOError as error:
                 msg = f"out: another run works in {out.uri}; run again after its end"
                 raise PipelineError(msg) from error
-            # Otherwise another run deleted the file before it was locked here.
+            # If another run deleted the file before it was locked here, try again.
             if os.path.samestat(file.stat(), os.fstat(lock.fileno())):
                 opened.pop_all()
                 return lock

@@ -1,8 +1,8 @@
-"""The files of the tables: written aside by a run, moved to where they stay, named in a manifest, and linked.
+"""The files of the tables: drafted by a run, moved to their final place, listed in a manifest, and linked.
 
-A file named in a manifest never changes, and outlives the run that wrote the manifest. Each run has a folder
+A file listed in a manifest never changes, and outlives the run that wrote the manifest. Each run has a folder
 of hard links to its files, and `OUT/tables` is a symbolic link to the folder of the current run, so that a
-glob matches the files of one run. Buckets and some disks have no links: there, `OUT/tables` has only the
+glob matches the files of one run. Buckets and some disks have no links; there `OUT/tables` has only the
 manifest.
 """
 
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
 # Paths below the output folder, by table and day.
 Files: TypeAlias = "dict[str, dict[str, list[str]]]"
 MANIFEST: Final = "manifest.json"
-# Where the files of all kept runs are: those of the tables, and what only the next run reads.
+# Folders with the files of all kept runs: of published tables, and of tables that only the next run reads.
 FILES: Final = "files"
 INTERNAL: Final = "parts"
-# Where the tables of a run are seen: those of the current one below the output folder, others below theirs.
+# The folder in which readers find the tables of a run, below the output folder or the folder of the run.
 PUBLISHED: Final = "tables"
 WHOLE: Final = ""
 PARQUET: Final = ".parquet"
-# The columns that name the folders of tables by day.
+# The columns that name the subfolders of tables by day.
 FOLDERS: Final = ("day", "queue")
 _DAY: Final = "day="
 
 
 def draft_path(run_id: str, table: str) -> str:
-    """Return where a run writes a table or a part of it."""
+    """Return the folder in which a run drafts a table."""
     return f"runs/{run_id}/{table}"
 
 
 def place(table: str) -> str:
-    """Return the folder with the files of a table, of all kept runs, below the output folder."""
+    """Return the folder with the files of a table."""
     return f"{FILES if table in TABLES else INTERNAL}/{table}"
 
 
 def manifest_path(run_id: str) -> str:
-    """Return where the manifest of a run is, below the output folder."""
+    """Return the path of a run's manifest."""
     return f"runs/{run_id}/{PUBLISHED}/{MANIFEST}"
 
 
 def move_in(
     out: Folder, run_id: str, table: str, only: Collection[str] | None = None
 ) -> dict[str, list[str]]:
-    """Move the files of a table that a run wrote to where they stay, and return them by day.
+    """Move the files of a table from a run's draft to their final place; return them by day.
 
     Args:
         out: The output folder.
         run_id: Id of the run.
         table: Name of the table.
-        only: Move the files of these days, and delete others; None: move all.
+        only: Days to move; the files of other days are deleted. None: move all.
     """
     draft = draft_path(run_id, table)
     moved: dict[str, list[str]] = {}
@@ -87,43 +87,30 @@ def replaced(known: Files, made: Files, days: Mapping[str, Collection[str] | Non
 
     Args:
         known: Files before the run.
-        made: Files that the run made.
-        days: Days whose files the run replaces, by table; None: all.
+        made: Files that the run wrote.
+        days: Days that the run replaces, by table; None: all.
     """
     after: Files = {}
     for table, files in made.items():
-        gone = days.get(table)
-        kept = (
-            {} if gone is None else {day: old for day, old in known.get(table, {}).items() if day not in gone}
-        )
+        gone, before = days.get(table), known.get(table, {})
+        kept = {} if gone is None else {day: old for day, old in before.items() if day not in gone}
         after[table] = dict(sorted((kept | files).items()))
     return after
 
 
 def manifest(run_id: str, files: Files) -> dict[str, Any]:
-    """Return the manifest of a run: the files of each table below the output folder."""
+    """Return the manifest of a run: the files of each table."""
     return {"run_id": run_id, "tables": {table: paths_of(files, table) for table in TABLES}}
 
 
 def published_paths(out: Folder, run_id: str, table: str) -> list[str]:
-    """Return the paths of the files of a table as a run left it.
-
-    Args:
-        out: The output folder.
-        run_id: Id of the run.
-        table: Name of the table.
-    """
+    """Return the files of a table that the manifest of a run lists."""
     files: list[str] = out.read_json(manifest_path(run_id))["tables"][table]
     return files
 
 
 def newest_days(paths: list[str], days: int) -> dict[str, list[str]]:
-    """Return the files of a table on the newest days that it has, by day, in the order of time.
-
-    Args:
-        paths: Paths of the files of a table by day.
-        days: How many days.
-    """
+    """Return the files of a table on its newest days, by day in ascending order."""
     by_day: dict[str, list[str]] = {}
     for path in paths:
         by_day.setdefault(_day_of(path), []).append(path)
@@ -131,27 +118,32 @@ def newest_days(paths: list[str], days: int) -> dict[str, list[str]]:
 
 
 def _day_of(path: str) -> str:
-    """Return the day of a file of a table, `WHOLE` if the table is not by day."""
+    """Return the day in the path of a file; `WHOLE` if the table is not by day."""
     return next((one.removeprefix(_DAY) for one in path.split("/") if one.startswith(_DAY)), WHOLE)
 
 
 def paths_of(files: Files, table: str) -> list[str]:
-    """Return the paths of all files of a table."""
+    """Return all files of a table."""
     return [path for paths in files.get(table, {}).values() for path in paths]
 
 
 def columns_with_day(table: str) -> dict[str, str]:
-    """Return the columns of a table, with the day that its files are partitioned by."""
+    """Return the columns of a table, including those that name its subfolders."""
     return TABLES[table] | (dict.fromkeys(FOLDERS, "string") if table in BY_DAY else {})
 
 
+def missing_file(address: str) -> BadInput:
+    """Return the error for a missing file that an earlier run wrote."""
+    return BadInput(f"out: {address} is missing; restore it, or run once with --full-refresh")
+
+
 def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) -> DataFrame:
-    """Return a table of a run; tables by day with the column `day`.
+    """Return a table as a DataFrame; tables by day have the column `day`.
 
     Args:
         spark: The session.
         out: The output folder.
-        paths: Paths of its files below the output folder.
+        paths: Files of the table.
         name: Name of the table.
     """
     columns = columns_with_day(name)
@@ -159,17 +151,17 @@ def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) ->
     return reader.parquet(*(out.at(path) for path in paths)).select(*columns)
 
 
-# How a file system says that it has no links. FAT answers EPERM.
+# Errors of file systems without links. FAT raises EPERM.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-# The next link, and what it replaces if that is a folder. Only one run at a time makes them.
+# The link while it is made, and the folder that it replaces, if any. The lock lets only one run use them.
 _NEXT: Final = f".{PUBLISHED}.next"
 _LAST: Final = f".{PUBLISHED}.last"
-# The tables of a run that is no longer kept. The next run makes them its own, which saves most links.
+# The links of a run that is no longer kept. The next run reuses them instead of making all links anew.
 _SPARE: Final = f".{PUBLISHED}.spare"
 
 
 def has_links(out: Folder) -> bool:
-    """Return whether files in a folder can have second names, and links can name folders; tries it."""
+    """Return whether the folder's file system has hard and symbolic links, by making some."""
     root = out.on_disk("")
     if root is None:
         return False
@@ -188,10 +180,10 @@ def has_links(out: Folder) -> bool:
 
 
 def check_tables(out: Folder) -> None:
-    """Check that nothing else than a run made `OUT/tables`, which the next one replaces.
+    """Check that `OUT/tables`, which the next run replaces, was made by a run.
 
     Raises:
-        BadInput: If not.
+        BadInput: If it was not.
     """
     found = out.on_disk(PUBLISHED)
     if found is None or not os.path.lexists(found):
@@ -203,12 +195,12 @@ def check_tables(out: Folder) -> None:
 
 
 def link_tables(out: Folder, run_id: str, files: Files) -> None:
-    """Write the manifest of a run, and link to the files that it names from a folder of the run.
+    """Write the manifest of a run, and a folder of links to its files.
 
     Args:
         out: The output folder.
         run_id: Id of the run.
-        files: Files of its tables.
+        files: Files of the tables.
 
     Raises:
         BadInput: If a file is missing.
@@ -223,13 +215,13 @@ def link_tables(out: Folder, run_id: str, files: Files) -> None:
 
 
 def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
-    """Let a folder have links to files, and nothing else.
+    """Make a folder hold exactly the wanted links.
 
     Args:
         out: The output folder.
-        root: Where that is on a disk.
-        target: Path of the folder to fill, which does not exist.
-        wanted: Paths of the files, by the path of their link below the folder.
+        root: Its place on the disk.
+        target: The folder to fill, which does not exist.
+        wanted: Paths of the files, by path of the link below `target`.
     """
     if out.exists(_SPARE):
         out.make(target.rpartition("/")[0])
@@ -247,27 +239,25 @@ def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
 
 
 def spare_tables(out: Folder, run_id: str) -> None:
-    """Set the links of a run that is deleted aside for the next run, unless there are some already."""
+    """Keep the links of a deleted run for the next run, unless some are kept already."""
     found = out.on_disk(manifest_path(run_id).removesuffix(f"/{MANIFEST}"))
     if found is not None and found.is_dir() and not out.exists(_SPARE):
         found.rename(found.parents[2] / _SPARE)
 
 
 def _link(file: str, name: str) -> None:
-    """Give a file a second name, in a folder that is made if needed."""
+    """Make a hard link, and its folder if needed."""
     try:
         os.link(file, name)
     except FileNotFoundError:
         if not Path(file).exists():
-            msg = f"out: {file} is missing, which an earlier run wrote; run once with --full-refresh, "
-            msg += "or restore it"
-            raise BadInput(msg) from None
+            raise missing_file(file) from None
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         os.link(file, name)
 
 
 def show_tables(out: Folder, run_id: str) -> None:
-    """Let `OUT/tables` be the tables of a run, unless it is."""
+    """Make `OUT/tables` show the tables of a run."""
     place = out.on_disk(PUBLISHED)
     if place is not None and has_links(out):
         _point(out, place, Path(manifest_path(run_id)).parent)
@@ -278,7 +268,7 @@ def show_tables(out: Folder, run_id: str) -> None:
 
 
 def _point(out: Folder, place: Path, target: Path) -> None:
-    """Replace a link at once; a folder that has its name is from an earlier version, or a copy."""
+    """Replace a link atomically. A folder in its place comes from an earlier version or a copy."""
     if not place.is_symlink() or place.readlink() != target:
         if place.is_dir() and not place.is_symlink():
             check_tables(out)

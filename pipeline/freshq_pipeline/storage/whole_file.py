@@ -1,4 +1,4 @@
-"""Write a file completely or not at all."""
+"""Write a file completely or not at all. Needs no PyArrow."""
 
 from __future__ import annotations
 

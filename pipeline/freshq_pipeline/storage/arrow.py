@@ -1,0 +1,37 @@
+"""Schemas and aggregates of Arrow tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return the schema of columns without lists, given by name and Spark's type."""
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+
+
+def grouped(rows: pa.Table, by: Sequence[str], how: Mapping[str, str]) -> pa.Table:
+    """Aggregate columns under their own names; null is a key of its own.
+
+    Args:
+        rows: The rows.
+        by: Columns of the key.
+        how: `sum`, `min` or `max` for each other column.
+    """
+    # With one thread, the rows of a key are always added up in the same order.
+    found = rows.group_by(list(by), use_threads=False).aggregate(list(how.items()))
+    return found.select([*by, *(f"{name}_{kind}" for name, kind in how.items())]).rename_columns([*by, *how])
