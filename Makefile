@@ -48,7 +48,7 @@ FAST_cli := tests/unit/cli/test_cli.py tests/unit/cli/test_cli_verbs.py
 FAST_testing := tests/unit/testing/test_testing.py
 FAST_template := tests/template
 FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_pages.py
-FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
+FAST_pipeline := tests/pipeline/test_gold.py tests/pipeline/test_report.py
 ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 
 test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue

@@ -104,7 +104,7 @@ ONLY_WITH_ALL: Final = (
 )
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"
-ESSENTIALS: Final = ("by_second", "inversions", "publication", "one_run", "command", "sums", "links")
+ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "links")
 # repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
 SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb")
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")

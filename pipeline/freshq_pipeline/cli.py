@@ -21,14 +21,7 @@ from typing_extensions import override
 from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
 from freshq_pipeline.cluster.commands import Command
-from freshq_pipeline.errors import (
-    BAD_INPUT_STATUS,
-    EXTRA,
-    FAILED_STATUS,
-    BadInput,
-    PipelineError,
-    complain,
-)
+from freshq_pipeline.errors import BAD_INPUT_STATUS, EXTRA, FAILED_STATUS, BadInput, PipelineError, complain
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ending import (
     Batches,
@@ -199,8 +192,7 @@ def stream(
     options: Options,
     spark: Spark,
     every_seconds: Annotated[
-        float | None,
-        typer.Option(help="Look for new files at this interval until stopped (default: once)."),
+        float | None, typer.Option(help="Look for new files at this interval until stopped (default: once).")
     ] = None,
     files_per_batch: Annotated[int, typer.Option(help="Maximum number of files per batch.", min=1)] = 64,
     as_json: JsonOption = False,

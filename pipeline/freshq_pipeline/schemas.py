@@ -45,7 +45,7 @@ EVENT: Final[dict[str, str]] = {
     "worker": "string",
     "shed_reason": "string",
     "ttl_removal": "boolean",
-    "unknown_fields": "map<string,string>",  # JSON text, of raw formats nulls; null if there are none
+    "unknown_fields": "map<string,string>",  # values as JSON, null in raw formats; null if there are none
 }
 
 LANDED: Final = (
@@ -57,7 +57,7 @@ LANDED: Final = (
 )
 
 _TEXT: Final = "struct<S:string>"
-# A map, because the names of other attributes are counted. Numbers are text, or JSON numbers from some
+# A map, because the names of other attributes are counted. Numbers are text, but JSON numbers from some
 # emulators; a string column reads both.
 _IMAGE: Final = "map<string,struct<S:string,N:string>>"
 
@@ -153,7 +153,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "service_share": "double",
         "shed_share": "double",
         "jain_index": "double",  # of the successes; the same in every row of a queue
-        "jain_index_of_demand": "double",  # of the successes per offer; likewise
+        "jain_index_of_demand": "double",  # of the successes per offer; also the same in every row
     },
     "workers": {
         "queue": "string",
@@ -164,10 +164,10 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-# The tables in a folder for each day and queue. The day of a task is that of its creation.
+# Tables with a folder for each day and queue. A task belongs to the day of its creation.
 BY_DAY: Final = ("tasks", "minutes")
 
-# What totals over all days are computed from. Of each row only the columns of its `kind` are set.
+# Totals of each day, from which those of all days are computed. A row has only the columns of its `kind`.
 TOTALS: Final[dict[str, str]] = {
     "kind": "string",  # fates, waits, workers, violations, open
     "day": "string",
@@ -183,15 +183,15 @@ TOTALS: Final[dict[str, str]] = {
     "claims": "bigint",
     "settles": "bigint",
     "lease_losses": "bigint",
-    "class": "int",  # of the waits: their number, the shortest and the longest
+    "class": "int",  # of waits, with their number, the shortest and the longest
     "count": "bigint",
     "shortest_us": "bigint",
     "longest_us": "bigint",
     "task_id": "string",
-    "life": "int",  # of the violations
+    "life": "int",  # of violations
     "problem": "string",
-    "created_us": "bigint",  # of the violations and the open tasks
-    "status": "string",  # of the open tasks: their last steps
+    "created_us": "bigint",  # of violations and open tasks
+    "status": "string",  # of open tasks: their last steps
     "priority": "int",
     "changed_us": "bigint",
     "not_before_us": "bigint",

@@ -133,9 +133,9 @@ def query(sql: str) -> Rows:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-def rows_of(summary: dict[str, Any], name: str) -> Counter[str]:
-    """Return how often a table has each row."""
-    return Counter(map(repr, query(f"from {relations(summary)[name]}")))
+def all_rows(summary: dict[str, Any]) -> dict[str, Counter[str]]:
+    """Return how often each table has each row."""
+    return {name: Counter(map(repr, query(f"from {rows}"))) for name, rows in relations(summary).items()}
 
 
 def without_names(summary: dict[str, Any]) -> dict[str, Any]:

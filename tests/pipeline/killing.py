@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
+
+import pytest
 
 from freshq_pipeline.storage.folder import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pytest
+    from collections.abc import Iterable, Iterator
 
 # What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
 WRITES: Final = (
@@ -23,10 +24,9 @@ class KilledError(BaseException):
     """The end of a process, which no cleanup survives."""
 
 
-def kill_at(
-    patch: pytest.MonkeyPatch, step: int, writes: Iterable[tuple[Any, tuple[str, ...]]] = WRITES
-) -> list[str]:
-    """Kill the process before its write number `step`; return the names of the writes that did not happen."""
+@contextmanager
+def killed_at(step: int, writes: Iterable[tuple[Any, tuple[str, ...]]] = WRITES) -> Iterator[list[str]]:
+    """Kill a process before its write number `step`; yield the names of the writes that did not happen."""
     missed: list[str] = []
     count = 0
 
@@ -41,7 +41,8 @@ def kill_at(
 
         return call
 
-    for owner, names in writes:
-        for name in names:
-            patch.setattr(owner, name, killing(name, getattr(owner, name)))
-    return missed
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        for owner, names in writes:
+            for name in names:
+                patch.setattr(owner, name, killing(name, getattr(owner, name)))
+        yield missed

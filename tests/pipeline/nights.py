@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
+from freshq_pipeline.schemas import TABLES
 from tests.pipeline.recording import START_SECONDS, Recording, ms, write_lines
 from tests.pipeline.wandering import wandering
 
@@ -133,4 +134,5 @@ def differing(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]
     with duckdb.connect() as oracle:
         make_tables(oracle, str(files))
         off = rows_that_differ(oracle, relations(summary), write_tables(oracle, out))
+    assert off.keys() == TABLES.keys()
     return {name: rows for name, rows in off.items() if rows}

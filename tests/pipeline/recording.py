@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.landing import landed_event
+from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +90,14 @@ class Recording:
 
     def landed(self) -> list[dict[str, Any]]:
         return [event for record in self.records if (event := landed_event(record)) is not None]
+
+    def lines(self, form: Format) -> list[Any]:
+        """Return what a source of a format has of the recording."""
+        if form is Format.EXPORT:
+            return [{"Item": item} for item in self.items.values()]
+        if form is Format.KINESIS:
+            return self.kinesis()
+        return self.landed() if form is Format.LANDED else self.records
 
     def kinesis(self) -> list[dict[str, Any]]:
         """Return the records as Kinesis has them: in microseconds, without sequence numbers."""

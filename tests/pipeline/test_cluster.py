@@ -15,8 +15,7 @@ from benchmarks.lives import write_events
 from local import packages
 
 from freshq_pipeline.cluster.emr import ARCHIVE
-from freshq_pipeline.schemas import TABLES
-from tests.pipeline.conftest import rows_of, without_names
+from tests.pipeline.conftest import all_rows, without_names
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
 
 if TYPE_CHECKING:
@@ -75,9 +74,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
     assert json.loads((tmp_path / "verdict.json").read_text()) == {"status": 0, "message": ""}
     summary = json.loads(ended.stdout)
     assert without_names(summary) == without_names(embedded)
-    assert {name: rows_of(summary, name) for name in TABLES} == {
-        name: rows_of(embedded, name) for name in TABLES
-    }
+    assert all_rows(summary) == all_rows(embedded)
     assert "vegaEmbed" in (tmp_path / "out/report.html").read_text()
     # Both workers took part.
     work = [list((tmp_path / f"cluster/work{number}").glob("app-*/*")) for number in range(2)]

@@ -6,11 +6,9 @@ import random
 from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import pytest
 from benchmarks.lives import write_events
-from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.build import check_as_of
@@ -18,10 +16,11 @@ from freshq_pipeline.gold.figures import wait_percentiles
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
 from freshq_pipeline.ingest.sources import canonical_files
 from freshq_pipeline.schemas import OUTCOMES as FATES
-from freshq_pipeline.schemas import TABLES, Format
+from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.tuning import LARGE, MEDIUM
 from freshq_pipeline.storage.state import State
 from tests.pipeline.conftest import Pipeline, Rows, table, tuned
+from tests.pipeline.nights import differing
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
 from tests.pipeline.wandering import wandering
 
@@ -38,13 +37,9 @@ OUTCOMES = {
 }  # fmt: skip
 
 
-def lines_of(tape: Recording, form: Format) -> list[Any]:
-    return {Format.LANDED: tape.landed(), Format.STREAMS: tape.records, Format.KINESIS: tape.kinesis()}[form]
-
-
 @pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS, Format.KINESIS])
 def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> None:
-    lines = lines_of(small(), form)
+    lines = small().lines(form)
     delivered = [*lines, *lines[3:8], "{broken", '"no object"']
     random.Random(3).shuffle(delivered)
     write_lines(tmp_path / "in/2026/01/01/00/a.json.gz", delivered[:20])
@@ -73,7 +68,7 @@ def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> No
     if form is not Format.KINESIS:  # only Kinesis has removals to the microsecond
         landed = small().landed()
         write_lines(tmp_path / "sound.json", [*landed, *landed[3:8]])
-        assert differing_from_duckdb(summary, tmp_path / "sound.json", tmp_path / "duckdb") == {}
+        assert differing(summary, tmp_path / "sound.json", tmp_path / "duckdb") == {}
 
 
 @pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS, Format.KINESIS])
@@ -85,7 +80,7 @@ def test_a_record_that_changes_its_queue_is_put_there(
     tape.change(1, "1", "CANCELLED")
     tape.put(2, "1", queue="returns")
     tape.take(3, "1")
-    write_lines(tmp_path / "a.json", lines_of(tape, form))
+    write_lines(tmp_path / "a.json", tape.lines(form))
     events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=False).orderBy("changed_us")
     assert [(row["queue"], row["change"], row["status"]) for row in events.collect()] == [
         ("orders", "INSERT", "PENDING"), ("orders", "MODIFY", "CANCELLED"), ("returns", "INSERT", "PENDING"),
@@ -148,7 +143,7 @@ def test_queues_apart_inversions_violations_and_an_id_used_again(
     assert_between_attempts_no_task_is_in_the_backlog(summary)
     assert_queues_are_apart(summary)
     assert_delayed_puts_count_from_their_due_times(summary)
-    assert differing_from_duckdb(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
+    assert differing(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 
 def assert_queues_are_apart(summary: dict[str, Any]) -> None:
@@ -275,20 +270,11 @@ def test_large_inputs_are_equal_to_duckdb(
     for figure in ("events_duplicate", "inversions", *FATES, "ledger_violations"):
         assert summary[figure] > 0
     assert {age for row in table(summary, "minutes", "minute_ms") for age in ages(row)} == set(AGES_SECONDS)
-    assert differing_from_duckdb(summary, tmp_path / "in/*.gz", tmp_path / "duckdb") == {}
+    assert differing(summary, tmp_path / "in/*.gz", tmp_path / "duckdb") == {}
 
 
 def ages(minute: dict[str, Any]) -> list[int]:
     return [one["from_seconds"] for one in minute["backlog_by_age"] or ()]
-
-
-def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]:
-    """Return the number of differing rows by table, without tables that do not differ."""
-    with duckdb.connect() as oracle:
-        make_tables(oracle, str(files))
-        off = rows_that_differ(oracle, relations(summary), write_tables(oracle, out))
-    assert off.keys() == TABLES.keys()
-    return {name: rows for name, rows in off.items() if rows}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,9 +22,9 @@ from freshq_pipeline.runs.batch import finish_last, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import current, publish
+from freshq_pipeline.storage.state import publish, required_current
 from freshq_pipeline.storage.table_files import move_in, paths_of
-from tests.pipeline.killing import KilledError, kill_at
+from tests.pipeline.killing import killed_at
 from tests.pipeline.nights import differing, quiet_days
 from tests.pipeline.recording import write_lines
 
@@ -139,12 +138,9 @@ def test_tables_of_a_killed_night_and_of_the_next_run_equal_duckdb(
     steps, published, missed = 0, list[bool](), ["the first"]
     while missed:
         out = copied(killed.out, tmp_path / f"{steps:03}")
-        with pytest.MonkeyPatch.context() as patch:
-            missed = kill_at(patch, steps)
-            with suppress(KilledError):
-                killed.publish(out)
-        state = current(Folder(str(out)))
-        assert state is not None
+        with killed_at(steps) as missed:
+            killed.publish(out)
+        state = required_current(Folder(str(out)))
         published.append(state.run_id == ids[0])
         assert seen(out) in (old, new), steps
         assert seen(out) == old or published[-1], steps
@@ -168,8 +164,7 @@ def assert_next_run(out: Path, again: Night, events: Path, tables: Seen) -> None
     else:
         finish_last(request, todo)
     assert seen(out) == tables
-    state = current(folder)
-    assert state is not None
+    state = required_current(folder)
     needed = {path for name in state.tables for path in paths_of(state.tables, name)}
     assert {file.path for kind in ("files", "parts") for file in folder.files(kind)} == needed
     assert folder.folders("runs") == [state.run_id]

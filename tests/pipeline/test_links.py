@@ -21,7 +21,7 @@ from freshq_pipeline.runs.batch import plan
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.storage import table_files
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import State, current, publish, published_runs, show
+from freshq_pipeline.storage.state import State, current, publish, published_runs, required_current, show
 from freshq_pipeline.storage.table_files import check_tables, has_links, move_in, published_paths, replaced
 from tests.support.snippets import Reader, snippets
 from tests.support.working import wait_until
@@ -230,8 +230,7 @@ def test_a_file_that_is_gone_is_named_before_anything_is_published(out: Folder) 
     Path(out.at(gone)).unlink()
     with pytest.raises(BadInput, match=gone):
         run(out, "2", DAYS[1:])
-    state = current(out)
-    assert state is not None
+    state = required_current(out)
     assert state.run_id == "1"
     assert by_pattern(out) == made_by("1", "1", "1")  # under their second names
 

@@ -24,12 +24,12 @@ from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import as_before, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stream import stream
-from freshq_pipeline.schemas import TABLES, Format
+from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag, recording_of_history
 from freshq_pipeline.storage.results import last_replay
-from tests.pipeline.conftest import Pipeline, query, rows_of, table, without_names
+from tests.pipeline.conftest import Pipeline, all_rows, query, table, without_names
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_increments_equal_a_batch(
     batch = pipeline(tmp_path / "in", tmp_path / "batch")
     assert without_names(second) == without_names(batch)
     assert second["events_duplicate"] == 8
-    assert {name: rows_of(second, name) for name in TABLES} == {name: rows_of(batch, name) for name in TABLES}
+    assert all_rows(second) == all_rows(batch)
     # Without new files the current run stays; the earlier one was pruned.
     pointer = (tmp_path / "out/_current.json").read_text()
     assert pointer != first
@@ -297,7 +297,5 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     streamed = json.loads((tmp_path / "out/summary.json").read_text())
     batch = pipeline(tmp_path / "in", tmp_path / "batch", index_lag_seconds=None)
     assert without_names(streamed) == without_names(batch)
-    assert {name: rows_of(streamed, name) for name in TABLES} == {
-        name: rows_of(batch, name) for name in TABLES
-    }
+    assert all_rows(streamed) == all_rows(batch)
     assert streamed["as_of_ms"] == (START_SECONDS + 400) * 1000

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from local.oracle import relations
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.request import Options
 from freshq_pipeline.storage.days import DAY_US, Day, iso, number, recorded_days
-from tests.pipeline.conftest import query
+from tests.pipeline.conftest import all_rows
 from tests.pipeline.nights import (
     assert_each_run_equals_duckdb,
     nights,
@@ -23,6 +21,7 @@ from tests.pipeline.nights import (
 from tests.pipeline.recording import Recording, write_lines
 
 if TYPE_CHECKING:
+    from collections import Counter
     from pathlib import Path
 
     from tests.pipeline.conftest import Pipeline
@@ -40,8 +39,7 @@ def opened(out: Path) -> list[int]:
 
 def published(out: Path) -> dict[str, Counter[str]]:
     """Return the rows of all tables of the current run."""
-    shown = relations({"manifest": out / "tables/manifest.json"})
-    return {name: Counter(map(repr, query(f"from {relation}"))) for name, relation in shown.items()}
+    return all_rows({"manifest": out / "tables/manifest.json"})
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)

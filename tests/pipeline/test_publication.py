@@ -17,7 +17,15 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
+from freshq_pipeline.storage.state import (
+    State,
+    current,
+    prune,
+    publish,
+    published_runs,
+    required_current,
+    show,
+)
 from freshq_pipeline.storage.table_files import (
     Files,
     check_tables,
@@ -28,7 +36,7 @@ from freshq_pipeline.storage.table_files import (
     published_paths,
     replaced,
 )
-from tests.pipeline.killing import KilledError, kill_at
+from tests.pipeline.killing import KilledError, killed_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,15 +88,11 @@ def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path
         out = Folder(str(root))
         run(out, "1", DAYS)
         old = seen(root)
-        with pytest.MonkeyPatch.context() as patch:
-            killed = kill_at(patch, steps)
-            with suppress(KilledError):
-                run(out, "2", DAYS[1:])
-            finished = not killed
+        with killed_at(steps) as killed:
+            run(out, "2", DAYS[1:])
         new = {DAYS[0]: f"1 {DAYS[0]}", DAYS[1]: f"2 {DAYS[1]}"}
         assert seen(root) in (old, new), steps
-        state = current(out)
-        assert state is not None
+        state = required_current(out)
         states.add(state.run_id)
         # The next run shows the current one first, and continues from it.
         show(out, state.run_id)
@@ -97,7 +101,7 @@ def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path
         assert seen(root) == {DAYS[0]: f"3 {DAYS[0]}", DAYS[1]: f"{state.run_id} {DAYS[1]}"}
         assert [file.path for file in out.files("files/tasks")] == sorted(published_paths(out, "3", "tasks"))
         assert silver(out) == {f"silver/3/day={DAYS[0]}", f"silver/{state.run_id}/day={DAYS[1]}"}, steps
-        if finished:
+        if not killed:
             break
         steps += 1
     assert states == {"1", "2"}
@@ -115,12 +119,9 @@ def test_silver_that_was_given_up_is_deleted_although_that_run_was_killed(end: s
     while killed:
         out = Folder(str(tmp_path / f"{steps:02}"))
         run(out, "1", DAYS)
-        with pytest.MonkeyPatch.context() as patch:
-            killed = kill_at(patch, steps)
-            with suppress(KilledError):
-                run(out, "2", (), given_up=DAYS[:1])
-        state = current(out)
-        assert state is not None
+        with killed_at(steps) as killed:
+            run(out, "2", (), given_up=DAYS[:1])
+        state = required_current(out)
         if end == "a run with new events":
             run(out, "3", ())
         else:
@@ -213,8 +214,7 @@ def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
     run(out, "1", DAYS)
     out.write("files/tasks/day=2026-01-03/queue=a/2-0000.parquet", "moved, not published")
     out.write("files/tasks/day=2026-01-03/queue=a/0-0000.parquet", "of a run that was killed")
-    state = current(out)
-    assert state is not None
+    state = required_current(out)
     prune(out, state, keep_runs=1)
     assert [file.path for file in out.files("files/tasks/day=2026-01-03")] == [
         "files/tasks/day=2026-01-03/queue=a/2-0000.parquet"

@@ -22,7 +22,7 @@ from freshq_pipeline.runs.spark_catalog import copy, require
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
-from freshq_pipeline.storage.state import State, current
+from freshq_pipeline.storage.state import State, required_current
 from tests.pipeline.killing import KilledError
 from tests.pipeline.recording import small, write_lines
 
@@ -150,8 +150,7 @@ def test_a_killed_copy_is_made_up_for_by_a_run_that_finds_nothing_new(fake: Any,
         patch.setattr(batch, "_work", work)
         with pytest.raises(KilledError):
             execute(request, lambda _tuning: nullcontext(fake))
-        known = current(out)
-        assert known is not None
+        known = required_current(out)
         assert list(runs_in(fake).values()) == [known.run_id] * 3 + ["0"] * (len(TABLES) - 3)
         fake.kill_before = None
         patch.setattr(batch, "_work", lambda *_arguments: pytest.fail("there are no new events"))

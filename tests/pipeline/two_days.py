@@ -38,18 +38,8 @@ def two_days() -> Recording:
 
 def mail_of_yesterday(tape: Recording, nine: float) -> None:
     """Four tasks of acme, of which three succeed, and three of beta, of which one does, after 40 seconds."""
-    for second, (task, group) in enumerate(
-        [
-            ("1", "acme"),
-            ("2", "acme"),
-            ("3", "acme"),
-            ("4", "beta"),
-            ("5", "beta"),
-            ("6", "beta"),
-            ("7", "acme"),
-        ]
-    ):
-        tape.put(nine + second, f"mail-{task}", group=group, **MAIL)
+    for second in range(7):
+        tape.put(nine + second, f"mail-{second + 1}", group="beta" if second in (3, 4, 5) else "acme", **MAIL)
     tape.change(nine + 6.5, "mail-6", "SHED", shedReason={"S": "overflow"})
     done(tape, "mail-1", nine + 7, nine + 9, "w1")
     done(tape, "mail-2", nine + 9, nine + 12, "w1")

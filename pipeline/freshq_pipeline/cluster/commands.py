@@ -24,11 +24,7 @@ class Command(StrEnum):
 
 
 # The file below the output folder with the result of each command.
-RESULTS: Final[Mapping[Command, str]] = {
-    Command.RUN: SUMMARY,
-    Command.STREAM: SUMMARY,
-    Command.REPLAY: REPLAY,
-}
+RESULTS: Final[Mapping[Command, str]] = dict.fromkeys(Command, SUMMARY) | {Command.REPLAY: REPLAY}
 
 
 def options_of(command: Command, given: Mapping[str, str | None], flags: Collection[str]) -> list[str]:

@@ -103,7 +103,7 @@ PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
 # Errors whose message says everything.
 _ERRORS: Final = {BadInput.status: BadInput, Unfinished.status: Unfinished}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
-_ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
+_ADDRESS: Final = re.compile(r"s3://[^/\s]\S*")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
 
 
@@ -226,11 +226,7 @@ def start(
 
 
 def wait_for_end(
-    application: str,
-    run: str,
-    client: EMRServerlessClient,
-    seen: Callable[[str], None],
-    sleep: Callable[[float], None] = time.sleep,
+    application: str, run: str, client: EMRServerlessClient, seen: Callable[[str], None]
 ) -> dict[str, Any]:
     """Wait until a run ends; return its description.
 
@@ -239,7 +235,6 @@ def wait_for_end(
         run: Id of the run.
         client: A client of EMR Serverless.
         seen: Called with the state at each poll.
-        sleep: Waits for a number of seconds.
 
     Raises:
         PipelineError: If a call to AWS failed. The run continues.
@@ -250,7 +245,7 @@ def wait_for_end(
         seen(described["state"])
         if described["state"] in FINAL:
             return dict(described)
-        sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
@@ -306,13 +301,10 @@ def checked_address(name: str, given: str) -> str:
 
 def _read(client: S3Client, address: str) -> dict[str, Any] | None:
     """Return a JSON object from S3, None if there is no such object."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
-        msg = f"out: not an address of S3: {address!r}"
-        raise PipelineError(msg)
+    bucket, _, key = address.removeprefix("s3://").partition("/")
     with aws_errors():
         try:
-            body = client.get_object(Bucket=found.group(1), Key=found.group(2))["Body"].read()
+            body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
         except ClientError as error:
             if error_code(error) == "NoSuchKey":
                 return None

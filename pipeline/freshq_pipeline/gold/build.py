@@ -29,7 +29,6 @@ from freshq_pipeline.gold.totals import (
     groups,
     ledger,
     open_steps,
-    read_totals,
     scan_totals,
     totals,
     workers,
@@ -311,12 +310,12 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
         one.result()
     _keep_other_days(run)
     drafts = [file.path for file in run.out.files(draft_path(run.state.run_id, TOTAL))]
-    fates = read_totals(run.out, drafts, FATES)
+    fates = scan_totals(run.out, drafts, FATES).to_table()
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
-    run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS)))
+    run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
     # As many as there are tasks, if the clock or the archive of a queue was wrong.
-    run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS))
+    run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
 
 
 def _keep_other_days(run: _Run) -> None:

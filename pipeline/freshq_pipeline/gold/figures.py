@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshq_pipeline.gold.steps import MICROS
-from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, read_totals, summed
+from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, scan_totals, summed
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.results import NEW
@@ -40,14 +40,16 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
     paths = paths_of(state.tables, TOTAL)
     counts = ("tasks", *OUTCOMES, "in_time", "inversions")
     names = {name: name for name in counts} | {"ledger_violations": "violations"}
-    fates = summed(read_totals(out, paths, FATES), ("queue",), tuple(names.values()))
+    fates = summed(scan_totals(out, paths, FATES).to_table(), ("queue",), tuple(names.values()))
     by_queue = fates.rename_columns(["queue", *names]).to_pylist()
     events = state.days.values()
     return {
         "events_distinct": sum(day.events for day in events),
         "events_after_as_of": sum(day.later for day in events),
         "as_of_ms": state.as_of_us // 1000,
-        **_with_waits(by_queue, wait_percentiles(_waits(read_totals(out, paths, WAITS)), (0.5, 0.99))),
+        **_with_waits(
+            by_queue, wait_percentiles(_waits(scan_totals(out, paths, WAITS).to_table()), (0.5, 0.99))
+        ),
     }
 
 
@@ -113,7 +115,7 @@ def _new_violations(out: Folder, state: State, before: State | None) -> Counter[
 
 def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:
     """Return the violations of some days, with the given value of `known`."""
-    rows = read_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS, [*_VIOLATION, "day"])
+    rows = scan_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS, [*_VIOLATION, "day"]).to_table()
     rows = rows.filter(pc.field("day").isin(pa.array(days, pa.string()))).select(_VIOLATION)
     return rows.append_column("known", pa.repeat(known, len(rows)))
 

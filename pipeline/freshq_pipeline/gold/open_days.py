@@ -14,16 +14,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.silver_days import events_of, partitions_for
-from freshq_pipeline.gold.steps import (
-    LIVE,
-    TASK,
-    day_of,
-    distinct_steps,
-    is_open,
-    shed_us,
-    until_us,
-    waits,
-)
+from freshq_pipeline.gold.steps import LIVE, TASK, day_of, distinct_steps, is_open, shed_us, until_us, waits
 from freshq_pipeline.storage.days import DAY_US, iso, linked_days
 
 if TYPE_CHECKING:

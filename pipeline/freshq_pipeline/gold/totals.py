@@ -21,7 +21,7 @@ from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
 from freshq_pipeline.storage.arrow import arrow_schema, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql import Column
@@ -73,32 +73,16 @@ def count_open(out: Folder, paths: list[str]) -> int:
     return found
 
 
-def read_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the totals of a kind other than `OPEN`.
+def scan_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str] | None = None) -> Any:
+    """Return a scanner of PyArrow for the totals of a kind other than `OPEN`.
 
     Args:
         out: The output folder.
         paths: Files with totals.
         kind: The kind.
-        columns: Columns to return; None: those that tables and figures over all days need.
+        columns: Columns to read; None: those that tables and figures over all days need.
     """
-    return _scanner(out, paths, kind, columns or _READ[kind]).to_table()
-
-
-def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordBatch]:
-    """Return the same batch by batch, so that only some batches are in memory at a time.
-
-    Args:
-        out: As above.
-        paths: As above.
-        kind: As above.
-    """
-    batches: Iterator[pa.RecordBatch] = _scanner(out, paths, kind, _READ[kind]).to_batches()
-    return batches
-
-
-def _scanner(out: Folder, paths: list[str], kind: str, columns: Sequence[str]) -> Any:
-    return out.scan(paths, SCHEMA, columns, pc.field("kind") == kind)
+    return out.scan(paths, SCHEMA, columns or _READ[kind], pc.field("kind") == kind)
 
 
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
@@ -146,10 +130,6 @@ def fates(tasks: DataFrame) -> DataFrame:
     return tasks.groupBy("queue", "day", "task_group").agg(F.count(F.lit(1)).alias("tasks"), *counts)
 
 
-# Rows to add up at a time; they take about 10 MB.
-ROWS_AT_A_TIME: Final = 1 << 18
-
-
 def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Table:
     """Return the sums of some columns, sorted by key; null is a key of its own.
 
@@ -160,25 +140,6 @@ def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Tabl
     """
     found = grouped(rows, by, dict.fromkeys(columns, "sum"))
     return found.sort_by([(name, "ascending") for name in by])
-
-
-def summed_batches(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, by: Sequence[str], columns: Sequence[str]
-) -> pa.Table:
-    """Return the sums over batches, of which only some are in memory at a time.
-
-    Args:
-        batches: Batches with the columns of `schema`.
-        schema: Columns of the key, then columns to add up.
-        by: Columns of the key.
-        columns: Columns to add up.
-    """
-    waiting = [schema.empty_table()]
-    for batch in batches:
-        waiting.append(pa.Table.from_batches([batch]))
-        if sum(map(len, waiting[1:])) > ROWS_AT_A_TIME:
-            waiting = [summed(pa.concat_tables(waiting), by, columns)]
-    return summed(pa.concat_tables(waiting), by, columns)
 
 
 _LEDGER_COUNTS: Final = ("created", *OUTCOMES, "violations")
@@ -254,6 +215,8 @@ def ratio(amount: Amounts, of: Amounts) -> pa.Array:
 
 _WORKER: Final = ("queue", "worker")
 _WORKER_COUNTS: Final = ("claims", "settles", "lease_losses")
+# Rows to add up at a time; they take about 10 MB.
+ROWS_AT_A_TIME: Final = 1 << 18
 
 
 def worked(steps: DataFrame, *more: str) -> DataFrame:
@@ -281,5 +244,10 @@ def _acts(steps: DataFrame, more: tuple[str, ...], worker: str, **done: Column) 
 
 
 def workers(counts: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Return the table `workers`, given the counts of all days."""
-    return summed_batches(counts, arrow_schema(TABLES["workers"]), _WORKER, _WORKER_COUNTS)
+    """Return the table `workers`, given the counts of all days; only some of them are in memory at a time."""
+    waiting = [arrow_schema(TABLES["workers"]).empty_table()]
+    for batch in counts:
+        waiting.append(pa.Table.from_batches([batch]))
+        if sum(map(len, waiting[1:])) > ROWS_AT_A_TIME:
+            waiting = [summed(pa.concat_tables(waiting), _WORKER, _WORKER_COUNTS)]
+    return summed(pa.concat_tables(waiting), _WORKER, _WORKER_COUNTS)

@@ -181,8 +181,8 @@ def _write(
         if not damaged:
             raise
     _delete_first_try(out, run_id)
-    bad = {one.path for one in damaged}
-    addresses = [events.at(path) for path in paths if path not in bad]
+    sound = set(paths) - {one.path for one in damaged}
+    addresses = [events.at(path) for path in sorted(sound)]
     addresses += [out.at(one.salvaged) for one in damaged if one.salvaged is not None]
     return *_accept(read(addresses), out.at(f"silver/{run_id}")), damaged
 

@@ -239,19 +239,16 @@ def from_landed(rows: DataFrame) -> DataFrame:
     field = {name: F.col(f"r.{name}") for name in rows.select("r.*").columns}
     times = {f"{name}_us": micros(field[f"{name}_ms"]) for name in LANDED_TIMES}
     removed = field["change"] == "REMOVE"
-    event = (
-        times
-        | {name: field[name] for name in SAME_IN_LANDED}
-        | {
-            "sequence": F.lpad(field["sequence"], SEQUENCE_DIGITS, "0"),
-            "changed_us": F.when(removed, times["stream_us"]).otherwise(micros(field["updated_ms"])),
-            "task_group": field["group"],
-            "priority": F.coalesce(field["priority"], F.lit(0)),
-            "attempts": F.coalesce(field["attempts"], F.lit(0)),
-            "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
-            "unknown_fields": _unknown_fields() if "value" in rows.columns else F.lit(None),
-        }
-    )
+    event = times | {name: field[name] for name in SAME_IN_LANDED}
+    event |= {
+        "sequence": F.lpad(field["sequence"], SEQUENCE_DIGITS, "0"),
+        "changed_us": F.when(removed, times["stream_us"]).otherwise(micros(field["updated_ms"])),
+        "task_group": field["group"],
+        "priority": F.coalesce(field["priority"], F.lit(0)),
+        "attempts": F.coalesce(field["attempts"], F.lit(0)),
+        "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
+        "unknown_fields": _unknown_fields() if "value" in rows.columns else F.lit(None),
+    }
     version = field["schema_version"]
     return _with_event(
         rows, event, (version.isNull(), "no schema_version"), (version > LANDED_VERSION, FUTURE)

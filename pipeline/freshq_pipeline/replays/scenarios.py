@@ -132,6 +132,8 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
 
 # Order, multiple of the recorded capacity, and max age in seconds or None.
 _Scenario: TypeAlias = "tuple[str, float, float | None]"
+# The same after the number of its load.
+_Row: TypeAlias = "tuple[int, str, float, float | None]"
 _IMPUTATION: Final = (
     "Tasks that were never served get the run time and outcome of a random served task, so the replay is "
     "optimistic if unserved tasks take longer. Tasks that failed or became stale between attempts do so in "
@@ -173,7 +175,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
 def distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:
     """Return scenarios with different numbers of servers; of equal ones, that with the nearest capacity."""
     base = load.occupied.servers
-    nearest: dict[tuple[str, int, float | None], tuple[str, float, float | None]] = {}
+    nearest: dict[tuple[str, int, float | None], _Scenario] = {}
     for order, capacity, deadline in wanted:
         servers = _servers(base, capacity)
         key = (str(order), servers, deadline)
@@ -188,10 +190,7 @@ def _servers(base: int, capacity: float) -> int:
 
 
 def _simulated(
-    spark: SparkSession,
-    loads: list[Recorded],
-    rows: Sequence[tuple[int, str, float, float | None]],
-    seed: int,
+    spark: SparkSession, loads: list[Recorded], rows: Sequence[_Row], seed: int
 ) -> list[dict[str, Any]]:
     """Return the results of scenarios, each given with the number of its load, in order."""
     shipped = spark.sparkContext.broadcast(loads)
@@ -203,9 +202,7 @@ def _simulated(
         shipped.destroy()
 
 
-def _simulate(
-    shipped: Broadcast[list[Recorded]], seed: int, row: tuple[int, str, float, float | None]
-) -> dict[str, Any]:
+def _simulate(shipped: Broadcast[list[Recorded]], seed: int, row: _Row) -> dict[str, Any]:
     number, policy, capacity, deadline_seconds = row
     record = shipped.value[number]
     servers = _servers(record.occupied.servers, capacity)

@@ -87,9 +87,7 @@ def write_report(out: Folder) -> dict[str, str]:
         raise BadInput(msg)
     summary = out.read_json(SUMMARY)
     if NEW not in summary:
-        msg = (
-            f"out: an earlier version made the tables of {out.uri}; run the pipeline with --full-refresh once"
-        )
+        msg = f"out: an earlier version made the tables of {out.uri}; run once with --full-refresh"
         raise BadInput(msg)
     tables = Tables(out, summary["run_id"], _largest(summary))
     headlines = _headlines(summary)
@@ -273,9 +271,7 @@ def _scripts() -> str:
     with suppress(OSError):  # not cached yet
         return file.read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
-    with (
-        suppress(OSError),
-        whole_file(file) as cached,
-    ):  # without a cache the next report takes a second longer
+    # Without a cache, the next report takes a second longer.
+    with suppress(OSError), whole_file(file) as cached:
         cached.write(made.encode())
     return made

@@ -25,7 +25,7 @@ from freshq_pipeline.report.words import (
 )
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.results import last_replay
-from freshq_pipeline.storage.state import current
+from freshq_pipeline.storage.state import required_current
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -149,10 +149,10 @@ def shed_section(tables: Tables, recent: str) -> Section:
     if len(counts) == 1:
         reason = counts["shed_reason"].iloc[0]
         return Section(_SHED, f"{total:,} tasks were shed{recent}, all for the reason {reason!r}.")
-    drawn = {
-        str(queue): [charts.dressed(charts.shed(_largest_groups(one)))]
-        for queue, one in counts.groupby("queue")
-    }
+    drawn = {}
+    for queue, one in counts.groupby("queue"):
+        largest = one.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
+        drawn[str(queue)] = [charts.dressed(charts.shed(one[one["task_group"].isin(largest)]))]
     return Section(_SHED, f"Tasks that were shed{recent}.", drawn)
 
 
@@ -166,11 +166,6 @@ def shed_counts(tables: Tables) -> pd.DataFrame:
             each = pa.array([1] * len(rows), pa.int64())
             counts.add(pa.table([rows["queue"], group, reason, each], names=[*_SHED_BY, "tasks"]))
     return counts.rows().to_pandas()
-
-
-def _largest_groups(counts: pd.DataFrame) -> pd.DataFrame:
-    most = counts.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
-    return counts[counts["task_group"].isin(most)]
 
 
 _REPLAY: Final = "Replay under other policies"
@@ -191,8 +186,7 @@ def replay_section(out: Folder, run_id: str) -> Section | None:
         replay = last_replay(out)
     except BadInput as error:
         return Section(_REPLAY, f"There is no chart: {error}.")
-    state = current(out)
-    if replay is None or state is None or normalized(replay["events"]) != normalized(state.events):
+    if replay is None or normalized(replay["events"]) != normalized(required_current(out).events):
         return None
     texts = [*conclusions(replay), f"{replayed_days(replay)}."]
     if replay["run_id"] != run_id:

@@ -280,35 +280,22 @@ def execute(
         PipelineError: If the run failed; nothing was published.
     """
     todo = plan(request)
+    before, tuning = todo.before, todo.tuning()
     with only_run(request.out):
         check_current(request.out, todo.published)
-        return _execute(request, todo, session, progress)
-
-
-def _execute(
-    request: RunRequest,
-    todo: RunPlan,
-    session: Callable[[Tuning], AbstractContextManager[SparkSession]],
-    progress: RunProgress | None,
-) -> dict[str, Any]:
-    """Carry out a plan; return the summary of the then current run."""
-    before = todo.before
-    if before is not None and not todo.new and not todo.again:
-        finish_last(request, todo)
-        if request.options.iceberg is not None:
-            with session(todo.tuning()) as spark:
-                copy_last(spark, request, before)
-        kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
-        return without_new(kept)
-    watch, tuning = Stopwatch(), todo.tuning()
-    if progress is not None:
-        progress.begin("start", f"for a {tuning.name} input")
-        watch.begun = progress.begin
-    with (
-        session(tuning) as spark,
-        nullcontext() if progress is None else progress.follow(spark),
-    ):
-        return execute_plan(spark, request, todo, watch)
+        if before is not None and not todo.new and not todo.again:
+            finish_last(request, todo)
+            if request.options.iceberg is not None:
+                with session(tuning) as spark:
+                    copy_last(spark, request, before)
+            kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
+            return without_new(kept)
+        watch = Stopwatch()
+        if progress is not None:
+            progress.begin("start", f"for a {tuning.name} input")
+            watch.begun = progress.begin
+        with session(tuning) as spark, nullcontext() if progress is None else progress.follow(spark):
+            return execute_plan(spark, request, todo, watch)
 
 
 def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch: Stopwatch) -> dict[str, Any]:

@@ -51,11 +51,7 @@ SMALL: Final = Tuning(
     },
 )
 # Whole-stage code generation does not pay off yet.
-MEDIUM: Final = Tuning(
-    "medium",
-    QUICK_JAVA,
-    SMALL.spark | {"spark.sql.codegen.factoryMode": "FALLBACK"},
-)
+MEDIUM: Final = Tuning("medium", QUICK_JAVA, SMALL.spark | {"spark.sql.codegen.factoryMode": "FALLBACK"})
 # The optimizing compiler took a third of the processor time of a run over 2 million events. It pays off only
 # at 16 times its default thresholds.
 BEST_COMPILER_LATER: Final = (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
     from freshq_pipeline.storage.folder import Folder
@@ -316,7 +316,7 @@ def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
                 change.delete_data_file(known[address])
             for file in added:
                 change.append_data_file(file)
-        if len(_newest(transaction).manifests(table.io)) >= MAX_MANIFESTS:
+        if len(transaction.table_metadata.snapshots[-1].manifests(table.io)) >= MAX_MANIFESTS:
             with transaction.update_snapshot(properties).merge_append():
                 pass  # merges the manifests only
 
@@ -349,14 +349,6 @@ def _remove(table: Table, old: list[Snapshot], left: list[Snapshot]) -> None:
 def _run_of(snapshot: Snapshot) -> str | None:
     """Return the id of the run that made a snapshot; None if another program made it."""
     return None if snapshot.summary is None else snapshot.summary.additional_properties.get(RUN_ID)
-
-
-def _newest(transaction: Transaction) -> Snapshot:
-    snapshot = transaction.table_metadata.current_snapshot()
-    if snapshot is None:
-        msg = "a transaction that wrote a snapshot has none"
-        raise RuntimeError(msg)
-    return snapshot
 
 
 def _manifest_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:

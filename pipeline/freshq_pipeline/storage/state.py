@@ -105,18 +105,14 @@ class State:
         """Drop the silver of days that have not mattered for `keep_days` days."""
         over_us = self.as_of_us - keep_days * DAY_US
         for known in self.days.values():
-            if known.silver and _is_over(known, over_us):
+            is_over = known.last_us is not None and known.last_us < over_us and not known.has_open
+            if known.silver and is_over:
                 known.silver = {}
                 self.final_until = max(self.final_until or 0, (known.last_us or 0) // DAY_US)
 
     def silver_parts(self) -> set[str]:
         """Return the names of the silver parts that hold events."""
         return {part for day in self.days.values() for part in day.silver}
-
-
-def _is_over(day: Day, before_us: int) -> bool:
-    """Return whether a day has not mattered since a time."""
-    return day.last_us is not None and day.last_us < before_us and not day.has_open
 
 
 def new_run_id() -> str:

@@ -1,23 +1,33 @@
-"""Arrow makes the same canonical events as Spark, and leaves to Spark what it cannot make."""
+"""Files become canonical events, of which Arrow and Spark make the same; values of unknown attributes go."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
+import re
 import tracemalloc
+import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
-from freshq_pipeline.ingest import sound_files
+from freshq import Queue
+from freshq.stores.dynamodb.items import Keyspace, encode, mutable_attributes
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.ingest import silver, sound_files
+from freshq_pipeline.ingest.inflation import inflated, oversized_files
+from freshq_pipeline.ingest.inputs import damaged_files, longest_line
+from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, most_frequent
 from freshq_pipeline.ingest.sound_files import Sound, canonical_block, write_sound
-from freshq_pipeline.ingest.sources import CHANGES, STATUSES, canonical_files
-from freshq_pipeline.schemas import EVENT, TABLES, Format
+from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, canonical_files
+from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
-from tests.pipeline.conftest import query, rows_of, without_names
-from tests.pipeline.recording import START_SECONDS, small, write_lines
+from tests.pipeline.conftest import all_rows, query, without_names
+from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.ingest.silver import Ingested
     from tests.pipeline.conftest import Pipeline
 
 
@@ -206,8 +217,7 @@ def test_a_run_is_the_same_without_arrow(
         summary = pipeline(tmp_path / "in", out, max_reject_ratio=1.0)
         names = {file.name.partition("-")[0] for file in (out / "silver").rglob("*.parquet")}
         assert ("part" in names, len(names) > 1) == (True, name == "arrow")
-        rows = {table: rows_of(summary, table) for table in TABLES}
-        found[name] = (without_names(summary), rows, quarantined(summary, out))
+        found[name] = (without_names(summary), all_rows(summary), quarantined(summary, out))
     assert found["arrow"] == found["spark"]
     assert len(found["arrow"][2]) > 5
 
@@ -260,3 +270,154 @@ def test_groups_are_of_about_the_same_size() -> None:
     assert max(filled) - min(filled) < 10
     assert len(sound_files._groups({"a": 1}, 4)) == 1
     assert len(sound_files._groups(dict.fromkeys(map(str, range(64)), 1 << 30), 4)) == 64
+
+
+@pytest.fixture
+def peak_mib() -> Callable[[], float]:
+    """Measure the peak of Python's memory from here on."""
+    tracemalloc.start()
+
+    def peak() -> float:
+        used = tracemalloc.get_traced_memory()[1] / MIB
+        tracemalloc.stop()
+        return used
+
+    return peak
+
+
+def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]) -> None:
+    noise = random.Random(1).randbytes(MIB // 4)
+    zeros = gzip.compress(bytes(32 * MIB))
+    contents = {
+        "many members.gz": zeros * 8,
+        "ordinary ends.gz": gzip.compress(noise) + zeros * 8 + gzip.compress(noise),
+        "ordinary head.gz": gzip.compress(noise + bytes(64 * MIB)),
+        "cut.gz": (zeros * 8)[:-9],
+        "ordinary.gz": gzip.compress(noise * 2),
+        "little.gz": gzip.compress(bytes(32 * MIB)),  # to 32 MiB: harmless
+        "cut and ordinary.gz": gzip.compress(noise)[:-4] + b"\xff" * 4,
+        "no gzip.gz": noise,
+        "text": bytes(2 * MIB),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    events = Folder(str(tmp_path))
+    tracemalloc.reset_peak()
+    found = oversized_files(events, {one.path: one.size_bytes for one in events.files()})
+    assert peak_mib() < 48  # of 16 threads at most; all members together have 256 MiB
+    assert sorted(found) == ["cut.gz", "many members.gz", "ordinary ends.gz", "ordinary head.gz"]
+
+
+def test_the_lines_of_a_damaged_file_are_salvaged_in_little_memory(
+    tmp_path: Path, peak_mib: Callable[[], float]
+) -> None:
+    line = b"x" * 99 + b"\n"
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(line * (64 * MIB // 100))[:-9])
+    events, out = Folder(str(tmp_path)), Folder(str(tmp_path / "out"))
+    tracemalloc.reset_peak()
+    (cut,) = damaged_files(events, ["cut.gz"], out, "salvage")
+    assert peak_mib() < 16
+    salvaged = (tmp_path / "out" / str(cut.salvaged)).read_bytes()
+    assert salvaged == line * cut.lines
+    assert cut.lines > 600_000
+    with pytest.raises((EOFError, zlib.error)):
+        list(inflated(events, "cut.gz"))
+
+
+def test_a_file_that_takes_all_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [b"x" * 99, b"y" * 3 * MIB, b"z" * 50]
+    contents = {
+        "long.gz": gzip.compress(b"\n".join(lines)),
+        "short.json": b"x\n" * 3 * MIB,
+        "no gzip.gz": b"x",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    events = Folder(str(tmp_path))
+    assert longest_line(events, contents) == ("long.gz", 3 * MIB)
+    assert longest_line(events, ["short.json"]) == ("short.json", 1)
+
+    def fail(*_: object) -> Ingested:
+        raise PySparkException("scala.MatchError: java.lang.OutOfMemoryError: Java heap space")
+
+    monkeypatch.setattr(silver, "_by_spark", fail)
+    sizes = {one.path: one.size_bytes for one in events.files()}
+    message = (
+        f"the longest line, 3.0 MiB, is in {tmp_path}/long.gz, and the largest file is {tmp_path}/short.json"
+    )
+    with pytest.raises(BadInput, match=re.escape(message)):
+        silver.ingest(None, events, sizes, Format.STREAMS, Folder(str(tmp_path / "out")), "run", 0.2)  # type: ignore[arg-type]  # without a session nothing is read
+
+
+ATTRIBUTES: dict[str, Any] = {
+    "customer": {"S": "secret"},
+    "tags": {"L": [{"S": "x"}]},
+    "gone": {"NULL": True},
+}
+
+
+def with_attributes() -> Recording:
+    """Return a task that has attributes of the application when it is claimed, and one without."""
+    tape = Recording()
+    tape.put(0, "a")
+    tape.items["a"] = tape.items["a"] | ATTRIBUTES
+    tape.take(1, "a")
+    tape.put(2, "b")
+    return tape
+
+
+@pytest.mark.parametrize("form", [Format.STREAMS, Format.KINESIS, Format.EXPORT])
+@pytest.mark.parametrize("scan", [True, False])
+def test_names_are_kept_without_values(form: Format, scan: bool, spark: SparkSession, tmp_path: Path) -> None:
+    lines = with_attributes().lines(form)
+    write_lines(tmp_path / "a.json", lines)
+    events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=scan)
+    rows = events.select("task_id", "status", "problem", "unknown_fields").collect()
+    assert [row["problem"] for row in rows] == [None] * len(lines)
+    assert "secret" not in str(rows)
+    found = {(row["task_id"], row["status"]): row["unknown_fields"] for row in rows}
+    assert found.pop(("b", "PENDING")) is None
+    assert found[("a", "TAKEN")] == dict.fromkeys(ATTRIBUTES)
+
+
+def test_names_are_counted(pipeline: Pipeline, tmp_path: Path) -> None:
+    tape = with_attributes()
+    write_lines(tmp_path / "in/a.json", tape.records)
+    summary = pipeline(tmp_path / "in", tmp_path / "out", Format.STREAMS)
+    assert (summary["events_with_unknown_fields"], summary["events_distinct"]) == (1, 3)
+    assert summary["unknown_fields"] == dict.fromkeys(ATTRIBUTES, 1)
+    assert summary["other_unknown_fields"] == 0
+    assert "secret" not in json.dumps(summary)
+    silver = b"".join(path.read_bytes() for path in (tmp_path / "out/silver").rglob("*.parquet"))
+    assert b"customer" in silver
+    assert b"secret" not in silver
+
+
+def test_names_beyond_the_limit_are_counted_together(pipeline: Pipeline, tmp_path: Path) -> None:
+    rare = {f"rare {number}": number for number in range(MAX_UNKNOWN_FIELDS + 20)}
+    events = [event | {"common": 1} for event in small().landed()[:3]]
+    write_lines(tmp_path / "in/1.json", [events[0] | rare, *events[1:]])
+    first = pipeline(tmp_path / "in", tmp_path / "out")
+    assert len(first["unknown_fields"]) == MAX_UNKNOWN_FIELDS
+    assert (first["unknown_fields"]["common"], first["other_unknown_fields"]) == (3, 21)
+    more = small().landed()[3] | {f"new {number}": number for number in range(30)}
+    write_lines(tmp_path / "in/2.json", [more])
+    second = pipeline(tmp_path / "in", tmp_path / "out")
+    assert len(second["unknown_fields"]) == MAX_UNKNOWN_FIELDS
+    assert (second["unknown_fields"]["common"], second["other_unknown_fields"]) == (3, 21 + 30)
+
+
+def test_the_most_frequent_names_are_kept() -> None:
+    counts = {f"{number:03}": number // 2 for number in range(MAX_UNKNOWN_FIELDS + 3)}
+    kept, others = most_frequent(counts)
+    assert set(counts) - set(kept) == {"000", "001", "003"}
+    assert others == 0 + 0 + 1
+    assert most_frequent({"a": 1}) == ({"a": 1}, 0)
+
+
+def test_the_attributes_of_a_task_are_known() -> None:
+    queue = Queue.memory()
+    task = queue.get(queue.put({"any": "work"}, group="red", kind="mail").task_id)
+    assert task is not None
+    task, keyspace = replace(task, trace_context="00-1"), Keyspace(1)
+    assert set(OWN) == set(mutable_attributes(task, keyspace)) | set(encode(task, keyspace))

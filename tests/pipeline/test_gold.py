@@ -1,4 +1,4 @@
-"""The index of ids finds the days that share one."""
+"""The parts of the tables that are made without Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from freshq_pipeline.gold import build as gold
+from freshq_pipeline.gold import totals
+from freshq_pipeline.gold.inversions import out_of_turn
 from freshq_pipeline.gold.silver_days import hashed, index_ids
+from freshq_pipeline.gold.totals import workers
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
@@ -19,6 +26,54 @@ from freshq_pipeline.storage.state import State, silver_path
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+TIME = st.integers(0, 12)
+
+
+@given(
+    st.lists(st.tuples(TIME, TIME), max_size=20),
+    st.lists(st.tuples(TIME, TIME, TIME), max_size=20),
+)
+def test_vectorized_equals_pairwise(claims: list[tuple[int, int]], waits: list[tuple[int, int, int]]) -> None:
+    columns = [
+        np.array([row[place] for row in rows], dtype=np.int64)
+        for rows, width in ((claims, 2), (waits, 3))
+        for place in range(width)
+    ]
+    expected = [
+        any(since < at < until and created > own for since, until, created in waits) for at, own in claims
+    ]
+    assert out_of_turn(*columns).tolist() == expected
+
+
+SCHEMA = arrow_schema(TABLES["workers"])
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 3, 1 << 18])
+def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 0
+    summed = totals.summed
+
+    def watched(rows: pa.Table, *arguments: object) -> pa.Table:
+        nonlocal most
+        most = max(most, len(rows))
+        return summed(rows, *arguments)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(totals, "ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr(totals, "summed", watched)
+    names = ["w1", None, "w2"]
+    day = pa.record_batch(
+        [pa.array(["mail"] * 3), pa.array(names), *(pa.array(n) for n in ([3, 2, 1], [2, 2, 0], [1, 0, 1]))],
+        schema=SCHEMA,
+    )
+    found = workers([day] * 40)
+    assert {row["worker"]: tuple(row.values())[2:] for row in found.to_pylist()} == {
+        "w1": (120, 80, 40), "w2": (40, 0, 40), None: (80, 80, 0),
+    }  # fmt: skip
+    assert most <= rows_at_a_time + 3 + 3 or most == 40 * 3
+    assert len(workers([])) == 0
+
 
 SILVER = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
 

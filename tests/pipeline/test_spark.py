@@ -1,0 +1,274 @@
+"""How Spark is started, and the plans of its work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+from rich.console import Console
+
+from freshq_pipeline.gold.inversions import inversions
+from freshq_pipeline.gold.minutes import minutes
+from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.tasks import lives, tasks
+from freshq_pipeline.gold.totals import fates, violations, worked
+from freshq_pipeline.ingest.sources import canonical_files
+from freshq_pipeline.runs.batch import RunPlan, execute
+from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.request import RunRequest
+from freshq_pipeline.schemas import EVENT, Format, ddl
+from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
+from freshq_pipeline.spark.tuning import (
+    INFLATION,
+    LARGE,
+    MEDIUM,
+    MEDIUM_BYTES,
+    SMALL,
+    SMALL_BYTES,
+    tuning_for,
+    uncompressed_bytes,
+)
+from freshq_pipeline.storage.days import DAY_US, Day
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import State
+from freshq_pipeline.storage.table_files import columns_with_day
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from freshq_pipeline.spark.tuning import Tuning
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "chosen"),
+    [
+        (0, SMALL), (SMALL_BYTES, SMALL), (SMALL_BYTES + 1, MEDIUM), (MEDIUM_BYTES, MEDIUM),
+        (MEDIUM_BYTES + 1, LARGE), (1 << 40, LARGE),
+    ],
+)  # fmt: skip
+def test_settings_by_size(input_bytes: int, chosen: Tuning) -> None:
+    assert tuning_for(input_bytes) is chosen
+
+
+def test_compressed_files_count_as_what_they_inflate_to() -> None:
+    assert uncompressed_bytes({}) == 0
+    assert uncompressed_bytes({"a.json": 100, "b.json.gz": 10}) == 100 + 10 * INFLATION
+
+
+def test_open_days_of_earlier_runs_count() -> None:
+    days = {0: Day({"1": MEDIUM_BYTES // INFLATION}, last_us=DAY_US), 1: Day({"1": 1}, last_us=3 * DAY_US)}
+    before = State("1", "in", "landed", files={"old": [MEDIUM_BYTES, 0]}, days=days, as_of_us=2 * DAY_US)
+    files = {"old": (MEDIUM_BYTES, 0), "new": (100, 0)}
+    assert RunPlan(None, files, ["new"]).tuning() is SMALL
+    assert RunPlan(None, files, ["new", "old"]).tuning() is LARGE
+    # Both days in silver are open; later the first one is over, unless all days may be computed.
+    assert RunPlan(before, files, ["new"]).tuning() is LARGE
+    before.as_of_us = 2 * DAY_US + 1
+    assert RunPlan(before, files, ["new"]).tuning() is SMALL
+    assert RunPlan(before, files, ["new"], again=True).tuning() is LARGE
+
+
+@pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (MEDIUM_BYTES + 1, LARGE)])
+def test_a_run_starts_spark_with_them_and_says_so(size_bytes: int, chosen: Tuning, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with (tmp_path / "in/a.json").open("wb") as file:
+        file.truncate(size_bytes)
+    shown, given = StringIO(), list[Any]()
+
+    def session(tuning: Tuning) -> Any:
+        given.append(tuning)
+        raise InterruptedError
+
+    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    with (
+        RunProgress(Console(file=shown, force_terminal=True, width=120)) as progress,
+        pytest.raises(InterruptedError),
+    ):
+        execute(request, session, progress)
+    assert given == [chosen]
+    assert f"1/7 starting Spark for a {chosen.name} input" in shown.getvalue()
+
+
+def test_spark_and_its_java_have_them(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    options = list(java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
+    assert set(SMALL.java) <= set(options)
+    assert not set(LARGE.java) & set(options)
+    configured = spark.sparkContext.getConf()
+    assert {name: configured.get(name) for name in SMALL.spark} == SMALL.spark
+
+
+PARTITIONS = 3
+AS_OF_US = 1_767_225_600_000_000
+BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(.*, life#\d+)?, \d+\)")
+ONE_PARTITION = "SinglePartition"
+PYTHON = ("Python", "Pandas", "InArrow")
+
+
+def plan_of(table: DataFrame) -> str:
+    return str(table._jdf.queryExecution().executedPlan().toString())
+
+
+@pytest.fixture
+def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """Steps of one file: without files the optimizer knows that the result is empty."""
+    (tmp_path / "a.json").write_text("{}\n")
+    events = spark.read.schema(ddl(EVENT)).json(str(tmp_path / "a.json"))
+    return distinct_steps(events, PARTITIONS)
+
+
+@pytest.fixture
+def written(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """The table `tasks` as the other tables read it."""
+    return spark.read.schema(ddl(columns_with_day("tasks"))).json(str(tmp_path / "a.json"))
+
+
+def test_one_shuffle_by_task(steps: DataFrame) -> None:
+    # Lives are sorted for aggregation within the same partitions: hashing such wide rows is slower.
+    for table, sorts in ((steps, 1), (lives(steps), 2)):
+        plan = plan_of(table)
+        assert len(BY_TASK.findall(plan)) == 1
+        assert plan.count("Exchange") == 1
+        assert plan.count("Sort [task_id") == sorts
+
+
+def test_lives_are_not_shuffled_again_for_inversions(spark: SparkSession, steps: DataFrame) -> None:
+    threshold = "spark.sql.autoBroadcastJoinThreshold"
+    before = str(spark.conf.get(threshold))
+    spark.conf.set(threshold, "-1")  # as with millions of lives, where neither side of the join is small
+    try:
+        plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, F.lit(0)))
+    finally:
+        spark.conf.set(threshold, before)
+    assert "SortMergeJoin" in plan
+    # Only the inversions are shuffled: by task and life to be distinct, and then to the lives.
+    assert len([life for life in BY_TASK.findall(plan) if life]) == 1
+
+
+def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> None:
+    inverted = inversions(steps, AS_OF_US)
+    made = {
+        "tasks": tasks(lives(steps), inverted, AS_OF_US, F.lit(0)),
+        "minutes": minutes(steps, written, AS_OF_US),
+        "workers": worked(steps),
+        "fates": fates(written),
+        "violations": violations(written),
+    }
+    for name, table in made.items():
+        plan = plan_of(table)
+        assert ONE_PARTITION not in plan, name
+        # Spark has no operator for inversions.
+        assert (name == "tasks") == any(word in plan for word in PYTHON), name
+
+
+def test_reading_takes_neither_a_shuffle_nor_python(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}\n")
+    plan = plan_of(canonical_files(spark, [str(tmp_path / "a.json")], Format.LANDED))
+    assert "Exchange" not in plan
+    assert not any(word in plan for word in PYTHON)
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program of a Java that has an image of its modules, and use a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("bin", "lib"):
+        (tmp_path / "java" / name).mkdir(parents=True)
+    (tmp_path / "java/lib/modules").write_bytes(b"17")
+    (tmp_path / "java/bin/java").touch()
+    return tmp_path / "java/bin/java"
+
+
+def start(java: Path) -> ClassArchive:
+    archive = class_archive(java)
+    assert archive is not None
+    return archive
+
+
+def made(java: Path) -> Path:
+    """Make the archive, as the second start does, and return it."""
+    start(java)
+    second = start(java)
+    assert second.draft is not None
+    assert second.options == (f"-XX:ArchiveClassesAtExit={second.draft}",)
+    second.draft.write_text("classes")
+    second.keep(ended_well=True)
+    assert not second.draft.exists()
+    return second.file
+
+
+def test_the_second_start_makes_it_and_later_ones_use_it(java: Path) -> None:
+    assert start(java).options == ()
+    interrupted = start(java)  # before Java ended
+    assert interrupted.draft is not None
+    assert not interrupted.file.exists()
+    file = made(java)
+    assert file.read_text() == "classes"
+    assert start(java).options == (f"-XX:SharedArchiveFile={file}",)
+
+
+@pytest.mark.parametrize(("written", "ended_well"), [(True, False), (False, True)])
+def test_a_java_that_does_not_make_it_is_asked_some_times(
+    java: Path, *, written: bool, ended_well: bool
+) -> None:
+    start(java)
+    for _ in range(MOST_TRIES):
+        again = start(java)
+        assert again.draft is not None
+        if written:
+            again.draft.write_text("the first half")
+        again.keep(ended_well=ended_well)
+        assert not again.draft.exists()
+    assert start(java) == ClassArchive((), again.file)
+
+
+def test_another_java_makes_its_own_and_old_ones_are_deleted(java: Path) -> None:
+    files = []
+    for age_seconds, version in ((300, "17.0.1"), (200, "17.0.02"), (100, "17.0.003")):
+        (java.parents[1] / "lib/modules").write_text(version)
+        files.append(made(java))
+        then = files[-1].stat().st_mtime - age_seconds
+        os.utime(files[-1], (then, then))
+    assert [file.exists() for file in files] == [False, True, True]
+    assert start(java).options == (f"-XX:SharedArchiveFile={files[-1]}",)
+
+
+def test_drafts_of_killed_processes_are_deleted_but_not_those_in_work(java: Path) -> None:
+    first = start(java).file.parent
+    left, in_work = first / "classes-a.1.draft", first / "classes-a.2.draft"
+    for draft in (left, in_work):
+        draft.touch()
+    then = left.stat().st_mtime - DRAFT_SECONDS - 1
+    os.utime(left, (then, then))
+    made(java)
+    assert (left.exists(), in_work.exists()) == (False, True)
+
+
+def test_there_is_none_with_other_classes_or_a_cache_that_is_read_only(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        assert class_archive(java) is None
+    (tmp_path / "cache").write_text("not a folder")
+    assert class_archive(java) is None
+    assert class_archive(tmp_path / "bin/java") is None
+
+
+def test_java_starts_with_a_broken_archive(tmp_path: Path) -> None:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("there is no Java but the bundled one")
+    (tmp_path / "broken.jsa").write_bytes(b"\0" * 4096)
+    started = subprocess.run(
+        [java, f"-XX:SharedArchiveFile={tmp_path}/broken.jsa", "-version"], capture_output=True, check=False
+    )
+    assert started.returncode == 0
