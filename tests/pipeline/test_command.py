@@ -114,16 +114,8 @@ def test_new_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("replayed", "figures", "reason"),
     [
-        (
-            137,
-            {"idle_ratio": 0.4, "mean_servers": 2.9},
-            "the machine was starved .* 40% .* or give --servers 3",
-        ),
-        (
-            137,
-            {"idle_ratio": 0.2, "mean_servers": 3.5},
-            "the machine was starved .* 20% of the servers .* as optimistic$",
-        ),
+        (137, {"idle_ratio": 0.4, "mean_servers": 2.9}, "starved .* 40% .* or give --servers 3"),
+        (137, {"idle_ratio": 0.2, "mean_servers": 3.5}, "starved .* 20% of the servers .* as optimistic$"),
         (63, {"surplus_ratio": 0.4}, "there were more servers at times: 40% more .* on the 4 servers"),
         (63, {"inverted_ratio": 0.4}, "served in another order: 40% of them .* Give --recorded-policy"),
         (137, {"shed_early": 20, "idle_ratio": 0.2}, "because 20 tasks were shed early or at the door"),
@@ -154,9 +146,7 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     assert line.count("\n") == 1
     assert f"queue mail: the replay of {policy} differs from the recording by 37.0%: {replayed} tasks" in line
     if reason is None:
-        assert line.endswith(
-            "The figures do not show why. Do not rely on the other scenarios of this queue\n"
-        )
+        assert "The figures do not show why" in line
     else:
         assert re.search(f"Probably .*{reason}", line), line
     finish_replay({"queues": [{"check": near}]}, run, as_json=True)
@@ -200,13 +190,18 @@ def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.Mon
     assert hidden.getvalue() == ""
 
 
-def test_a_java_that_does_not_start(tmp_path: Path) -> None:
+def run_in_process(tmp_path: Path, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command on a small recording in a process of its own."""
     write_lines(tmp_path / "in/a.json", small().landed())
-    done = subprocess.run(
-        [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
-         "--out", str(tmp_path / "out"), "--memory", "1k", "--json"],
-        capture_output=True, text=True, check=False, timeout=500,
+    places = ("--events", str(tmp_path / "in"), "--out", str(tmp_path / "out"))
+    return subprocess.run(
+        [sys.executable, "-m", "freshq_pipeline", "run", *places, *options],
+        capture_output=True, text=True, check=False, timeout=500, **more,
     )  # fmt: skip
+
+
+def test_a_java_that_does_not_start(tmp_path: Path) -> None:
+    done = run_in_process(tmp_path, "--memory", "1k", "--json")
     assert done.returncode == FAILED_STATUS
     assert done.stderr.startswith("freshq-pipeline: Spark did not start: Error")
     assert done.stderr.count("\n") == 1
@@ -240,7 +235,6 @@ def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(600)  # another start of Spark, on a machine that may be busy
 def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
-    write_lines(tmp_path / "in/a.json", small().landed())
     bare = tmp_path / "bin"
     bare.mkdir()
     for tool in ("bash", "sh", "dirname", "env", "ps", "cat", "chmod", "ls", "readlink", "rm", "nice"):
@@ -248,11 +242,7 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
             (bare / tool).symlink_to(found)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment["PATH"] = str(bare)
-    done = subprocess.run(
-        [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
-         "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],
-        capture_output=True, text=True, check=False, timeout=500, env=environment,
-    )  # fmt: skip
+    done = run_in_process(tmp_path, "--master", "local[2]", "--memory", "1g", env=environment)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/report.html").exists()
     assert done.stderr == ""

@@ -65,12 +65,8 @@ def test_age_classes_are_ranges() -> None:
 def test_cells_have_units_and_thousands() -> None:
     cells = [("wait_p50_seconds", 0.06), ("claims", 12_345), ("shed_share", 0.5), ("jain_index", 0.25)]
     assert [cell(*one) for one in cells] == ["60 ms", "12,345", "50 %", "0.250"]
-    assert [cell("created", value) for value in (None, float("nan"), 7.0, "total")] == [
-        "-",
-        "-",
-        "7",
-        "total",
-    ]
+    values = (None, float("nan"), 7.0, "total")
+    assert [cell("created", value) for value in values] == ["-", "-", "7", "total"]
 
 
 def test_columns_and_figures_of_zeros_are_folded() -> None:
@@ -94,13 +90,8 @@ def test_the_axis_of_times_has_ticks_around_what_it_shows(shown: list[float]) ->
 
 def test_the_conclusions_of_a_replay() -> None:
     def row(policy: str, in_time: int, queue: str = "mail", capacity: float = 1) -> dict[str, Any]:
-        return {
-            "queue": queue,
-            "policy": policy,
-            "capacity": capacity,
-            "served_in_time": in_time,
-            "offered": 100,
-        }
+        scenario = {"queue": queue, "policy": policy, "capacity": capacity}
+        return scenario | {"served_in_time": in_time, "offered": 100}
 
     rows = [row("fifo", 2), row("lifo", 45), row("fifo", 99, capacity=2)]
     rows += [row("fifo", 100, "b"), row("lifo", 100, "b"), row("fifo", 1, "c")]

@@ -41,6 +41,8 @@ OUTPUTS = {
 # What a run on the stack's own output has, unless other options are given.
 OF_STACK = ("--catalog", "glue.freshq", "--keep-runs", "20", "--max-reject-ratio", "0.1")
 RETENTION = ("--keep-silver-days", "90")
+PLACES = ("--events", "s3://landed/events", "--out", "s3://own/out", "--json")
+BACKFILL = ["--since", "2026-11-01", "--until", "2026-11-03"]
 SUMMARY = {"run_id": "r", "tasks": 3, "ledger_violations": 0, "tables": {}}
 
 
@@ -121,14 +123,12 @@ def put(client: Any, key: str, value: dict[str, Any]) -> None:
 
 def test_a_package_is_uploaded_once(s3: Any, package: Path) -> None:
     progress: list[tuple[int, int]] = []
-    assert upload("own", package, s3, lambda done, of: progress.append((done, of))) == [
-        "main.py",
-        "environment.tar.gz",
-    ]
+    files = ["main.py", "environment.tar.gz"]
+    assert upload("own", package, s3, lambda done, of: progress.append((done, of))) == files
     assert progress[-1] == (2, 2)
     assert upload("own", package, s3) == []
     write_package(package, "2")
-    assert upload("own", package, s3) == ["main.py", "environment.tar.gz"]
+    assert upload("own", package, s3) == files
     assert s3.get_object(Bucket="own", Key="job/main.py")["Body"].read() == b"2"
 
 
@@ -176,10 +176,7 @@ def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) 
     assert json.loads(ended.stdout) == SUMMARY
     driver = application.started["jobDriver"]["sparkSubmit"]
     assert driver["entryPoint"] == "s3://own/job/main.py"
-    assert driver["entryPointArguments"] == [
-        *("run", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
-        *(*OF_STACK, *RETENTION, "--as-of", "5"),
-    ]
+    assert driver["entryPointArguments"] == ["run", *PLACES, *OF_STACK, *RETENTION, "--as-of", "5"]
     assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
     assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
     assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr
@@ -244,38 +241,37 @@ def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
     assert "cancel-job-run --application-id 00app --job-run-id 00run" in ended.stderr
 
 
-def test_no_wait_only_starts_the_run(command: Callable[..., Any]) -> None:
-    application = Application()
-    ended = command(application, ["--no-wait", "--events", "s3://other/x/"])
-    assert ended.exit_code == 0, ended.stderr
-    assert arguments(application)[2] == "s3://other/x"
-
-
 def arguments(application: Application) -> list[str]:
     """Return the arguments of the command that was started."""
     given: list[str] = application.started["jobDriver"]["sparkSubmit"]["entryPointArguments"]
     return given
 
 
-def test_a_backfill_is_a_run_with_its_days(command: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "started"),
+    [
+        (
+            ["--events", "s3://other/x/"],
+            ["run", "--events", "s3://other/x", *PLACES[2:], *OF_STACK, *RETENTION],
+        ),
+        (BACKFILL, ["run", *PLACES, *OF_STACK, *RETENTION, *BACKFILL]),
+        # A stream has its checkpoint beside the output. The option is the default, but not that of the stack.
+        (
+            ["stream", "--keep-runs", "5"],
+            [
+                *("stream", *PLACES, "--checkpoint", "s3://own/out/checkpoint", *OF_STACK[:2], *OF_STACK[4:]),
+                *(*RETENTION, "--keep-runs", "5"),
+            ],
+        ),
+        # Catalog and retention of the stack are for its own output.
+        (["--out", "s3://other/out"], ["run", *PLACES[:2], "--out", "s3://other/out", "--json"]),
+    ],
+)
+def test_what_is_started(options: list[str], started: list[str], command: Callable[..., Any]) -> None:
     application = Application()
-    ended = command(application, ["--no-wait", "--since", "2026-11-01", "--until", "2026-11-03"])
+    ended = command(application, [*options, "--no-wait"])
     assert ended.exit_code == 0, ended.stderr
-    assert arguments(application)[0] == "run"
-    assert arguments(application)[-4:] == ["--since", "2026-11-01", "--until", "2026-11-03"]
-
-
-def test_a_stream_has_its_checkpoint_beside_the_output(command: Callable[..., Any], s3: Any) -> None:
-    application = Application("SUCCESS")
-    put(s3, "out/summary.json", SUMMARY)
-    # The default of the command, but not of the stack.
-    ended = command(application, ["stream", "--keep-runs", "5"])
-    assert ended.exit_code == 0, ended.stderr
-    assert arguments(application) == [
-        *("stream", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
-        *("--checkpoint", "s3://own/out/checkpoint", "--catalog", "glue.freshq"),
-        *("--max-reject-ratio", "0.1", *RETENTION, "--keep-runs", "5"),
-    ]
+    assert arguments(application) == started
 
 
 @pytest.mark.parametrize("status", [0, 5])
@@ -291,10 +287,7 @@ def test_a_replay_shows_its_result_and_has_its_status(
     assert ended.stderr.endswith("freshq-pipeline: far off\n") == bool(status)
     assert json.loads(ended.stdout) == result
     first, *_ = started = arguments(application)
-    assert (first, set(started)) == (
-        "replay",
-        {"replay", "--events", "s3://landed/events", "--out", "s3://own/out", "--json", *chosen},
-    )
+    assert (first, set(started)) == ("replay", {"replay", *PLACES, *chosen})
 
 
 def test_what_the_replay_of_another_version_left_is_not_shown(command: Callable[..., Any], s3: Any) -> None:
@@ -302,12 +295,6 @@ def test_what_the_replay_of_another_version_left_is_not_shown(command: Callable[
     ended = command(Application("SUCCESS"), ["replay"])
     assert ended.exit_code == 2, ended.stderr
     assert "the result of the run is no result of this version's replay" in ended.stderr
-
-
-def test_catalog_and_retention_of_the_stack_are_for_its_own_output(command: Callable[..., Any]) -> None:
-    application = Application()
-    assert command(application, ["--no-wait", "--out", "s3://other/out"]).exit_code == 0
-    assert not {"--catalog", "--keep-runs", "--keep-silver-days"} & set(arguments(application))
 
 
 @pytest.mark.parametrize(
