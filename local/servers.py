@@ -680,8 +680,8 @@ class DynamoDBLocal:
 def create_without_stream(client: DynamoDBClient, table: str) -> None:
     """Create a queue's table for a test that does not read its stream, in one call.
 
-    DynamoDB Local keeps the stream records of all tables, even deleted ones, and each record slows every call,
-    by a factor of 3 after 6,000 writes. A table of an emulator is ready immediately and needs no expiry.
+    DynamoDB Local keeps the stream records of all tables, even deleted ones, and each record slows every
+    call, by a factor of 3 after 6,000 writes. An emulator's table is ready immediately and needs no expiry.
     """
     definition = table_definition(table)
     definition["StreamSpecification"] = {"StreamEnabled": False}
