@@ -33,28 +33,28 @@ MAX_SUSPECTS: Final = 10_000
 logger = logging.getLogger(__name__)
 DEFAULT_BATCH: Final = 100
 # If a relay dies between putting a task and settling it at the source, the task is put again after this
-# time, and is a duplicate at the destination.
+# time, as a duplicate at the destination.
 LEASE_SECONDS: Final = 60.0
 # Between batches while the destination fails or is overloaded.
 DESTINATION_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=30.0)
-# Suspects of a batch that are put, each alone; the others wait for the next batch.
+# Suspects to put per batch, each alone; other suspects wait for the next batch.
 MAX_ALONE: Final = 10
-# Errors that say nothing of the task.
+# Errors unrelated to the task.
 TRANSIENT: Final = (Overloaded, Throttled, Unreachable)
 SAME_IDS: Final = (
     "destination: it is the source, or a queue of the source's table, where the ids of its tasks are taken; "
     "relay to another table, or in a SQL database to a queue of another name"
 )
-# A task of the source, and why the destination did not take it; None if it has it.
+# A task of the source, and the error of the destination; None if it has the task.
 Tried: TypeAlias = "tuple[Claim, Exception | None]"
 
 
 class Suspects:
-    """Counts how often the destination failed for a task and took others in the same batch, or since.
+    """Counts the failures of a task while the destination took other tasks of its batch, or later ones.
 
-    The first failure is no proof: the destination may have recovered in between, or another task may have
-    made it fail for the whole batch. So a suspect is put alone, and from its second failure on it waits
-    longer each time and holds up no other.
+    The first failure proves nothing: the destination may have recovered in between, or another task may have
+    failed the whole batch. So a suspect is put alone; from its second failure on, it waits longer each time
+    and holds up no other task.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Suspects:
 
 
 class SameIdsError(ValueError):
-    """The destination finds the tasks of the source under their ids, so that it can take none."""
+    """The destination already has the tasks of the source under their ids, so it can take none."""
 
     def __init__(self) -> None:
         """Say what to do."""
@@ -98,14 +98,14 @@ class SameIdsError(ValueError):
 class Relay:
     """Claims tasks from a source, puts them to a destination under the same ids, and settles them.
 
-    Delivery is at least once: a task is settled at the source after the destination has it. After a crash it
-    is put again, which is a duplicate at the destination while that keeps its id: the destination's retention
-    must be longer than the lease.
+    Delivery is at least once: a task is settled at the source once the destination has it. After a crash it
+    is put again, as a duplicate, while the destination keeps its id: the destination's retention must be
+    longer than the lease.
 
-    A destination that fails or is overloaded spends no attempt: its tasks return to the source, and `run`
-    backs off. A task that the destination refuses spends one, with backoff, until it is a dead letter of
-    the source; the others of its batch are moved. So does a task for which the destination fails again and
-    again while it takes others: see `Suspects`.
+    A failure or overload of the destination spends no attempt: the tasks return to the source, and `run`
+    backs off. A task that the destination refuses spends an attempt, with backoff, until it is a dead letter
+    of the source; the rest of its batch is moved. So does a task for which the destination fails repeatedly
+    while it takes other tasks: see `Suspects`.
     """
 
     def __init__(
@@ -162,15 +162,15 @@ class Relay:
         )
 
     def _probed(self, tried: list[Tried]) -> list[Tried]:
-        """Put one task alone, to see whether the destination fails or one task makes its batch fail."""
+        """Put one task alone, to tell a failing destination from a task that fails its batch."""
         if len(tried) == 1:
             return tried + self._tried(self._source.claim(1, self._lease_seconds))
-        claim, _error = tried.pop(self._failed_batches % len(tried))  # another one each time
+        claim, _error = tried.pop(self._failed_batches % len(tried))  # a different task each time
         return [*tried, (claim, self._put([claim])[0])]
 
     def _tried(self, claims: Sequence[Claim]) -> list[Tried]:
         """Put tasks to the destination, the suspects each alone; return the error of each."""
-        # The newest was claimed first. It must be put last to be the newest at the destination.
+        # The newest task was claimed first; it must be put last to be the newest at the destination.
         claims = sorted(claims, key=lambda claim: claim.task.created)
         suspects = [claim for claim in claims if claim.task.task_id in self._suspects]
         others = [claim for claim in claims if claim.task.task_id not in self._suspects]
@@ -199,13 +199,13 @@ class Relay:
         return receipt if isinstance(receipt, Exception) else None
 
     def _collision(self, claim: Claim) -> Exception | None:
-        """Return why a duplicate is not the task that an earlier relay put; None if it is."""
+        """Return the reason why a duplicate is not the task put by an earlier relay; None if it is."""
         try:
             found = self._destination.store.get(claim.task.task_id)
         except FreshqError as error:
             return error
         if found is None:
-            return None  # it was over, and its retention has just ended
+            return None  # it was over, and its retention has just passed
         if found.lease_token == claim.token:
             return SameIdsError()
         if found.queue != self._destination.name:
@@ -213,7 +213,7 @@ class Relay:
         return None
 
     def _put_halves(self, claims: Sequence[Claim]) -> list[Exception | None]:
-        """Put a batch that was refused because of one of its tasks, in halves, until that task is alone."""
+        """Split a batch that was refused because of one task into halves, until that task is alone."""
         middle = len(claims) // 2
         errors = self._put(claims[:middle])
         failure = next((error for error in errors if _failed(error)), None)
@@ -222,14 +222,14 @@ class Relay:
         return errors + self._put(claims[middle:])
 
     def _note(self, tried: Sequence[Tried]) -> None:
-        """Count what arrived, and the batches in a row that the destination failed to take."""
+        """Count the tasks that arrived, and the batches in a row that the destination failed to take."""
         errors = [error for _claim, error in tried]
         self._arrived += errors.count(None)
         failures = [error for error in errors if _failed(error)]
         if not failures:
             self._failed_batches = 0
             return
-        # Where some tasks arrived, the shortest pause is enough. Suspects need none: they have their delay.
+        # If some tasks arrived, the shortest pause is enough. Suspects need no pause: they have their delay.
         new = any(_failed(error) and claim.task.task_id not in self._suspects for claim, error in tried)
         before = 0 if None in errors else self._failed_batches
         self._failed_batches = before + 1 if new else 0
@@ -269,7 +269,7 @@ class Relay:
             logger.warning("task %s was claimed by another relay", claim.task.task_id)
 
     def _put_off(self, claim: Claim, error: Exception, arrived_before: int) -> None:
-        """Return a task for which the destination failed; spend an attempt if it fails for no other."""
+        """Return a task for which the destination failed; spend an attempt if it takes other tasks."""
         task_id = claim.task.task_id
         takes_others = self._arrived > min(arrived_before, self._suspects.arrived_before(task_id))
         if takes_others or task_id in self._suspects:
@@ -301,8 +301,8 @@ class Relay:
         """Move tasks until stopped; return how many arrived at the destination.
 
         Args:
-            stop: Ends it after the current batch.
-            until_empty: Also end when the source has nothing to claim. It waits for a destination that fails.
+            stop: Ends the relay after the current batch.
+            until_empty: Also end once the source has nothing to claim; wait while the destination fails.
             poll_seconds: Pause after finding the source empty.
 
         Raises:

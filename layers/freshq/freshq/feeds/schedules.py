@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from freshq.model.answers import Receipt
     from freshq.queue.base import BaseQueue
 
-# Fields of an expression that Debian's cron knows; with one more, the first is the second.
+# Fields of an expression of Debian's cron; a sixth field in front stands for seconds.
 FIELDS: Final = 5
-# Between checks for a change of a zone's offset: no zone changes twice within it.
+# Step of the search for a change of a zone's offset: no zone changes twice within it.
 SEARCH_SECONDS: Final = 12 * 3600
 logger = logging.getLogger(__name__)
 # Number of missed ticks that fire late; older ones are skipped and logged.
@@ -34,21 +34,21 @@ DEFAULT_CATCH_UP: Final = 1
 # Maximum number of missed ticks to process at a time.
 MAX_MISSED: Final = 10_000
 LONGEST_SLEEP_SECONDS: Final = 60.0
-# Before the next try of a tick that failed, or of all while the store does not answer.
+# Before the next try of a failed tick, or of all ticks while the store does not answer.
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
-# The arguments of put that may be the same for each tick. `on_conflict` is not: it would free the id of a
-# tick whose task is over, and another node would fire the tick again.
+# The arguments of put that a schedule may set. `on_conflict` is excluded: it would free the id of a tick
+# whose task is over, and another node would fire the tick again.
 ARGUMENTS: Final = ("delay_seconds", "group", "kind", "max_age_seconds", "priority")
 __all__ = ["Cron", "Every", "Schedule", "Scheduler"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """The state of a schedule: how far it got.
+    """The progress of a schedule.
 
     Attributes:
-        last: Its high-water mark: ticks up to here were fired or skipped, but for those that failed.
-        failed: Ticks up to there that are to be tried again, in order.
+        last: Its high-water mark: all ticks up to here were fired or skipped, except the failed ones.
+        failed: Failed ticks up to the mark, to be tried again, in order.
     """
 
     last: float
@@ -74,7 +74,7 @@ class HighWaterMarks:
         """Note that ticks were fired or skipped.
 
         Raises:
-            StoreError: If the store did not answer, or others changed the record at each try.
+            StoreError: If the store did not answer, or other nodes changed the record at each try.
         """
 
         def change(current: ScheduleState) -> ScheduleState:
@@ -111,7 +111,7 @@ def _state(values: Mapping[str, Any]) -> ScheduleState:
 
 
 class Retries:
-    """When this node tries the failed ticks of a schedule again, each with its own backoff."""
+    """The times at which this node retries the failed ticks of a schedule, each with its own backoff."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -120,7 +120,7 @@ class Retries:
 
     @property
     def next_at(self) -> float:
-        """When to try the next one, in seconds since the epoch; infinite if there is none."""
+        """The time of the next retry, in seconds since the epoch; infinite if there is none."""
         return min((next_at for _failures, next_at in self._failures.values()), default=math.inf)
 
     def is_due(self, tick: float, now: float) -> bool:
@@ -128,7 +128,7 @@ class Retries:
         return tick not in self._failures or self._failures[tick][1] <= now
 
     def failed(self, tick: float, now: float) -> bool:
-        """Note that a tick failed; return whether for the first time."""
+        """Note that a tick failed; return whether it was the first failure."""
         failures = self._failures.get(tick, (0, 0.0))[0] + 1
         self._failures[tick] = failures, now + self._backoff.delay_seconds(failures, 1.0)
         return failures == 1
@@ -146,7 +146,7 @@ class Retries:
 class Cron:
     """Fires at the times of a cron expression in a time zone.
 
-    A time that is skipped in spring fires right after the change; one that is repeated in autumn fires once.
+    A time skipped in spring fires right after the change; a time repeated in autumn fires once.
     Expressions with `*` in the hour or the minute follow real time.
 
     Attributes:
@@ -205,15 +205,15 @@ class Cron:
         return len(fields) != FIELDS or any(field.startswith("*") for field in fields[:2])
 
     def _local_time(self, after: float) -> Iterator[float]:
-        """Yield ticks at the local times of the expression, moved out of the hour that is skipped."""
+        """Yield ticks at the local times of the expression, moved out of a skipped hour."""
         for moment in self._moments(datetime.fromtimestamp(after, self._tzinfo())):
             yield moment.timestamp()
 
     def _real_time(self, after: float) -> Iterator[float]:
         """Yield ticks whenever the local clocks match the expression.
 
-        Between two changes of its offset from UTC, a zone needs no rules: the expression is evaluated in
-        naive local time, and anew from each change on. The offset may change by less than an hour.
+        Between two changes of a zone's offset from UTC, the expression is evaluated in naive local time; from
+        each change on, it is evaluated anew. The offset may change by less than an hour.
         """
         zone = self._tzinfo()
         start = known = after
@@ -238,7 +238,7 @@ def _offset(zone: tzinfo, instant: float) -> timedelta:
 
 
 def _first_change(zone: tzinfo, start: float, end: float) -> float | None:
-    """Return the first second in (start, end] with another offset from UTC than at `start`; None if none."""
+    """Return the first second in (start, end] with another UTC offset than at `start`; None if none."""
     low, offset = math.floor(start), _offset(zone, start)
     while low < end:
         high = min(low + SEARCH_SECONDS, math.ceil(end))
@@ -287,7 +287,7 @@ class Schedule:
     """A task that recurs.
 
     Attributes:
-        name: Unique among the schedules of the queue, and never to be reused: it is part of task ids.
+        name: Unique among the schedules of the queue, and never reused: it is part of task ids.
         when: When it fires.
         payload: Returns the payload for a tick, given its instant.
         arguments: Other arguments of the put: some of `ARGUMENTS`.
@@ -349,7 +349,7 @@ class Scheduler:
     """Puts a task for each tick of its schedules. Any number of nodes may run one.
 
     A tick fires once: its task id is the same on every node, and the store keeps the high-water mark of each
-    schedule, so that a slow node does not fire a tick again whose task is gone.
+    schedule, so that a slow node does not repeat a tick whose task is already deleted.
     """
 
     def __init__(
@@ -361,7 +361,7 @@ class Scheduler:
         """Prepare the schedules; the first `fire` starts them.
 
         Args:
-            queue: Where the tasks go; its clock decides.
+            queue: Where the tasks go; its clock decides when.
             schedules: The schedules, with unique names.
             on_put: Called after each put; DUPLICATE means that another node fired the tick.
 
@@ -390,8 +390,8 @@ class Scheduler:
             How many tasks this call put.
 
         Raises:
-            Exception: The first error, after each tick had its turn: a StoreError, Overloaded, or what a
-                payload function raised. The next call tries the failed ticks again.
+            Exception: The first error, after every tick was tried: a StoreError, Overloaded, or the error of
+                a payload function. The next call tries the failed ticks again.
         """
         fired, errors = 0, list[Exception]()
         for schedule in self._schedules:
@@ -411,10 +411,10 @@ class Scheduler:
 
         Args:
             schedule: The schedule.
-            every: Whether to try failed ticks again before their time, too.
+            every: Whether to retry failed ticks before their time.
 
         Raises:
-            StoreError: If the store did not answer, which concerns all ticks.
+            StoreError: If the store did not answer, which affects all ticks.
         """
         now, name, retries = self._queue.now(), schedule.record_name, self._retries[schedule.name]
         state = self._marks.read(name)
@@ -470,15 +470,15 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Fire ticks until stopped.
 
-        A tick that fails, because of an overloaded queue or its payload function, is tried again with a
-        backoff of its own until `catch_up` newer ticks take its place; those fire at their time. While the
-        store does not answer, all ticks wait. Each tick that fails or is skipped is logged once.
+        A tick that fails, because of an overloaded queue or its payload function, is retried with its own
+        backoff until `catch_up` newer ticks replace it; those fire on time. While the store does not answer,
+        all ticks wait. Each failed or skipped tick is logged once.
         """
         while not stop.is_set():
             stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_due())))
 
     def _fire_due(self) -> float:
-        """Fire all schedules and log their errors; return for how many seconds to wait."""
+        """Fire all schedules and log their errors; return the seconds to wait."""
         wakes = [math.inf]
         errors: dict[str, StoreError] = {}
         for schedule in self._schedules:
@@ -511,7 +511,7 @@ class Scheduler:
 def _skipped_and_left(
     schedule: Schedule, state: ScheduleState, now: float
 ) -> tuple[list[float], list[float]]:
-    """Return the ticks to skip, because `catch_up` newer ones took their place, and those to fire."""
+    """Return the ticks to skip, replaced by `catch_up` newer ones, and the ticks to fire."""
     start = min([state.last, *state.failed])
     recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED))
     first = recent[-schedule.catch_up] if len(recent) >= schedule.catch_up else -math.inf

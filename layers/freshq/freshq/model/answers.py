@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PutOutcome(StrEnum):
-    """What a put did."""
+    """The outcome of a put."""
 
     CREATED = "CREATED"
     DUPLICATE = "DUPLICATE"
@@ -65,11 +65,11 @@ class Claim:
 
 
 class DeadLetterCounts(NamedTuple):
-    """Tasks that became dead letters without the verdict of a run.
+    """Numbers of tasks that became dead letters without a run that failed them.
 
     Attributes:
-        quarantined: They cannot be read.
-        exhausted: The lease of their last attempt expired.
+        quarantined: Tasks that cannot be read.
+        exhausted: Tasks whose last lease expired.
     """
 
     quarantined: int
@@ -90,7 +90,7 @@ class Waiting:
 
     Attributes:
         task: The task.
-        waits_for: Why claims pass it over, or take another before it; None if only the place in its line.
+        waits_for: Why claims skip it or take others first; None if only its position in the line matters.
     """
 
     task: Task
@@ -101,12 +101,12 @@ def receipts_of(outcomes: list[Receipt | FreshqError], task_ids: Sequence[str]) 
     """Return the receipts of a put.
 
     Args:
-        outcomes: For each task, in order: its receipt, or the error.
+        outcomes: The receipt or the error of each task, in order.
         task_ids: The ids of the tasks.
 
     Raises:
-        FreshqError: If a task has no receipt. This is the task's own error if it is the only task or if
-            the table does not exist, else PutIncomplete.
+        FreshqError: If a task has no receipt: its own error if it is the only task or the table does not
+            exist, otherwise PutIncomplete.
     """
     errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
     if errors:
@@ -196,11 +196,11 @@ class Busy(Exception):
 
 
 class RunnerExit(Exception):
-    """The runner raised what would end a process, such as SystemExit. Here it ends only the attempt."""
+    """The runner raised an exception that ends a process, such as SystemExit. It ends only the attempt."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an exception as every store accepts it; a substitute if it has none."""
+    """Return the text of an exception in a form that every store accepts; a substitute if it fails."""
     try:
         return str(error).replace("\0", "\\0")  # PostgreSQL has no NUL
     except BaseException:  # noqa: BLE001 - the user's `__str__`

@@ -26,7 +26,7 @@ WORKER_SEPARATOR: Final = ":"
 class Codec(Protocol):
     """Turns payloads and results into JSON values, which stores keep, and back into types.
 
-    Give the same one to the queue, which encodes what is put, and to `Handlers`, which decode it and encode
+    Give the same codec to the queue, which encodes payloads, and to `Handlers`, which decode them and encode
     results. Several threads call it.
     """
 
@@ -34,16 +34,16 @@ class Codec(Protocol):
         """Return the JSON value that is stored for a payload or a result.
 
         Raises:
-            ValueError: If there is none; the message has no part of the value.
+            ValueError: If there is none; the message contains no part of the value.
         """
 
     def decoder(self, annotation: Any) -> Callable[[Any], Any]:
         """Return a function that makes a value of a type from the stored JSON value.
 
         That function raises ValueError if the value can never fit; the task then becomes a dead letter. The
-        message has no part of the value, because the task keeps it as its error and the log shows it. freshq
-        keeps only the field and the problem of pydantic's ValidationError. After another error the task is
-        tried again.
+        message must contain no part of the value, because the task keeps it as its error and the log shows
+        it. freshq keeps only the field and the problem of pydantic's ValidationError. After any other error
+        the task is tried again.
 
         Args:
             annotation: The type, as a handler annotates its payload; `Any` where it does not.
@@ -127,11 +127,11 @@ def checked_codec(codec: object, name: str = "") -> Codec:
 
 
 def encoded(codec: Codec, value: Any, name: str) -> Any:
-    """Return a payload or a result as it is to be checked and stored.
+    """Return a payload or a result in the form to check and store.
 
     Args:
         codec: The codec.
-        value: What was given.
+        value: The argument.
         name: Name of the argument, for errors.
 
     Raises:
@@ -147,7 +147,7 @@ def encoded(codec: Codec, value: Any, name: str) -> Any:
 
 
 def field_problem(name: str, error: ValueError) -> str:
-    """Return what is wrong with a payload or a result as ``payload.symbol: field required``."""
+    """Return the problem of a payload or a result, such as ``payload.symbol: field required``."""
     if isinstance(error, ValidationError):
         error = _first_problem(error)
     if not isinstance(error, DoesNotFitError):
@@ -163,10 +163,10 @@ def _first_problem(error: ValidationError) -> DoesNotFitError:
 
 
 def holder(lease_token: str | None) -> dict[str, str]:
-    """Return the fields of a landed event that say who holds a task.
+    """Return the fields of a landed event that name the holder of a task.
 
-    They are a digest of the lease token, because who has the token can settle the task, and the name of the
-    worker if the token has one.
+    They are a digest of the lease token, since the token itself would allow its reader to settle the task,
+    and the name of the worker if the token has one.
     """
     if lease_token is None:
         return {}

@@ -25,7 +25,7 @@ UNHELD: Final = {"lease_token": None, "lease_until": None}
 # Progress belongs to one run: a task that is to run again has none.
 NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
-# A clock that is set back by less than this is waited for, so that times stay in order.
+# If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
 
 
@@ -39,7 +39,7 @@ class ClaimMoment:
             than this take allows.
         deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
         lease_until: When the lease of the taken tasks expires.
-        expires: When the store may delete the taken tasks, in whole seconds.
+        expires: When the store may delete the taken tasks, in whole seconds since the epoch.
     """
 
     now: float
@@ -176,7 +176,7 @@ class Lifecycle:
             task: The held task.
             now: Current time in seconds.
             lease_until: When the lease is to end, in seconds since the epoch.
-            progress: How far its run is; None: as it is stored.
+            progress: The progress of its run; None: unchanged.
         """
         changes: dict[str, Any] = {"lease_until": max(lease_until, task.lease_until or 0.0)}
         if progress is not None:
@@ -226,7 +226,7 @@ class Lifecycle:
     def touched(self, task: Task, now: float, created: float) -> Task:
         """Return the task created at `created`, with its original max age.
 
-        A delayed put that is not due yet keeps its times: it will be the newest when it is due.
+        A delayed put that is not due yet keeps its times: it becomes the newest when it is due.
         """
         if task.delayed:
             created = max(created, task.created)
@@ -241,7 +241,7 @@ class Lifecycle:
         """Return a dead letter as claimable, its attempts reset.
 
         Raises:
-            IllegalTransition: If it is no dead letter, or stale, so that it could not be claimed.
+            IllegalTransition: If it is no dead letter, or is stale and could not be claimed.
         """
         if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
             fresh = f"{TaskStatus.FAILURE} before its deadline; restore it, as if it were put now"
@@ -270,9 +270,9 @@ class Lifecycle:
         )
 
     def live_until(self, task: Task) -> float:
-        """Return when a task is stale to the claims of this queue, in seconds since the epoch.
+        """Return when a task becomes stale to the claims of this queue, in seconds since the epoch.
 
-        That is at its deadline, or sooner by the queue's max age: who put it may have a longer one.
+        That is its deadline, or earlier by this queue's max age: its producer may have a longer one.
         """
         return min(task.deadline, round(task.created + self.config.max_age_seconds, 6))
 
@@ -319,7 +319,7 @@ def _checked_max_age(max_age_seconds: float, limit_seconds: float, where: str) -
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:
-    """Return when a delayed put is due; None for one that is claimable at once."""
+    """Return when a delayed put is due; None for a put that is claimable immediately."""
     if new.at is None:
         return round(now + new.delay_seconds, 6) if new.delay_seconds else None
     if new.at > now + MAX_SECONDS:
@@ -353,12 +353,12 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
 
 
 def _moved_deadline(task: Task, created: float) -> float:
-    """Return the deadline of a task that is moved in time: its max age stays."""
+    """Return the deadline of a task that is moved in time with the same max age."""
     return round(created + task.deadline - task.created, 6)
 
 
 def _not_before(task: Task, now: float, delay_seconds: float) -> float | None:
-    """Return until when a task is delayed; None for one that is stale: it needs no delay."""
+    """Return until when a task is delayed; None for a stale task, which needs no delay."""
     return round(now + delay_seconds, 6) if delay_seconds and task.deadline > now else None
 
 
@@ -372,8 +372,8 @@ def truncated(error: str | None) -> str | None:
 class Stamps:
     """Gives out times, each at least a microsecond later than the one before. Thread-safe.
 
-    When the clock goes back by more than a second, the times go back with it: after one wrong reading, an
-    hour ahead, they do not stay there.
+    If the clock goes back by more than a second, the times go back with it, so that one wrong reading an hour
+    ahead does not last.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -391,7 +391,7 @@ class Stamps:
         return self.take(self._clock(), 1)[0]
 
     def take(self, now: float, count: int) -> list[float]:
-        """Return as many times, each later than any before unless the clock went back.
+        """Return `count` times, each later than any before unless the clock went back.
 
         Args:
             now: A reading of the clock a moment ago, in seconds since the epoch.
@@ -400,7 +400,7 @@ class Stamps:
         with self._lock:
             reading_us = round(now * MICROSECONDS)
             if reading_us < self._latest_reading_us - MAX_AHEAD_US:
-                # This thread may have waited for the lock: only a new reading shows a jump back.
+                # This thread may have waited for the lock: only a new reading proves a jump back.
                 reading_us = round(self._clock() * MICROSECONDS)
                 if reading_us < self._latest_reading_us - MAX_AHEAD_US:
                     self._latest_reading_us = self._last_us = reading_us - 1

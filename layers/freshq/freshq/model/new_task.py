@@ -23,7 +23,7 @@ from freshq.model.validation import first_problem, json_copy, json_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A DynamoDB item has at most 400 KB (service quota). The rest is for attribute names, freshq's own
+# A DynamoDB item has at most 400 KB (service quota). The rest is reserved for attribute names, freshq's own
 # attributes, and the error or result.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
@@ -31,7 +31,7 @@ TOO_LARGE: Final = (
     f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
     "store large data elsewhere, and put a reference to it"
 )
-# The first instant that `datetime` does not have: the year 10,000.
+# The first instant beyond the range of `datetime`: the year 10,000.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
@@ -92,7 +92,7 @@ class NewTask(BaseModel):
             size_bytes = len(text.encode())
             if size_bytes > MAX_PAYLOAD_BYTES:
                 raise ValueError(TOO_LARGE.format(size_bytes))  # noqa: TRY301 - named below, as its other errors
-            # As every store returns it; the caller cannot change it.
+            # A copy, as every store returns it, which the caller cannot change.
             self.__dict__["payload"] = json_copy(text, self.payload)
             self.__dict__["payload_text"] = text
         except ValueError as error:

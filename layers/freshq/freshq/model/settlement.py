@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
 
-# The work is over, well or badly.
+# Verbs after finished work, successful or not.
 SERVED: Final = (Verb.COMPLETE, Verb.FAIL)
 SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How one claim should end. Make it with `complete`, `fail`, `retry` or `release`.
+    """How one claim should end. Create it with `complete`, `fail`, `retry` or `release`.
 
-    It may be settled again after a call whose answer was lost: its own earlier write is recognized.
+    After a lost answer it may be settled again: its own earlier write is recognized.
 
     Attributes:
         claim: What `claim` returned.
-        verb: What to do with the task.
-        result: Of `complete`: any JSON value, kept with the task.
-        error: Of `fail` and `retry`: why the attempt failed.
-        delay_seconds: Of `retry` and `release`: delay before the task can be claimed again; None for the
+        verb: The verb that settles the task.
+        result: For `complete`: any JSON value, kept with the task.
+        error: For `fail` and `retry`: why the attempt failed.
+        delay_seconds: For `retry` and `release`: delay before the task can be claimed again; None for the
             default of the verb.
         request_token: Names the write; empty until it is first settled.
     """
@@ -120,8 +120,8 @@ class Settlement:
         """
         task = held_task(self.claim)
         if not self.request_token:
-            # Made only now: generating a token yields to other threads, and a worker would claim for one free
-            # slot while the others are about to be free.
+            # Created as late as possible: generating a token yields to other threads, and a worker would
+            # claim for one free slot while others are about to become free.
             object.__setattr__(self, "request_token", new_token())
         if self.verb is Verb.COMPLETE:
             done = life.completed(task, now, self.result, self.request_token)
@@ -134,10 +134,10 @@ class Settlement:
 
 
 def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
-    """Return what was given as settlements.
+    """Check that all arguments are settlements; return them.
 
     Raises:
-        ValueError: If one is something else.
+        ValueError: If one is not.
     """
     found: list[Settlement] = []
     for each in settlements:
@@ -149,7 +149,7 @@ def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
 
 
 def rounds(task_ids: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the places of ids in rounds, none of which has an id twice; the same id comes in its order."""
+    """Yield the positions of ids in rounds without duplicates; equal ids keep their order."""
     left = list(range(len(task_ids)))
     while left:
         first = {task_ids[place]: place for place in reversed(left)}

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 # Version, trace id, id of the span, flags. Ids of only zeros are invalid; version 00 has no more parts.
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACEPARENT_BYTES: Final = 55
-# What W3C Trace Context asks everybody to pass on; vendors may drop what is longer.
+# The length that W3C Trace Context asks everybody to pass on; vendors may drop longer values.
 MAX_TRACESTATE_BYTES: Final = 512
 MAX_TRACE_CONTEXT_BYTES: Final = _TRACEPARENT_BYTES + 1 + MAX_TRACESTATE_BYTES
 _TRACE_ID: Final = slice(3, 35)
 # Longer strings are truncated: progress must always fit beside the largest payload.
 MAX_STEP_CHARS: Final = 200
-# Stores keep the fraction in whole millionths, so that it is the same in all of them.
+# Stores keep the fraction in whole millionths, so that all of them return the same value.
 FRACTION_DIGITS: Final = 6
 MAX_PRIORITY: Final = 9
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.
@@ -72,8 +72,8 @@ class Progress:
     """The progress of a run.
 
     Attributes:
-        fraction: The part of its work that is done, from 0 to 1, to the millionth.
-        step: What it does now; None if it does not say.
+        fraction: The finished part of its work, from 0 to 1, to the millionth.
+        step: Its current step; None if it reports none.
     """
 
     fraction: float
@@ -81,7 +81,7 @@ class Progress:
 
 
 def checked_progress(fraction: object, step: object = None) -> Progress:
-    """Return what a run reports; a step of more than `MAX_STEP_CHARS` characters is truncated.
+    """Return the progress of a run; a step of more than `MAX_STEP_CHARS` characters is truncated.
 
     Raises:
         ValueError: If the fraction is not a number from 0 to 1, or the step is not a string.
@@ -107,7 +107,7 @@ class RunHandle:
 
     Attributes:
         reported: The last report; None if there is none.
-        why_cancelled: Why the run should stop; None while it should go on.
+        why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while it does, as far as is known.
     """
 
@@ -122,7 +122,7 @@ class RunHandle:
         """Note the progress of the run.
 
         Raises:
-            LeaseLost: If it is known that the claim no longer holds the task.
+            LeaseLost: If the claim is known to hold the task no longer.
         """
         if self.lost is not None:
             raise self.lost
@@ -157,7 +157,7 @@ OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE, TaskStatus.CANCELLED, Tas
 
 
 class Verb(StrEnum):
-    """What can be done to a task in a queue."""
+    """The verbs that change a task in a queue."""
 
     CLAIM = "claim"
     COMPLETE = "complete"
@@ -290,7 +290,7 @@ class Task(_Beside):
         return self.status
 
     def ended_at(self, now: float) -> float | None:
-        """Return when it was over, a dead letter included; None if it is not over at `now`."""
+        """Return when it ended, a dead letter included; None if it is not over at `now`."""
         status = self.status_at(now)
         if status not in OVER:
             return None
@@ -327,20 +327,19 @@ class Task(_Beside):
         return self.status is TaskStatus.PENDING and self.not_before is not None
 
     def progress(self, fraction: float, step: str | None = None) -> None:
-        """Report how far the run of this task is. Only the function that runs it can; it never waits.
+        """Report the progress of the run, from the function that runs this task. Never waits.
 
-        The worker stores the last report together with the lease: with each renewal, and at most every 5 s
-        besides. The end of the run stores it too. Under `at_most_once` the task is over
-        before its run, and reports are not kept.
+        The worker stores the last report with each renewal of the lease, at most every 5 s in between, and at
+        the end of the run. Under `at_most_once` the task is over before its run, and reports are not kept.
 
         Args:
-            fraction: The part of the work that is done, from 0 to 1.
-            step: What the run does now, up to 200 characters; longer strings are truncated.
+            fraction: The finished part of the work, from 0 to 1.
+            step: The current step, up to 200 characters; longer strings are truncated.
 
         Raises:
             ValueError: If an argument is wrong.
             LeaseLost: If the worker knows that it no longer holds the task: stop working on it.
-            RefusedError: If the task is not run under a lease here.
+            RefusedError: If the task does not run under a lease here.
         """
         reported = checked_progress(fraction, step)
         handle = handle_of(self)
@@ -354,10 +353,11 @@ class Task(_Beside):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the function that runs this task should stop: nobody wants its result any more.
+        """Whether the function that runs this task should stop, because its result is no longer needed.
 
-        The task was cancelled, its lease is lost, the run exceeded `max_run_seconds`, or the worker ends at
-        once. A coroutine is cancelled as well. Of a task that is not run here: whether it is CANCELLED.
+        The task was cancelled, its lease is lost, the run exceeded `max_run_seconds`, or the worker was
+        stopped at once. Coroutines are cancelled as well. For a task that does not run here: whether it is
+        CANCELLED.
         """
         handle = handle_of(self)
         return self.status is TaskStatus.CANCELLED if handle is None else handle.why_cancelled is not None
@@ -401,7 +401,7 @@ def changed(task: Task, **changes: Any) -> Task:
 
 
 def handle_of(task: Task) -> RunHandle | None:
-    """Return the handle of the run of a task; None if it is not run here."""
+    """Return the handle of the run of a task; None if it does not run here."""
     return getattr(task, "_handle", None)
 
 
@@ -411,7 +411,7 @@ def give_handle(task: Task, handle: RunHandle) -> None:
 
 
 def keep_texts(task: Task, *, payload_text: str | None = None, result_text: str | None = None) -> Task:
-    """Return a task that keeps the JSON texts of its checked values, so that a store need not make them."""
+    """Return a task that keeps the JSON texts of its checked values, to save stores the serialization."""
     if payload_text is not None:
         object.__setattr__(task, "_payload_text", payload_text)
     if result_text is not None:
@@ -434,7 +434,7 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
     """
     sources, targets = TRANSITIONS[verb]
     status = task.status_at(now)
-    # A delayed task that went stale is still promoted, which removes it from the due index.
+    # A stale delayed task is still promoted, which removes it from the due index.
     if status not in sources and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
         allowed = " or ".join(sources)
         if status is TaskStatus.TAKEN and verb in (Verb.CANCEL, Verb.BURY, Verb.RESTORE):

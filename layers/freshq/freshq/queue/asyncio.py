@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
-# As many as the connections that a SQL store, or boto3, opens by default.
+# The number of connections that a SQL store and boto3 open by default.
 MAX_THREADS: Final = 10
 # How often a waiting coroutine checks whether this process has put something.
 PUT_CHECK_SECONDS: Final = 0.05
@@ -61,12 +61,12 @@ class Threads:
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Return what a call returns, in a thread, with the context variables of the caller.
 
-        If the caller is cancelled, a call that has not begun never does. One that has begun goes on to its
+        If the caller is cancelled, a call that has not begun is dropped. A call that has begun runs to its
         end, because a thread cannot be stopped.
 
         Args:
             call: What to call.
-            undo: Called with the result if nobody awaits it any more, in a thread too.
+            undo: Called with the result, in a thread, if nobody awaits it any more.
 
         Raises:
             Exception: What the call raises.
@@ -81,7 +81,7 @@ class Threads:
             raise
 
     async def run_to_end(self, call: Callable[[], T]) -> T:
-        """Return what a call returns, in a thread; it is made also if the caller is cancelled before.
+        """Return what a call returns, in a thread; the call is made even if the caller is cancelled.
 
         Raises:
             Exception: What the call raises.
@@ -90,7 +90,7 @@ class Threads:
         return await asyncio.shield(asyncio.wrap_future(job))
 
     async def finish(self, last: Callable[[], object] = lambda: None) -> None:
-        """Wait for all calls, end the threads, and make a last call. Later calls have new threads."""
+        """Wait for all calls, end the threads, and make a last call. Later calls get new threads."""
         pool, self._pool = self._pool, self._new_pool()
         await asyncio.shield(asyncio.to_thread(_finish, pool, last))
 
@@ -102,7 +102,7 @@ def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T])
     call = partial(_logged, partial(undo, job.result()))
     try:
         pool.submit(call)
-    except RuntimeError:  # the pool is closing; this is one of its threads, for which it waits
+    except RuntimeError:  # the pool is closing, and waits for this thread, which is its own
         call()
 
 
@@ -131,8 +131,8 @@ class AsyncHeldTask:
         Args:
             held: The task.
             threads: Where the connection is used.
-            lock: Held while a thread uses the connection. Only one may, also when the coroutine that it
-                works for was cancelled.
+            lock: Held while a thread uses the connection. Only one thread may, even after its coroutine was
+                cancelled.
         """
         self.task: Task = held.task
         self._held = held
@@ -162,12 +162,12 @@ class AsyncHeldTask:
 async def held_for_coroutine(
     queue: BaseQueue, threads: Threads, held_threads: Threads
 ) -> AsyncIterator[AsyncHeldTask | None]:
-    """Hold the next task of a queue in a transaction, as long as the block lasts.
+    """Hold the next task of a queue in a transaction for the duration of the block.
 
     Args:
         queue: The queue.
-        threads: Where it is looked for a task, with a connection that may have to be waited for.
-        held_threads: Where the connection is used afterwards.
+        threads: Look for a task, perhaps waiting for a connection.
+        held_threads: Use the connection afterwards.
 
     Raises:
         ValueError: If the queue is not in a SQL database.
@@ -189,9 +189,9 @@ async def held_for_coroutine(
 def _leave(
     block: AbstractContextManager[object], lock: Lock, error: BaseException | None = None
 ) -> bool | None:
-    """Leave a transaction, once no thread uses its connection; return whether the error is dealt with.
+    """Leave a transaction once no thread uses its connection; return whether it handled the error.
 
-    Under a CancelledError it ends as if the process had died.
+    A CancelledError ends it as if the process had died.
     """
     with lock:
         return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
@@ -216,7 +216,7 @@ def _verb(
 
 
 def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
-    """Release claims that a cancelled coroutine does not know of."""
+    """Release claims that a cancelled coroutine never received."""
     releases = [Settlement.release(claim) for claim in claims]
     try:
         answers: Sequence[object] = queue.settle_many(releases)
@@ -228,7 +228,7 @@ def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
 
 
 def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
-    """Log which tasks a cancelled coroutine has dequeued: they are SUCCESS, and no caller received them."""
+    """Log the tasks dequeued for a cancelled coroutine: they are SUCCESS, and nobody received them."""
     for task in tasks:
         logger.warning(
             "queue %r: task %s was dequeued for a coroutine that was cancelled; put it again if it matters",
@@ -238,7 +238,7 @@ def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
 
 
 def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
-    """Return a way to open a `Queue` as one to open an `AsyncQueue`."""
+    """Return a function that opens an `AsyncQueue` as `open_queue` opens a `Queue`."""
 
     @wraps(open_queue)
     def opened(*args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
@@ -249,29 +249,29 @@ def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
 
 
 class AsyncQueue:
-    """A queue whose verbs are coroutines, on any store: those of `Queue`, with the same arguments.
+    """A queue on any store whose verbs are coroutines, with the names and arguments of `Queue`.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
     holds a thread only while it polls.
 
-    If a coroutine is cancelled, its call has not begun and never does, or it goes on to its end and its
-    answer is dropped. What a cancelled claim took is released at once, with the attempt not counted; if
-    the store does not answer that, a warning is logged, and the task returns when its lease expires.
+    If a coroutine is cancelled, its call is dropped if it has not begun; otherwise it runs to its end and the
+    answer is dropped. Tasks of a cancelled claim are released immediately, their attempts not counted; if the
+    store does not answer, a warning is logged, and the tasks return when their leases expire.
 
     `async with` closes the queue at the end of the block, after the calls under way.
 
     Attributes:
         queue: The `Queue` itself, for threads.
-        threads: Where its calls run.
+        threads: The threads of its calls.
     """
 
     def __init__(self, queue: BaseQueue, max_threads: int = MAX_THREADS) -> None:
-        """Use a queue, whose verbs others may call too.
+        """Use a queue, which other code may use too.
 
         Args:
             queue: The queue.
-            max_threads: Most calls at a time. In a SQL database, at most its `max_connections`, or calls
-                wait for a connection.
+            max_threads: Most calls at a time. In a SQL database, beyond its `max_connections` calls wait for
+                a connection.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -406,7 +406,7 @@ class AsyncQueue:
         await self.close()
 
     async def _answer_of(self, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
-        """Poll until there is an answer; between two polls no thread is held."""
+        """Poll until there is an answer, without holding a thread between polls."""
 
         def undo_answer(answer: T | Interval) -> None:
             if undo is not None and not isinstance(answer, Interval):
@@ -437,7 +437,7 @@ class AsyncAttachedQueue(AsyncQueue):
 
 
 async def _sleep(store: Store, interval: Interval) -> None:
-    """Sleep, until this process puts something if that ends the interval."""
+    """Sleep for an interval, or until this process puts a task if puts end it."""
     if interval.seen is None:
         await asyncio.sleep(interval.seconds)
         return

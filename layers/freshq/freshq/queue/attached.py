@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # By default records do not become stale.
 NEVER_STALE_SECONDS = MAX_SECONDS
-# A record in one of these can be held or made ready. Others must first be cancelled, redriven or discarded.
+# Records in these states can be held or made ready; others must first be cancelled, redriven or discarded.
 UNQUEUED = frozenset(
     {
         TaskStatus.READY,
@@ -52,7 +52,7 @@ class AttachedStore(Store, Protocol):
         """Whether the creation time orders the lines, and not an attribute of the records."""
 
     def move(self, task: Task, guard: Guard) -> Task:
-        """Replace a waiting task as `replace` does; where an attribute orders the table, read it again.
+        """Replace a waiting task as `replace` does; read the attribute that orders the table again, if any.
 
         Raises:
             ConflictError: If the guard does not hold.
@@ -221,10 +221,9 @@ class AttachedQueue(BaseQueue):
         return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
 
     def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, the last to die first, under leases like those of `claim`.
+        """Claim dead letters, the latest first, under leases like those of `claim`.
 
-        Complete, fail or release the claims. Retried, or with an expired lease, they are dead letters
-        again.
+        Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
 
         Args:
             limit: Most claims to return.
@@ -256,13 +255,13 @@ class AttachedQueue(BaseQueue):
         return Claim.of(held)
 
     def put_record(self, record: Mapping[str, Any]) -> str:
-        """Write a record: a new one, or over the one with its key, which keeps its state in the queue.
+        """Write a new record, or replace the record with its key, which keeps its state in the queue.
 
-        Other attributes of the application are removed. Attributes that are the same as JSON stay as they
-        are stored. Of two writers the last wins.
+        Other attributes of the application are removed. Attributes with the same JSON value stay as they are
+        stored. The last of two writers wins.
 
         Args:
-            record: Its attributes, the table's key among them: JSON values, also Decimal, bytes and sets.
+            record: Its attributes, including the table's key: JSON values, Decimal, bytes and sets.
 
         Returns:
             Its id.
@@ -275,7 +274,7 @@ class AttachedQueue(BaseQueue):
         return self._records.put_record(record, merge=False)
 
     def upsert_record(self, record: Mapping[str, Any]) -> str:
-        """Write some attributes of a record, or a new one with these. As `put_record`, but removes nothing.
+        """Write some attributes of a record, or a new record. Like `put_record`, but removes nothing.
 
         Raises:
             ValueError: As for `put_record`.
@@ -327,7 +326,7 @@ class AttachedQueue(BaseQueue):
         return super().list(status, limit, cursor)
 
     def _list_ready(self, limit: int, cursor: str | None) -> Page:
-        """Return a page of the records that are in no queue and may be put, from a scan of the table."""
+        """Return a page of the records that may be put and are in no queue, by a scan of the table."""
         checked_count("limit", limit)
         if cursor is not None:
             cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
@@ -374,7 +373,7 @@ def open_dynamodb(
 
 
 def _check_needs_no_time(options: QueueOptions, order_by: str) -> None:
-    """Reject options that need lines in the order of time."""
+    """Reject options that need lines ordered by time."""
     for name, is_wrong in (
         ("order", any(options["order"] == order for order in Order if order.switches)),
         ("codel", options.get("codel") is not None),

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
     """A queue of tasks that lose value with age, on any store. Thread-safe.
 
-    A wrong argument raises ValueError before any write. A store that does not answer raises StoreError;
-    it never looks like an empty queue.
+    Invalid arguments raise ValueError before any write. A store that does not answer raises StoreError; it
+    never looks like an empty queue.
     """
 
     _core_class: ClassVar[type[Core]] = Core
@@ -44,10 +44,11 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         super().__init__(self._core_class(store, parse_options(options)))
 
     def dequeue(self, limit: int = 1) -> list[Task]:
-        """Claim tasks and complete them before they are worked on: each is delivered at most once.
+        """Claim tasks and complete them before the work: each is delivered at most once.
 
-        A caller that dies afterwards loses its tasks: the queue has them as SUCCESS. A caller that dies
-        before leaves them to others, once their leases expire. To lose none, claim, work and complete.
+        If the caller dies after this call, its tasks are lost: the queue has them as SUCCESS. If it dies
+        during the call, tasks not yet completed return when their leases expire. To lose no task, claim, work
+        and complete.
 
         Args:
             limit: Most tasks to return.
@@ -57,29 +58,29 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
         Raises:
             ValueError: If the limit is wrong.
-            StoreError: If the store did not answer. A task may be SUCCESS then although nobody got it. If
-                some tasks were already completed, they are returned instead.
+            StoreError: If the store did not answer. A task may then be SUCCESS although nobody received it.
+                If some tasks were already completed, they are returned instead.
         """
         done: list[Task] = []
         for claim in self.claim(limit):
             try:
                 done.append(self.complete(claim))
             except LeaseLost:
-                continue  # the completions before it took longer than the lease, and another has it
+                continue  # earlier completions outlasted its lease, and another caller has it
             except StoreError:
                 if not done:
                     raise
-                # Completed tasks must reach the caller. If the store still fails, so does the next call.
+                # Completed tasks must reach the caller; the next call raises if the store still fails.
                 logger.warning("dequeued only %d of %d tasks", len(done), limit, exc_info=True)
                 break
         return done
 
     def create_table(self) -> None:
-        """Create the tables that the store needs, unless they exist; return when they can be used."""
+        """Create the tables that the store needs, unless they exist; return once they can be used."""
         self._core.store.create_table()
 
     def flush(self) -> None:
-        """Write the flow counts in memory to the store. Call it before a process is frozen or ends."""
+        """Write the flow counts in memory to the store. Call this before a process is frozen or ends."""
         # A clock of the database would connect to it.
         if not self._core.meter.is_unused:
             self._core.meter.flush(self.now())

@@ -42,7 +42,7 @@ def transactions_of(store: Store, what: str) -> Transactions:
 
     Args:
         store: The store.
-        what: The argument or verb that needs them.
+        what: The argument or verb that needs transactions.
 
     Raises:
         ValueError: If the store has no transactions.
@@ -61,20 +61,20 @@ class Core:
         config: The queue's options.
         name: Its name.
         lifecycle: Returns the next version of a task under each verb.
-        orders: Which end of each line is served.
-        turns: Which line of a level is served next.
+        orders: Decides which end of each line is served.
+        turns: Decides which line of a level is served next.
         reserve: Time that must be left before the deadline for a task to be claimed.
-        codel: Which claimed tasks to shed because they waited too long; None if none are.
+        codel: Decides which claimed tasks to shed because they waited too long; None to shed none.
         meter: Counts the flow, and measures the pressure on the queue.
-        admission: Rejects puts by load; None if none are.
-        backlog: Bounds the number of waiting tasks; None if it is not bounded.
+        admission: Rejects puts under load; None to reject none.
+        backlog: Bounds the number of waiting tasks; None for no bound.
         telemetry: Receives every verb.
-        observer: The same; what it raises is only logged. None if it records nothing.
-        encode: Turns a payload or a result, given with its name for errors, into the JSON value to store;
+        observer: The same, with its own errors only logged. None if it records nothing.
+        encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
             None if the check of the value does so.
         checks_new: Whether `checked` has anything to check.
-        stamps: Gives creation times out.
-        upkeep: Brings in what is due, and tidies up.
+        stamps: Gives out creation times.
+        upkeep: Brings in due tasks, and tidies up.
     """
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
@@ -106,14 +106,14 @@ class Core:
 
     @property
     def time_order(self) -> Order | None:
-        """The order of every line by creation time; None if lines have none, or each its own."""
+        """The order of every line by creation time; None if lines have no such order, or differ."""
         return None if self.config.order.switches else self.config.order
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
 
         Raises:
-            StoreError: If it is the store's, was never read, and the store does not answer.
+            StoreError: If the clock is the store's, was never read, and the store does not answer.
         """
         return round(self._clock(), 6)
 
@@ -135,14 +135,14 @@ class Core:
         return self.config.codec
 
     def checked(self, new: NewTask, where: str = "") -> NewTask:
-        """Return the arguments of a put as this queue takes them.
+        """Check that this queue takes the arguments of a put; return them.
 
         Args:
             new: The arguments.
             where: Prefix for field names in errors.
 
         Raises:
-            ValueError: If it does not take them.
+            ValueError: If it does not.
         """
         if self.config.kinds is not None:
             try:
@@ -196,9 +196,9 @@ class Core:
         return replace(task, status=task.status_at(self.now()))
 
     def with_own_deadline(self, task: Task) -> Task:
-        """Return a waiting task with a deadline that is no later than this queue's max age allows.
+        """Return a waiting task with a deadline no later than this queue's max age allows.
 
-        Who put it may have a longer max age. Claims go by the age, and will never take it after that.
+        Its producer may have a longer max age. Claims here go by the age, and never take it after that.
         """
         deadline = self.lifecycle.live_until(task)
         if task.status is not TaskStatus.PENDING or deadline == task.deadline:
@@ -220,7 +220,7 @@ class Core:
 
         Raises:
             TaskNotFound: If the queue has no task with this id.
-            LostRace: If it changed in between each time.
+            LostRace: If it changed in between at each try.
         """
 
         def attempt() -> Task:
@@ -259,7 +259,7 @@ class Core:
 
         Raises:
             LeaseLost: If the claim no longer holds the task.
-            LostRace: If others extended the lease at each try.
+            LostRace: If other threads extended the lease at each try.
         """
         held = held_task(claim)
         for _ in range(MAX_READ_WRITE_TRIES):
@@ -281,7 +281,7 @@ class Core:
         return LeaseLost(claim.task.task_id, f"it is {status} now", status)
 
     def served(self, claim: Claim, done: Task) -> Task:
-        """Count a task that was done, and its service time; return it."""
+        """Count a finished task and its service time; return it."""
         self.meter.served(done.updated, in_time=done.updated <= done.deadline)
         if self.reserve.learns:
             task = claim.task  # of a claim that was extended, `updated` is when it was

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Connection, OnConflict
 
 logger = logging.getLogger(__name__)
-# A store says of an insert whether the task was new, and of another put what it did.
+# Inserts answer whether the task was new, other puts with their outcome.
 OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
     True: PutOutcome.CREATED,
     False: PutOutcome.DUPLICATE,
@@ -52,16 +52,16 @@ class Putting(Verbs):
 
         Args:
             payload: The work: any JSON value.
-            task_id: The caller's id; None for a UUID. An id that the table still knows is a duplicate.
+            task_id: The caller's id; None for a UUID. An id that the table still has is a duplicate.
             priority: 0 to 9, higher first.
             delay_seconds: Delay before the task enters its line and can be claimed; its age counts from then.
             max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
             at: When it is due, instead of a delay: an aware datetime, or seconds since the epoch.
-            trace_context: The trace that it belongs to, as in `NewTask`, if not the telemetry's.
-            on_conflict: If the id is of a live task, "ignore" the new one or "update" that, which ends its
-                claim. The id of a task that is over is free then. Not on attached tables.
+            trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
+            on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
+                claim. With either, the id of a task that is over is free. Not on attached tables.
             connection: Put in the transaction of this SQL connection.
 
         Raises:
@@ -113,7 +113,7 @@ class Putting(Verbs):
         return new
 
     def _parsed(self, task: Mapping[str, Any] | NewTask, where: str) -> NewTask:
-        """Return the arguments of a put, checked; those of `check` have been encoded already."""
+        """Check the arguments of a put; a `NewTask` from `check` is encoded already."""
         core = self._core
         if core.encode is not None and isinstance(task, Mapping) and "payload" in task:
             task = {**task, "payload": core.encode(task["payload"], f"{where}payload")}
@@ -169,7 +169,7 @@ class Putting(Verbs):
         return [rejection or next(written) for rejection in rejections]
 
     def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
-        """Return why each task is rejected, None for those that are admitted; count the rejections."""
+        """Return the rejection of each task, None if it is admitted; count the rejections."""
         core = self._core
         rejections: list[Overloaded | None] = [None] * len(tasks)
         if core.admission is not None:
@@ -186,7 +186,7 @@ class Putting(Verbs):
         return rejections
 
     def _make_room(self, answers: Sequence[Receipt | FreshqError], now: float) -> None:
-        """Shed what exceeds the backlog's limit; the tasks are written, so an error is only logged."""
+        """Shed tasks beyond the backlog's limit; the new tasks are written, so an error is only logged."""
         backlog = self._core.backlog
         if backlog is None:
             return

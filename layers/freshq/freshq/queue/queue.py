@@ -1,4 +1,4 @@
-"""How a queue is opened on each store."""
+"""Open a queue on each store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Queue(BaseQueue):
-    """A queue whose tasks are in a table of freshq."""
+    """A queue whose tasks are in a table of its own."""
 
     @classmethod
     def memory(cls, **options: Unpack[QueueOptions]) -> Self:
@@ -68,9 +68,9 @@ class Queue(BaseQueue):
         Args:
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
-            shards: Partitions of the index of claimable tasks. One keeps strict order. N raise the write
-                limit N-fold, and a claim merges the newest tasks of each. On an attached table: 1, or
-                the number that it was attached with.
+            shards: Partitions of the index of claimable tasks. One shard keeps strict order; N shards raise
+                the write limit N-fold, and a claim merges the newest tasks of each. On an attached table: 1,
+                or the number that it was attached with.
             attach: Whether the tasks are records of an application's table that was prepared with
                 `freshq attach`. Order and shards are then those of the attachment by default, and
                 records do not become stale.
@@ -105,10 +105,10 @@ class Queue(BaseQueue):
 
         Args:
             url: Such as `sqlite:///tasks.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
-            table: Name of the table of tasks, which `create_table()` or `freshq table create` makes.
-            history: Whether every change of a task also writes an event, in the same transaction, for
-                `freshq-pipeline pull`. `create_table()` makes it so, for all programs that use the queue;
-                False stops it and deletes the events. None: as it is.
+            table: Name of the table of tasks, created by `create_table()` or `freshq table create`.
+            history: Whether every change of a task also writes an event for `freshq-pipeline pull`, in the
+                same transaction. `create_table()` applies it, for all programs that use the queue; False
+                stops the history and deletes its events. None: unchanged.
             history_seconds: How long events are kept. None: a week.
             **options: See `freshq.model.options.QueueConfig`, and `freshq.model.options.SqlOptions` for
                 timeouts and connections.

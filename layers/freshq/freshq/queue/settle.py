@@ -51,7 +51,7 @@ class Settling(Verbs):
 
         Raises:
             ValueError: If a result is wrong; nothing was settled.
-            StoreError: If the store did not answer; `settle_many` says which claims it concerns.
+            StoreError: If the store did not answer; `settle_many` tells which claims are affected.
         """
         results = [None] * len(claims) if results is None else results
         if len(results) != len(claims):
@@ -68,16 +68,16 @@ class Settling(Verbs):
     def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims, each in its own way, together where the store can.
 
-        A SQL database takes one statement for all tasks that are over then, and one for all that return to
+        On SQL databases it takes one statement for all tasks that end, and one for all tasks that return to
         their lines.
 
         Args:
-            settlements: How each claim is to end, with results as they are stored: of a queue with a codec,
-                encoded. Of two for one task, the first one counts.
+            settlements: How each claim is to end. If the queue has a codec, results must be encoded. Of two
+                settlements of one task, the first counts.
 
         Returns:
             For each settlement, in order: its task; LeaseLost if the claim no longer holds it; or StoreError
-            if it is not known whether it was stored. Then settle it again: what was stored is recognized.
+            if it is unknown whether it was stored. Then settle it again: a stored settlement is recognized.
 
         Raises:
             ValueError: If an argument is wrong; nothing was settled.
@@ -175,17 +175,17 @@ class Settling(Verbs):
     def extend(
         self, claim: Claim, lease_seconds: float, *, progress: float | None = None, step: str | None = None
     ) -> Claim:
-        """Extend a lease to `lease_seconds` from now. A lease that already ends later stays as it is.
+        """Extend a lease to `lease_seconds` from now. A lease is never shortened.
 
         Args:
             claim: What `claim` returned.
             lease_seconds: How long the lease is to last from now.
-            progress: The part of the work that is done, from 0 to 1, kept with the task; None: as before.
-            step: With `progress`: what is being done, up to 200 characters; longer strings are truncated.
+            progress: The finished part of the work, from 0 to 1, kept with the task; None: unchanged.
+            step: With `progress`: the current step, up to 200 characters; longer strings are truncated.
 
         Returns:
-            The claim with the end of its lease, its progress and the same token. Settle this one: the task
-            keeps the progress of the claim that it is settled with.
+            The claim with its new lease and progress, and the same token. Settle this claim: the task keeps
+            the progress of the claim that settles it.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.

@@ -1,4 +1,4 @@
-"""Upkeep: bringing in what is due and tidying up, in bounded portions."""
+"""Bring in due tasks and tidy up, in bounded portions."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Store
 
-# Most that a claim does.
+# Most tasks that a claim brings in.
 SMALL_PORTION: Final = 25
-# Most that the sweep and the background do at a time.
+# Most tasks that the sweep and background upkeep bring in at a time.
 LARGE_PORTION: Final = 1000
 RECORD: Final = "upkeep"
-# If the process that does the upkeep dies, another one takes over after this time.
+# If the process that does the upkeep dies, another process takes over after this time.
 LEASE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a portion of upkeep did.
+    """The result of a portion of upkeep.
 
     Attributes:
         moved: How many expired leases and due tasks it returned to their lines, or made dead letters.
-        more: Whether there is more to do, and calling again at once would help.
+        more: Whether there is more to do that another call can do immediately.
     """
 
     moved: int
@@ -41,7 +41,7 @@ class Portion:
 
 
 class Upkeep:
-    """Brings in what is due in one queue, and tidies up. Thread-safe."""
+    """Brings in the due tasks of one queue, and tidies up. Thread-safe."""
 
     def __init__(self, store: Store, queue: str, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
         """Do nothing yet.
@@ -64,7 +64,7 @@ class Upkeep:
         self._exhausted = 0
 
     def take_exhausted(self) -> int:
-        """Return how many tasks became dead letters since the last call, as their last lease expired."""
+        """Return how many tasks became dead letters since the last call because their last lease expired."""
         with self._tally:
             exhausted, self._exhausted = self._exhausted, 0
         return exhausted
@@ -74,7 +74,7 @@ class Upkeep:
 
         Args:
             limit: How many of each.
-            until: Only what was due by this time, in seconds; None: by now.
+            until: Only tasks due by this time, in seconds; None: by now.
 
         Raises:
             StoreError: If the store did not answer.
@@ -98,7 +98,8 @@ class Upkeep:
         with self._tally:
             self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)
         tidied = tidy(self._queue, until, limit)
-        # If nothing moved, others recover the same tasks, or the index lags: the next call sees the rest.
+        # If nothing moved, another process recovers the same tasks, or the index lags: the next call sees the
+        # rest.
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 
     def _brought_in(self, task: Task, now: float) -> Task:
@@ -106,9 +107,9 @@ class Upkeep:
         return (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, now)
 
     def run(self) -> int:
-        """Run portions until nothing is left that is due now; return how many tasks moved.
+        """Run portions until no task is left that is due now; return how many tasks moved.
 
-        What falls due meanwhile is for the next run: where leases keep expiring, this one ends too.
+        Tasks that fall due meanwhile are left for the next run, so this one always terminates.
 
         Raises:
             StoreError: If the store did not answer.
@@ -135,7 +136,7 @@ class Upkeep:
             self._busy.release()
 
     def _has_lease(self) -> bool:
-        """Return whether this process does the upkeep; take or renew the lease if it is time to."""
+        """Return whether this process does the upkeep; take or renew the lease when due."""
         now = self._now()
         if now >= self._check_at:
             self._take_lease(now)
@@ -145,7 +146,7 @@ class Upkeep:
         until = now + LEASE_SECONDS
 
         def take(values: Mapping[str, Any]) -> dict[str, Any] | None:
-            # The clock of a holder whose lease ends later than any can is wrong.
+            # A lease that ends later than any lease can comes from a wrong clock.
             held = now < values.get("until", 0.0) <= now + 2 * LEASE_SECONDS
             self._holds = not held or values["holder"] == self._holder
             self._check_at = now + LEASE_SECONDS / 2 if self._holds else min(values["until"], until)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
-# How long a count of the waiting tasks is used. Other processes put and claim too.
+# How long a count of the waiting tasks is used, while other processes put and claim too.
 COUNT_SECONDS: Final = 1.0
 
 
 class AdmissionControl:
     """Rejects a share of the new tasks while the queue is overloaded. Thread-safe.
 
-    One thread at a time measures the pressure. The others do not wait for it: they use the last measure.
+    One thread at a time measures the pressure; the others use the last measure instead of waiting.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AdmissionControl:
         self._checking = threading.Lock()
 
     def rejection(self, task: Task, now: float) -> Overloaded | None:
-        """Return why a task is rejected; None if it is admitted.
+        """Return the rejection of a task; None if it is admitted.
 
         Raises:
             StoreError: If the pressure could not be measured. The next call tries again.
@@ -74,8 +74,8 @@ class AdmissionControl:
 class BacklogBound:
     """Rejects new tasks, or evicts old ones, when the backlog is full. Thread-safe.
 
-    A single producer never exceeds the bound. Each of several may exceed it by what it puts within
-    `COUNT_SECONDS`. The lock protects the counts only: no store call is made under it.
+    A single producer never exceeds the bound. Each of several producers may exceed it by the tasks that it
+    puts within `COUNT_SECONDS`. The lock protects only the counts: no store call is made under it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class BacklogBound:
             limit: The rule.
             deadline_seconds: Age at which tasks of the queue are stale.
             lifecycle: Computes the shed version of a task.
-            meter: Counts what is shed.
+            meter: Counts the shed tasks.
         """
         self._store = store
         self._queue = queue
@@ -111,7 +111,7 @@ class BacklogBound:
         self._making_room = False
 
     def rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
-        """Return an error for each task that does not fit, if the rule is to reject the newest.
+        """Return an error for each task that does not fit, if the rule rejects the newest.
 
         Raises:
             StoreError: If the store did not answer.
@@ -140,9 +140,9 @@ class BacklogBound:
         ]
 
     def make_room(self, count: int, now: float) -> None:
-        """Evict old tasks for `count` tasks that were just put, if the rule is to drop the oldest.
+        """Evict old tasks for `count` new tasks, if the rule drops the oldest.
 
-        One thread at a time counts and evicts, so that none evicts more than the excess.
+        One thread at a time counts and evicts, so that only the excess is evicted.
 
         Raises:
             StoreError: If the store did not answer.
@@ -166,7 +166,7 @@ class BacklogBound:
             raise
 
     def _evict_excess(self, limit: BacklogLimit, more: int, now: float) -> int:
-        """Count and evict once; return how many tasks were put meanwhile for which there is no room."""
+        """Count and evict once; return how many tasks put meanwhile still exceed the limit."""
         before = self._admitted
         backlog = CountedBacklog(limit, self._count(limit, more, now))
         self._evict(backlog.excess(), now)
@@ -188,7 +188,7 @@ class BacklogBound:
         return self._store.count_waiting(self._queue, now, created_after, limit.max_waiting + more)
 
     def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
-        """Shed the oldest tasks; one that is stale, claimed or changed by now needs no eviction."""
+        """Shed the oldest tasks; stale, claimed or changed tasks need no eviction."""
         shed = 0
         for eviction, count in Counter(evictions).items():
             if eviction.victim is Victim.NEWCOMER:
@@ -217,7 +217,7 @@ class BacklogBound:
 class LineCodel:
     """Decides by CoDel which tasks to shed instead of running them. Thread-safe.
 
-    Only first attempts are shed: a retried task is old for another reason than a slow queue.
+    Only first attempts are shed: a retried task is old for other reasons than a slow queue.
     """
 
     def __init__(self, new_codel: Callable[[], Codel]) -> None:
@@ -232,7 +232,7 @@ class LineCodel:
 
     @property
     def has_one_line(self) -> bool:
-        """Whether tasks of one line only were claimed."""
+        """Whether all claims so far were from one line."""
         with self._lock:
             return len(self._lines) == 1
 
@@ -248,7 +248,7 @@ class LineCodel:
             return codel.sheds(now, now - task.created)
 
     def sheds_behind(self, task: Task, now: float) -> bool:
-        """Return whether to shed a task that waits in a line in which one was shed at `now` (seconds)."""
+        """Return whether to shed a task that waits in a line where a task was shed at `now` (seconds)."""
         with self._lock:
             codel = self._lines[task.priority, task.group]
         return task.attempts == 0 and codel.sheds_behind(now, now - task.created)

@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 SLOTS: Final = "slots"
 TOKENS: Final = "tokens"
 RETRIES: Final = "retries"
-# When a worker that got fewer slots than it can use asks again within a window.
+# A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
-# First attempts after which they are added to the shared budget.
+# First attempts per deposit into the shared budget.
 DEPOSIT_EVERY: Final = 20
 
 
@@ -35,9 +35,9 @@ class SharedSlots:
 
     The claim loop calls `free`, `started` and `leave`; any thread may call the others.
 
-    Each worker writes the shared record once per window: what it saw of the downstream, and how many
-    slots it takes. The shares never add up to more than the limit, except for tasks that run while the
-    limit falls. A worker that dies keeps its share for two windows.
+    Each worker writes the shared record once per window: the signals of the downstream that it saw, and the
+    slots that it takes. The shares never add up to more than the limit, except for tasks that run while the
+    limit falls. The share of a worker that dies lasts two more windows.
     """
 
     def __init__(self, store: Store, queue: str, limit: ConcurrencyLimit, wanted: int) -> None:
@@ -62,7 +62,7 @@ class SharedSlots:
         self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
 
     def started(self) -> None:
-        """Record that a task was started: it counts towards the peak even if it ends before that."""
+        """Record that a task was started: it counts towards the peak even if it ends before the exchange."""
         self._in_flight += 1
         self._peak = max(self._peak, self._in_flight)
 
@@ -95,7 +95,7 @@ class SharedSlots:
         return max(0, self._slots - in_flight)
 
     def _exchange(self, in_flight: int, now: float) -> None:
-        """Report what this worker saw, and take its share for this window."""
+        """Report the signals that this worker saw, and take its share for this window."""
         window = self._limit.window(now)
         with self._lock:
             succeeded, pushed_back = self._succeeded, self._pushed_back
@@ -182,7 +182,7 @@ class SharedTokens:
         self._left -= count
 
     def seconds_until_next(self, now: float) -> float:
-        """Return after how many seconds to ask again; 0 if there are tokens."""
+        """Return the seconds until the next request for tokens; 0 if there are tokens."""
         return 0.0 if self._left else max(0.0, self._ask_at - now)
 
 
@@ -207,8 +207,8 @@ class SharedRetries:
     def spend(self) -> bool:
         """Take a retry out of the budget; return whether it may be made.
 
-        Also returns True if the store does not answer: one retry too many does less harm than a task
-        that is lost because of a failed call.
+        Also returns True if the store does not answer: one retry too many does less harm than a task lost
+        because of a failed call.
         """
         return self._settle(spend=True)
 

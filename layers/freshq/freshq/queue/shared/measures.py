@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
-# Losing this often in a row is rare, and every caller can wait for its next turn.
+# Losing this often in a row is rare, and every caller can wait for its next write.
 MAX_TRIES: Final = 8
-# How often a process writes its counts, whatever goes through it: every 5 s in a window of 60 s.
+# Writes of counts per window, whatever the traffic: every 5 s in a window of 60 s.
 FLUSHES_PER_WINDOW: Final = 12
 # Counts are read until the end of the next window, and kept this much longer.
 KEPT_SECONDS: Final = 60
@@ -75,7 +75,7 @@ def change_record(
 def _changed(
     change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], values: Mapping[str, Any], name: str
 ) -> Mapping[str, Any] | None:
-    """Return what a change makes of some values; if they are damaged, what it makes of none."""
+    """Return the values after a change; replace damaged values as if there were none."""
     try:
         return change(values)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -88,8 +88,8 @@ def _changed(
 class FlowMeter:
     """Counts tasks in memory, and adds the counts to the queue's at intervals. Thread-safe.
 
-    A crash loses what was counted since the last flush: these are rates. The numbers of tasks in each
-    state come from the tasks themselves.
+    A crash loses the counts since the last flush, which are only rates. The numbers of tasks in each state
+    come from the tasks themselves.
     """
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
@@ -108,7 +108,7 @@ class FlowMeter:
         self._counts_groups = rules.door is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
-        # From the first count on, when it is to be written at the latest.
+        # When to write the counts at the latest, from the first count on.
         self._flush_at = -math.inf
 
     @property
@@ -148,14 +148,14 @@ class FlowMeter:
             self._flush_or_begin(now)
 
     def _flush_or_begin(self, now: float) -> None:
-        """Write the counts, or, if this is the first one, note when to."""
+        """Write the counts; after the first count, only schedule the write."""
         if self.is_unused:
             self._flush_at = now + self._flush_seconds
         else:
             self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Add what was counted to the queue's counts; what cannot be written is kept for the next time."""
+        """Add the counts to the queue's; keep those that cannot be written for the next time."""
         with self._lock:
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()
@@ -219,8 +219,8 @@ def _record(window: int) -> str:
 class SharedReserve:
     """The time that a task must have left to be claimed. Thread-safe.
 
-    A fixed reserve is in the rules. A quantile is learnt by all workers together: each adds the service
-    times it saw to a shared record, and continues with what all of them saw.
+    A fixed reserve is in the rules. All workers learn a quantile together: each adds the service times it saw
+    to a shared record, and continues with the times that all of them saw.
 
     Attributes:
         learns: Whether the reserve depends on the service times.
@@ -253,7 +253,7 @@ class SharedReserve:
         return self._reserve.seconds
 
     def sync(self, now: float) -> None:
-        """Merge what this process and others saw; if the store does not answer, at the next sync."""
+        """Merge the service times of all processes; if the store does not answer, try at the next sync."""
         with self._lock:
             seen = self._reserve.begin_sync(now)
         merged = QuantileSketch()
