@@ -1,1 +1,1 @@
-"""What is measured."""
+"""Benchmarks, their recorded results, and the pages made from them."""

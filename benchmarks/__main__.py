@@ -34,7 +34,10 @@ def listing() -> str:
 def main() -> None:
     """Run the parts, then write the pages."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", epilog=listing(), formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        epilog=listing(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,  # of a part, its own help
     )
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument(
@@ -44,6 +47,8 @@ def main() -> None:
     arguments, others = parser.parse_known_args()
     if unknown := [name for name in arguments.parts if name not in PARTS]:
         parser.exit(2, f"unknown part: {', '.join(unknown)}\n{listing()}\n")
+    if not arguments.parts and "--help" in others:
+        parser.exit(message=parser.format_help())
     default = [] if arguments.pages else [name for name, part in PARTS.items() if part.is_default]
     for name in arguments.parts or default:
         measure(PARTS[name], arguments.peers, others)

@@ -75,7 +75,7 @@ PARTS: Final = {
         "cost of OpenTelemetry, in turns with none"),
     "sql": Part("sql", ("sql",), 10, MEASUREMENTS, "claims and puts by hand on SQL"),
     "asyncio": Part("coroutines", ("asyncio",), 4, MEASUREMENTS,
-        "puts and sleeping handlers of one event loop, beside other queues"),
+        "puts and sleeping handlers of one event loop, beside procrastinate"),
     "simulator": Part("overload:simulator", ("simulator",), 1, MEASUREMENTS,
         "simulated tasks a second, by policy", is_default=True),
     "cli": Part("coldstart:commands", ("cli",), 1, MEASUREMENTS,

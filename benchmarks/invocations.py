@@ -39,22 +39,20 @@ FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive"
 OVERHEAD_BYTES: Final = 26
 _DURATION: Final = re.compile(r"REPORT RequestId: \S+\tDuration: ([0-9.]+) ms")
 MAX_AGE_SECONDS: Final = 600
-# The template's default, which the demonstration and the tests replace.
-LOG_SAMPLE_RATIO: Final = 0.1
 PARAMETERS: Final[dict[str, str | int]] = {
     "MaxAgeSeconds": MAX_AGE_SECONDS,
     "Concurrency": 25,
     "DemoCapacity": 25,
     "DemoTaskSeconds": "0.01",
     "Archive": "on",
-    "LogSampleRatio": str(LOG_SAMPLE_RATIO),
+    # The template's default, which the demonstration and the tests replace.
+    "LogSampleRatio": "0.1",
 }
 PATIENCE_SECONDS: Final = 300
 # From the end of a pass to its last line in the log.
 LOG_SECONDS: Final = 2
 # Parameters of the stack on which a bill depends.
 RECORDED: Final = (*PARAMETERS, "BatchingWindowSeconds", "IdleExitSeconds", "MemorySize", "WorkerPasses")
-TASKS_ITEMS: Final = "tasks"
 # Tasks offered a second, and for how many seconds.
 LOADS: Final = {"trickle": (0.25, 80), "steady": (24, 40), "burst": (1000, 1)}
 Entry = dict[str, Any]
@@ -112,7 +110,7 @@ def units_by_kind(changes: Iterable[Change]) -> dict[str, int]:
     for change in changes:
         item = change.new or change.old or {}
         own = item["taskId"]["S"].removeprefix(RESERVED_ID_PREFIX).partition("#")[0]
-        units[TASKS_ITEMS if is_task(item) else own] += change.write_units()
+        units["tasks" if is_task(item) else own] += change.write_units()
     return dict(units.most_common())
 
 

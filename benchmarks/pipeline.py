@@ -133,9 +133,8 @@ def small_figures(folder: Path, events: int, turns: int) -> dict[str, Any]:
 def small(events: int = SMALL_EVENTS, turns: int = SMALL_TURNS) -> None:
     """Time the command on a small recording beside a bare PySpark script, in turns.
 
-    The script starts a session, reads the same files, groups once and writes Parquet. Two runs of the command
-    come
-    first: the second makes the archive of Java's classes.
+    The script starts a session, reads the same files, groups once and writes Parquet. The command runs twice
+    beforehand: the second run makes the archive of Java's classes.
     """
     figures.write("pipeline_small", in_folder(lambda folder: small_figures(folder, events, turns)))
 
@@ -215,20 +214,20 @@ class Nights:
 
 
 def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> dict[str, Any]:
-    """Return the figures of all recorded_nights."""
-    recorded_nights = Nights(folder)
-    before = recorded_nights.without_last("in", DAYS, events // DAYS)
-    recorded_nights.night("in", before, "warm")  # makes the archive of Java's classes
+    """Return the figures of all nights."""
+    of_nights = Nights(folder)
+    before = of_nights.without_last("in", DAYS, events // DAYS)
+    of_nights.night("in", before, "warm")  # makes the archive of Java's classes
     pairs = [
-        (recorded_nights.command("in", f"all-{turn}"), recorded_nights.night("in", before, f"night-{turn}"))
+        (of_nights.command("in", f"all-{turn}"), of_nights.night("in", before, f"night-{turn}"))
         for turn in range(turns)
     ]
     whole, one = ([pair[place] for pair in pairs] for place in (0, 1))
     costs = [[Cost(run["seconds"], run["processor_seconds"]) for run in runs] for runs in (whole, one)]
     grown = {}
     for days in growth:
-        earlier = recorded_nights.without_last(f"in-{days}", days + 1, SMALL_DAY_EVENTS)
-        grown[days] = recorded_nights.night(f"in-{days}", earlier, f"out-{days}")
+        earlier = of_nights.without_last(f"in-{days}", days + 1, SMALL_DAY_EVENTS)
+        grown[days] = of_nights.night(f"in-{days}", earlier, f"out-{days}")
     return {
         "turns": turns,
         "run_over_62_days": whole[-1] | medians(costs[0]),
@@ -337,7 +336,7 @@ def peak_rss_mib(spark: SparkSession) -> int | None:
 
 
 def slowest_over_median(spark: SparkSession) -> float:
-    """Return the time of the slowest task over that of the median task, in the stage with the most work."""
+    """Return the ratio of the slowest to the median task's time, in the stage with the most work."""
     store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way to these figures
     stages = []
     with suppress(Py4JJavaError):  # no more stages
@@ -372,7 +371,7 @@ def by_duckdb(folder: Path, events: Path, tables: dict[str, str]) -> dict[str, A
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the duration of a call in seconds, and its result."""
+    """Return the seconds of a call and its result."""
     start = time.perf_counter()
     value = work()
     return time.perf_counter() - start, value

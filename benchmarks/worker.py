@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 LONE_SLOTS: Final = 8
 LONE_POLL_SECONDS: Final = 0.01
-LONE_LONGEST_SECONDS: Final = 60
 BY_HAND: Final = 10
 CONCURRENCY: Final = (1, 8, 32, 256)
 # For each process: at least about a second of work at each contender's own speed.
@@ -102,8 +101,8 @@ def lone_figures(queue: Queue, tasks: int) -> dict[str, list[float]]:
         watch.settled_one.clear()
         put_at = time.monotonic()
         queue.put(PAYLOAD)
-        if not watch.settled_one.wait(LONE_LONGEST_SECONDS):
-            msg = f"a task was not settled within {LONE_LONGEST_SECONDS} s"
+        if not watch.settled_one.wait(LONGEST_SECONDS):
+            msg = f"a task was not settled within {LONGEST_SECONDS} s"
             raise TimeoutError(msg)
         span = watch.span() or Span(0, 0, 0)
         found["run_ms"].append(round(1000 * (span.first - put_at), 2))
