@@ -21,8 +21,8 @@ HEIGHT: Final = 250
 SMALL_WIDTH: Final = 305
 SMALL_HEIGHT: Final = 165
 SUBTITLE: Final = (
-    "Lines: simulated, means of ten seeds (the burst: of 500), shaded by their 95 % intervals. "
-    "Points: the deployed application, on an emulator."
+    "Lines: simulated, means of ten seeds (the burst: 500) with 95% intervals. "
+    "Points: the deployed application on an emulator."
 )
 # Seconds before and after the start of the burst.
 SHOWN: Final = (-20, 50)
@@ -34,13 +34,13 @@ POINT, WIDE_POINT = 80, 230
 ORDERS: Final = {
     "adaptive": ("freshq, adaptive", Colour.SUCCESS.value),
     "LIFO": ("freshq, newest first", Colour.TAKEN.value),
-    "FIFO": ("first in, first out", Colour.FAILURE.value),
+    "FIFO": ("FIFO", Colour.FAILURE.value),
     "JavaScript prototype": ("JavaScript prototype", Colour.CANCELLED.value),
 }
 TENANTS: Final = {
     "newest first, groups in turn": ("freshq, groups in turn", Colour.TAKEN.value),
     "newest first, one line": ("newest first, one line", Colour.PENDING.value),
-    "first in, first out": ("first in, first out", Colour.FAILURE.value),
+    "first in, first out": ("FIFO", Colour.FAILURE.value),
 }
 # Where the label of each line starts.
 Places = dict[str, tuple[float, float]]
@@ -63,7 +63,7 @@ LOAD_SHOWN: Final = (0.46, 10.6)
 def draw(report: Mapping[str, Any], file: Path) -> None:
     """Draw the results of `benchmarks.overload` into a PNG."""
     title = alt.TitleParams(
-        "Work that is done in time, when more arrives than can be done",
+        "Work done in time under overload",
         subtitle=SUBTITLE,
         anchor="start",
         fontSize=18,
@@ -85,7 +85,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
 
 def _loads(report: Mapping[str, Any]) -> Any:
-    x, y = _load_axis("load, as a multiple of what can be done"), _share("done in time, of what can be done")
+    x, y = _load_axis("load / capacity"), _share("done in time / possible")
     best = [{"load": load, "mean": min(load, 1.0)} for load in (0.5, 1.0, 10.0)]
     return alt.layer(
         _chart(best).mark_line(strokeDash=[5, 4], color=INK, strokeWidth=1).encode(x=x, y=y),
@@ -98,8 +98,8 @@ def _loads(report: Mapping[str, Any]) -> Any:
 def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:
     scale = alt.Scale(domain=list(SHOWN), nice=False, clamp=True)
     axis = alt.Axis(values=list(range(-20, 51, 10)), format="d", grid=False)
-    x = alt.X("second:Q", title="seconds from the beginning of the burst", scale=scale, axis=axis)
-    y = _share("of those put then, in time")
+    x = alt.X("second:Q", title="seconds since the start of the burst", scale=scale, axis=axis)
+    y = _share("done in time, by second of put")
     shown = [row for row in rows if SHOWN[0] <= row["second"] <= SHOWN[1]]
     shade = (
         _chart([{"from": 0, "to": BURST_SECONDS}])
@@ -116,7 +116,7 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _flood(rows: Sequence[Mapping[str, Any]]) -> Any:
-    x, y = _load_axis("load of the flood"), _share("its tasks done in time")
+    x, y = _load_axis("load of the flood"), _share("done in time")
     return alt.layer(
         *_lines(rows, "tenants", TENANTS, x, y), *_labels(TENANT_PLACES, TENANTS, x, y)
     ).properties(width=SMALL_WIDTH, height=SMALL_HEIGHT, title="A quiet tenant beside a flood")

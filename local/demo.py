@@ -302,7 +302,7 @@ def _report(
     picture = FOLDER / "picture.png"
     subtitle = (
         f"{RATE_PER_SECOND:g} tasks/s offered for {LOAD_SECONDS} s, "
-        f"{CAPACITY_PER_SECOND:g}/s can be served, of no use after {MAX_AGE_SECONDS} s"
+        f"capacity {CAPACITY_PER_SECOND:g}/s, useless after {MAX_AGE_SECONDS} s"
     )
     draw(Demonstration(lives, fifo, LOAD_SECONDS, MAX_AGE_SECONDS, CAPACITY_PER_SECOND), subtitle, picture)
     console.print()
@@ -322,7 +322,7 @@ def _report(
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    table = Table("", "", title="What became of the tasks", show_header=False)
+    table = Table("", "", title="Fate of the tasks", show_header=False)
     table.columns[1].justify = "right"
     hidden = {"lambda_invocations_by_function", "load_seconds", "max_age_seconds", "offered_per_second"}
     for name, value in summary.items():
@@ -525,15 +525,19 @@ def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
         file: Where to write.
     """
     title = alt.TitleParams(
-        "Three times the load that can be served", subtitle=subtitle, anchor="start", fontSize=17, offset=12
+        "Three times the load that the downstream can serve",
+        subtitle=subtitle,
+        anchor="start",
+        fontSize=17,
+        offset=12,
     )
     freshq = [(life.created - shown.start, fate_of(life)) for life in shown.lives]
     fifo = [(service.put, IN_TIME if service.in_time else LATE) for service in shown.fifo]
     present = [fate for fate in COLOURS if any(fate == found for _put, found in (*freshq, *fifo))]
     chart = alt.vconcat(
         _waits(shown, present),
-        _fates(shown, freshq, present, "freshq, newest first: what became of the tasks"),
-        _fates(shown, fifo, present, "First in, first out: the fates of the same tasks (simulated)"),
+        _fates(shown, freshq, present, "freshq, newest first: fate of the tasks"),
+        _fates(shown, fifo, present, "FIFO (simulated): fate of the same tasks"),
         title=title,
     )
     chart.configure_view(stroke=None).configure_title(anchor="start").save(str(file), scale_factor=2)
@@ -593,7 +597,7 @@ def _waits(shown: Demonstration, present: list[str]) -> alt.LayerChart:
         alt.Chart(alt.InlineData(values=rows))
         .mark_point(size=26, opacity=0.75, filled=filled, strokeWidth=1.2)
         .encode(
-            x=_seconds(shown, "started", "second in which the task was started"),
+            x=_seconds(shown, "started", "second of the start"),
             y=alt.Y("wait:Q", title="wait (s)"),
             color=_colour(present),
         )
@@ -604,10 +608,10 @@ def _waits(shown: Demonstration, present: list[str]) -> alt.LayerChart:
         layer=[
             *points,
             *names,
-            *_limit(shown.max_age_seconds, "of no use above this line"),
+            *_limit(shown.max_age_seconds, "useless above this line"),
             *_load_ends(shown, text="load ends"),
         ],
-        title="How long a task had waited when it was started",
+        title="Wait of each task until its start",
         width=WIDTH,
         height=WAITS_HEIGHT,
     )
@@ -625,7 +629,7 @@ def _fates(
         alt.Chart(alt.InlineData(values=rows))
         .mark_bar(stroke="white", strokeWidth=0.5)
         .encode(
-            x=_seconds(shown, "put", "second in which the task was put"),
+            x=_seconds(shown, "put", "second of the put"),
             x2="next:Q",
             y=alt.Y("count():Q", title="tasks per second"),
             color=_colour(present),
@@ -633,7 +637,7 @@ def _fates(
         )
     )
     layers: alt.LayerChart = alt.LayerChart(
-        layer=[bars, *_limit(shown.capacity_per_second, "can be served"), *_load_ends(shown)],
+        layer=[bars, *_limit(shown.capacity_per_second, "capacity"), *_load_ends(shown)],
         title=title,
         width=WIDTH,
         height=FATES_HEIGHT,

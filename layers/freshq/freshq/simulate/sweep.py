@@ -34,7 +34,7 @@ STAR: Final = (
 )
 LOAD_TICKS: Final = (0.5, 1, 2, 5, 10)
 NOTE: Final = (
-    "Grey: the other policies. Dashed: the best possible; what chance lifts above it is drawn on it."
+    "Grey: the other policies. Dashed: theoretical maximum. Values above it are noise, clipped to the line."
 )
 
 
@@ -157,7 +157,7 @@ def draw_sweep(
         alt.hconcat(*pairs[begin : begin + COLUMNS], spacing=4) for begin in range(0, len(pairs), COLUMNS)
     ]
     title = alt.TitleParams(
-        "Done in time, under load", subtitle=[subtitle, *_notes(mark)], anchor="start", fontSize=17
+        "Goodput and wait under load", subtitle=[subtitle, *_notes(mark)], anchor="start", fontSize=17
     )
     chart = alt.vconcat(*lines, title=title, spacing=30).configure_view(stroke=None)
     # An HTML page includes its scripts, so that it opens without a network.
@@ -185,11 +185,11 @@ def _pair(
     # Hidden labels take their place, so that all charts of a row are at the same height.
     first: dict[str, Any] = {"labelOpacity": float(is_first), "ticks": is_first, "domain": is_first}
     goodput = alt.Y(
-        "goodput:Q", title="done in time, of capacity" if is_first else None,
+        "goodput:Q", title="goodput / capacity" if is_first else None,
         axis=alt.Axis(format=".0%", tickCount=5, **first), scale=alt.Scale(domain=[0, 1]),
     )  # fmt: skip
     wait = alt.Y(
-        "wait:Q", title="p99 wait, of the deadline" if is_first else None,
+        "wait:Q", title="p99 wait / deadline" if is_first else None,
         axis=alt.Axis(format="~%", values=[0.001, 0.01, 0.1, 1], **first),
         scale=alt.Scale(type="log", domain=[0.001, 1], clamp=True),
     )  # fmt: skip
@@ -230,7 +230,7 @@ def _load_axis() -> alt.X:
 
     return alt.X(
         "load:Q",
-        title="load, of capacity",
+        title="load / capacity",
         scale=alt.Scale(type="log", domain=[LOADS[0], LOADS[-1]], clamp=True),
         axis=alt.Axis(values=list(LOAD_TICKS), format="~g", labelFlush=False),
     )
