@@ -308,7 +308,7 @@ def _report(
     console.print()
     console.print(_table(summary))
     console.out(
-        f"freshq did {summary['done_in_time']} tasks in time; first in, first out would have done "
+        f"freshq did {summary['done_in_time']} tasks in time; FIFO would have done "
         f"{summary['done_in_time_fifo_simulated']}.",
         highlight=False,
     )
@@ -597,7 +597,7 @@ def _waits(shown: Demonstration, present: list[str]) -> alt.LayerChart:
         alt.Chart(alt.InlineData(values=rows))
         .mark_point(size=26, opacity=0.75, filled=filled, strokeWidth=1.2)
         .encode(
-            x=_seconds(shown, "started", "second of the start"),
+            x=_seconds(shown, "started", "start (s)"),
             y=alt.Y("wait:Q", title="wait (s)"),
             color=_colour(present),
         )
@@ -629,7 +629,7 @@ def _fates(
         alt.Chart(alt.InlineData(values=rows))
         .mark_bar(stroke="white", strokeWidth=0.5)
         .encode(
-            x=_seconds(shown, "put", "second of the put"),
+            x=_seconds(shown, "put", "put (s)"),
             x2="next:Q",
             y=alt.Y("count():Q", title="tasks per second"),
             color=_colour(present),
