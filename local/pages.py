@@ -342,7 +342,8 @@ def _bound(constraint: Any) -> str:
         case Ge(ge=least):
             return f"{least:,} or more"
         case Le(le=most):
-            return "at most 100 years" if most == MAX_SECONDS else f"at most {most:,}"
+            # Every time has this bound; it only keeps numbers finite.
+            return "" if most == MAX_SECONDS else f"at most {most:,}"
     pattern = getattr(constraint, "pattern", None)
     return f"`{pattern}`" if pattern else ""
 
