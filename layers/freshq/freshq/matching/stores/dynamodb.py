@@ -20,7 +20,7 @@ from freshq.matching.stores.transactions import Transactions
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.clock import server_clock
-from freshq.stores.dynamodb.items import milliseconds, seconds
+from freshq.stores.dynamodb.items import condition, milliseconds, seconds
 from freshq.stores.dynamodb.schema import WAITER_CONFIG, existing_table
 
 if TYPE_CHECKING:
@@ -152,22 +152,17 @@ def decode_entry(item: Item) -> Entry:
 def guard(before: Resource | None) -> Item:
     """Return the condition that a resource is still as before."""
     if before is None:
-        return {"ConditionExpression": "attribute_not_exists(pk)"}
-    return {
-        "ConditionExpression": "resourceStatus = :status AND requestToken = :token",
-        "ExpressionAttributeValues": {
-            ":status": {"S": before.status.value},
-            ":token": {"S": before.token},
-        },
-    }
+        return condition("attribute_not_exists(pk)")
+    return condition(
+        "resourceStatus = :status AND requestToken = :token",
+        status={"S": before.status.value},
+        token={"S": before.token},
+    )
 
 
 def same_token(token: str) -> Item:
     """Return the condition that an item still has a token."""
-    return {
-        "ConditionExpression": "requestToken = :token",
-        "ExpressionAttributeValues": {":token": {"S": token}},
-    }
+    return condition("requestToken = :token", token={"S": token})
 
 
 def _entry_key(resource: Resource, place: Place) -> Item:
@@ -279,12 +274,8 @@ def caller_actions(table: str, change: Change) -> list[Item]:
     caller = after or before
     if caller is None:
         return []
-    condition = guard(None) if before is None else same_token(before.token)
-    arguments: Item = {
-        "TableName": table,
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        **condition,
-    }
+    unchanged = guard(None) if before is None else same_token(before.token)
+    arguments: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **unchanged}
     key = caller_key(caller.caller_id)
     own: dict[str, Any] = (
         {"Delete": {"Key": key, **arguments}}
@@ -318,6 +309,27 @@ def _line_items(caller: Caller) -> list[Item]:
         return []
     asked = [asking_key(question, caller.sort_key) for question in caller.questions]
     return [_line_key(caller.sort_key) | encode_caller(caller), *asked]
+
+
+def partition_query(
+    partition: str, bounds: tuple[str, str] | None = None, *, start_after: str | None = None
+) -> Item:
+    """Return the arguments of a query of a partition.
+
+    Args:
+        partition: Its hash key.
+        bounds: The least and the greatest range key; None for the whole partition.
+        start_after: The range key after which to start; None to begin.
+    """
+    values: Item = {":pk": {"S": partition}}
+    key = "pk = :pk"
+    if bounds is not None:
+        key += " AND sk BETWEEN :low AND :high"
+        values |= {":low": {"S": bounds[0]}, ":high": {"S": bounds[1]}}
+    arguments: Item = {"KeyConditionExpression": key, "ExpressionAttributeValues": values}
+    if start_after is not None:
+        arguments["ExclusiveStartKey"] = {"pk": values[":pk"], "sk": {"S": start_after}}
+    return arguments
 
 
 def match_table_definition(table: str) -> CreateTableInputTypeDef:
@@ -418,26 +430,14 @@ class DynamoDBMatchStore(MatchStore):
 
     @override
     def combinations(self) -> Iterator[str]:
-        arguments: Item = {
-            "KeyConditionExpression": "pk = :pk",
-            "ExpressionAttributeValues": {":pk": {"S": COMBINATIONS_PARTITION}},
-        }
-        yield from (item["combination"]["S"] for item in self._query(arguments))
+        items = self._query(partition_query(COMBINATIONS_PARTITION))
+        yield from (item["combination"]["S"] for item in items)
 
     @override
     def count(self, place: Place, names: int, at_most: int | None) -> int:
-        low, high = place.bounds
-        arguments: Item = {
-            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :low AND :high",
-            "FilterExpression": "size(attributes) = :names",
-            "ExpressionAttributeValues": {
-                ":pk": {"S": entry_partition(place.partition)},
-                ":low": {"S": low},
-                ":high": {"S": high},
-                ":names": {"N": str(names)},
-            },
-            "Select": "COUNT",
-        }
+        arguments = partition_query(entry_partition(place.partition), place.bounds)
+        arguments["ExpressionAttributeValues"][":names"] = {"N": str(names)}
+        arguments |= {"FilterExpression": "size(attributes) = :names", "Select": "COUNT"}
         found = 0
         for page in self._pages(arguments, at_most):
             found += page["Count"]
@@ -512,14 +512,7 @@ class DynamoDBMatchStore(MatchStore):
 
     def _items(self, partition: str, limit: int, start_after: str | None) -> Iterator[Item]:
         """Yield up to `limit` items of a partition in order, after a key."""
-        pk: Item = {"S": partition}
-        arguments: Item = {
-            "KeyConditionExpression": "pk = :pk",
-            "ExpressionAttributeValues": {":pk": pk},
-        }
-        if start_after is not None:
-            arguments["ExclusiveStartKey"] = {"pk": pk, "sk": {"S": start_after}}
-        return self._query(arguments, limit)
+        return self._query(partition_query(partition, start_after=start_after), limit)
 
     def _write_one(self, action: Any) -> None:
         if "Put" in action:
@@ -529,28 +522,16 @@ class DynamoDBMatchStore(MatchStore):
 
     @override
     def page(self, span: Span) -> list[Entry]:
-        values: Item = {
-            ":pk": {"S": entry_partition(span.partition)},
-            ":low": {"S": span.low},
-            ":high": {"S": span.high},
-        }
-        arguments: Item = {
-            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :low AND :high",
-            "ExpressionAttributeValues": values,
-            "ScanIndexForward": not span.newest_first,
-        }
-        if span.start_after is not None:
-            arguments["ExclusiveStartKey"] = {"pk": values[":pk"], "sk": {"S": span.start_after}}
+        arguments = partition_query(
+            entry_partition(span.partition), (span.low, span.high), start_after=span.start_after
+        )
+        arguments["ScanIndexForward"] = not span.newest_first
         return [decode_entry(item) for item in self._query(arguments, span.limit)]
 
     @override
     def resources(self) -> Iterator[Resource]:
         for shard in range(RESOURCE_SHARDS):
-            arguments: Item = {
-                "KeyConditionExpression": "pk = :pk",
-                "ExpressionAttributeValues": {":pk": {"S": resource_partition(shard)}},
-            }
-            yield from map(decode_resource, self._query(arguments))
+            yield from map(decode_resource, self._query(partition_query(resource_partition(shard))))
 
     def _query(self, arguments: Item, limit: int | None = None) -> Iterator[Item]:
         """Yield the items of a strongly consistent query, page by page, up to a limit."""

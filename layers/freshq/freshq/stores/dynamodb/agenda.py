@@ -13,7 +13,7 @@ from freshq.model.new_task import MAX_EPOCH_SECONDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task, is_task, seconds_or
+from freshq.stores.dynamodb.items import condition, decode_if_task, is_task, seconds_or
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids, earliest_due
@@ -110,12 +110,9 @@ class DynamoAgenda(DynamoPart):
 
         If its process has rewritten it since it was read, it stays as it is.
         """
-        unchanged: Item = {"ConditionExpression": "attribute_not_exists(#requestToken)"}
+        unchanged = condition("attribute_not_exists(#requestToken)")
         if (seen := record.get("requestToken")) is not None:
-            unchanged = {
-                "ConditionExpression": "#requestToken = :seen",
-                "ExpressionAttributeValues": {":seen": seen},
-            }
+            unchanged = condition("#requestToken = :seen", seen=seen)
         try:
             if next_due_at is None:
                 self.calls.delete(record["taskId"]["S"], unchanged)

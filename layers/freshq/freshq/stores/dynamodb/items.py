@@ -347,6 +347,14 @@ def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     return update_arguments(task.task_id, mutable_attributes(task, keyspace), _guarded(task, guard), keyspace)
 
 
+def condition(expression: str, **values: Item) -> Item:
+    """Return the condition of a write, with the values of the names that have a colon in it."""
+    if not values:
+        return {"ConditionExpression": expression}
+    named = {f":{name}": value for name, value in values.items()}
+    return {"ConditionExpression": expression, "ExpressionAttributeValues": named}
+
+
 def delete_condition(task: Task, guard: Guard) -> Item:
     """Return the condition of a DeleteItem that deletes a task if a guard holds."""
     condition, values = _guarded(task, guard)

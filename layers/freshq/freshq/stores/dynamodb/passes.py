@@ -12,7 +12,7 @@ from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, default_client
 from freshq.stores.dynamodb.clock import table_clock
-from freshq.stores.dynamodb.items import milliseconds, seconds_or
+from freshq.stores.dynamodb.items import condition, milliseconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,21 +98,17 @@ class WorkerPasses:
             "requestToken": {"S": holder},
             "ttl": {"N": str(ceil(now + SLOT_LEASE_SECONDS))},
         }
-        condition = {
-            "ConditionExpression": (
-                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder "
-                # Damaged, or written by a clock that is wrong.
-                "OR NOT attribute_type(#leaseUntil, :number) OR #leaseUntil > :longest"
-            ),
-            "ExpressionAttributeValues": {
-                ":now": milliseconds(now),
-                ":holder": {"S": holder},
-                ":number": {"S": "N"},
-                ":longest": milliseconds(now + LONGEST_SECONDS),
-            },
-        }
+        free = condition(
+            "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder "
+            # Damaged, or written by a clock that is wrong.
+            "OR NOT attribute_type(#leaseUntil, :number) OR #leaseUntil > :longest",
+            now=milliseconds(now),
+            holder={"S": holder},
+            number={"S": "N"},
+            longest=milliseconds(now + LONGEST_SECONDS),
+        )
         try:
-            self._calls.put(item, condition)
+            self._calls.put(item, free)
         except ConditionFailed:
             return False
         return True
@@ -129,11 +125,7 @@ class WorkerPasses:
                 return
 
     def _leave(self, slot_id: str, holder: str) -> None:
-        condition = {
-            "ConditionExpression": "#holder = :holder",
-            "ExpressionAttributeValues": {":holder": {"S": holder}},
-        }
         try:
-            self._calls.delete(slot_id, condition)
+            self._calls.delete(slot_id, condition("#holder = :holder", holder={"S": holder}))
         except ConditionFailed:
             logger.warning("pass slot %s: no longer held by %s", slot_id, holder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.model.task import TaskStatus
@@ -264,7 +264,7 @@ def oldest_claimable(
         pages = claimable_pages(calls, partition, live, limit, newest_first=False)
         entries = chain.from_iterable(page.entries for page in pages)
         return ((entry.created, entry.task_id) for entry in entries)
-    items = chain.from_iterable(page["Items"] for page in _pages(calls, live.query(partition)))
+    items = chain.from_iterable(page["Items"] for page in pages_of(calls, live.query(partition)))
     return iter(sorted((seconds(item["taskCreated"]), item["taskId"]["S"]) for item in items))
 
 
@@ -319,39 +319,34 @@ def count_live(calls: TableCalls, partition: str, live: LiveTasks, at_most: int)
     return total
 
 
-def due_query(partition: str) -> Item:
-    """Return the arguments of a query of a whole partition of the due index."""
-    return {
+def due_query(partition: str, relation: str = "", due_at: float = 0.0) -> Item:
+    """Return the arguments of a query of a partition of the due index.
+
+    Args:
+        partition: The partition.
+        relation: How due times compare with `due_at`, such as ``<=``; empty for the whole partition.
+        due_at: A time in seconds.
+    """
+    arguments: Item = {
         "IndexName": DUE_INDEX,
         "KeyConditionExpression": "#dueShard = :shard",
         "ExpressionAttributeValues": {":shard": {"S": partition}},
     }
+    if relation:
+        arguments["KeyConditionExpression"] += f" AND #dueAt {relation} :dueAt"
+        arguments["ExpressionAttributeValues"][":dueAt"] = milliseconds(due_at)
+    return arguments
 
 
-def due_pages(calls: TableCalls, arguments: Item, larger_page_keys: int) -> Iterator[list[tuple[str, float]]]:
-    """Yield the ids and times, in seconds, of a query of the due index, page by page, as needed.
-
-    Args:
-        calls: Calls to the table.
-        arguments: Arguments of the query, with the size of the first page.
-        larger_page_keys: The size of the pages after the first.
-    """
-    for page in _pages(calls, arguments, larger_page_keys):
-        yield [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
+def due_entries(page: Item) -> list[tuple[str, float]]:
+    """Return the ids and times, in seconds, in a page of the due index."""
+    return [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
 
 
 def due_ids(calls: TableCalls, partition: str, now: float) -> Iterator[list[str]]:
     """Yield the ids that are due in a partition of the due index, page by page."""
-    return map(ids_of, _pages(calls, _until_query(partition, now)))
-
-
-def _until_query(partition: str, until: float) -> Item:
-    return {
-        "IndexName": DUE_INDEX,
-        "KeyConditionExpression": "#dueShard = :shard AND #dueAt <= :now",
-        "ExpressionAttributeValues": {":shard": {"S": partition}, ":now": milliseconds(until)},
-        "Limit": DUE_PAGE_KEYS,
-    }
+    arguments = due_query(partition, "<=", now) | {"Limit": DUE_PAGE_KEYS}
+    return map(ids_of, pages_of(calls, arguments))
 
 
 def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[str, float]]:
@@ -362,8 +357,7 @@ def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[
         partition: The partition.
         until: Latest time, in seconds.
     """
-    page = calls.query(_until_query(partition, until))
-    return [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
+    return due_entries(calls.query(due_query(partition, "<=", until) | {"Limit": DUE_PAGE_KEYS}))
 
 
 def newest_due(
@@ -381,21 +375,13 @@ def newest_due(
     Returns:
         The ids and times, and the key after which there may be more; None if there is no more.
     """
-    arguments: Item = {
-        "IndexName": DUE_INDEX,
-        "KeyConditionExpression": "#dueShard = :shard AND #dueAt >= :since",
-        "ExpressionAttributeValues": {":shard": {"S": partition}, ":since": milliseconds(since)},
-        "ScanIndexForward": False,
-    }
+    arguments = due_query(partition, ">=", since) | {"ScanIndexForward": False}
+    if start_after is not None:
+        arguments["ExclusiveStartKey"] = start_after
     found: list[tuple[str, float]] = []
-    for _ in range(max_pages):
-        if start_after is not None:
-            arguments["ExclusiveStartKey"] = start_after
-        page = calls.query(arguments)
-        found += [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
+    for page in islice(pages_of(calls, arguments), max_pages):
+        found += due_entries(page)
         start_after = page.get("LastEvaluatedKey")
-        if start_after is None:
-            break
     return found, start_after
 
 
@@ -426,11 +412,19 @@ def ids_of(page: Item) -> list[str]:
     return [item["taskId"]["S"] for item in page["Items"]]
 
 
-def _pages(calls: TableCalls, arguments: Item, larger_page_keys: int = DUE_PAGE_KEYS) -> Iterator[Item]:
-    """Yield the pages of a query, each read when it is needed."""
+def pages_of(calls: TableCalls, arguments: Item, larger_page_keys: int | None = None) -> Iterator[Item]:
+    """Yield the pages of a query, each read when it is needed.
+
+    Args:
+        calls: Calls to the table.
+        arguments: Arguments of the query.
+        larger_page_keys: The size of the pages after the first; None: the size of the first.
+    """
     while True:
         page = calls.query(arguments)
         yield page
         if "LastEvaluatedKey" not in page:
             return
-        arguments = arguments | {"ExclusiveStartKey": page["LastEvaluatedKey"], "Limit": larger_page_keys}
+        arguments = arguments | {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        if larger_page_keys is not None:
+            arguments["Limit"] = larger_page_keys

@@ -12,6 +12,7 @@ from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
+from freshq.stores.dynamodb.items import condition
 from freshq.stores.dynamodb.part import DynamoPart
 
 if TYPE_CHECKING:
@@ -48,17 +49,11 @@ class DynamoRecords(DynamoPart):
             "values": {"S": json.dumps(values)},
             "requestToken": {"S": new_token()},
         }
-        unchanged: Item = {"ConditionExpression": "attribute_not_exists(#taskId)"}
+        unchanged = condition("attribute_not_exists(#taskId)")
         if version == DAMAGED:
-            unchanged = {
-                "ConditionExpression": "NOT attribute_type(#requestToken, :string)",
-                "ExpressionAttributeValues": {":string": {"S": "S"}},
-            }
+            unchanged = condition("NOT attribute_type(#requestToken, :string)", string={"S": "S"})
         elif version is not None:
-            unchanged = {
-                "ConditionExpression": "#requestToken = :seen",
-                "ExpressionAttributeValues": {":seen": {"S": version}},
-            }
+            unchanged = condition("#requestToken = :seen", seen={"S": version})
         try:
             self.calls.put(record, unchanged)
         except ConditionFailed:

@@ -22,6 +22,7 @@ from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
+    condition,
     decode,
     decode_if_task,
     delete_condition,
@@ -254,24 +255,18 @@ class DynamoTasks(DynamoPart):
     def _dead_places(self, queue: str, shard: int, start_after: DeadPlace | None) -> Iterator[DeadPlace]:
         """Yield the places of one shard, the last to die first, reading pages as needed."""
         partition = self.keyspace.dead(queue, shard)
-        arguments: Item = queries.due_query(partition) | {"ScanIndexForward": False, "Limit": FIRST_TASKS}
+        arguments = queries.due_query(partition)
         if start_after is not None:
-            arguments |= self._after(partition, shard, start_after, arguments)
-        for page in queries.due_pages(self.calls, arguments, MORE_TASKS):
-            yield from (DeadPlace(dead_at, task_id) for task_id, dead_at in page)
-
-    def _after(self, partition: str, shard: int, place: DeadPlace, arguments: Item) -> Item:
-        """Return query arguments that resume one shard after a position taken from any shard."""
-        dead_at = milliseconds(place.dead_at)
-        own_shard = self.keyspace.shard_of(place.task_id)
-        if shard == own_shard:
-            key = {KEY: {"S": place.task_id}, "dueShard": {"S": partition}, "dueAt": dead_at}
-            return {"ExclusiveStartKey": key}
-        relation = "<" if shard < own_shard else "<="
-        return {
-            "KeyConditionExpression": f"#dueShard = :shard AND #dueAt {relation} :deadAt",
-            "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | {":deadAt": dead_at},
-        }
+            own_shard = self.keyspace.shard_of(start_after.task_id)
+            if shard == own_shard:
+                due = {"dueShard": {"S": partition}, "dueAt": milliseconds(start_after.dead_at)}
+                arguments["ExclusiveStartKey"] = {KEY: {"S": start_after.task_id}} | due
+            else:
+                relation = "<" if shard < own_shard else "<="
+                arguments = queries.due_query(partition, relation, start_after.dead_at)
+        arguments |= {"ScanIndexForward": False, "Limit": FIRST_TASKS}
+        for page in queries.pages_of(self.calls, arguments, MORE_TASKS):
+            yield from (DeadPlace(dead_at, task_id) for task_id, dead_at in queries.due_entries(page))
 
     @override
     def index_dead(self, queue: str) -> int:
@@ -332,28 +327,23 @@ def _if_nothing_lives(task: Task) -> Item:
     The task must not be this very put's: after a lost reply, a worker may complete the task before the
     put is repeated.
     """
-    over = [status for status in TaskStatus if status not in LIVE]
-    values: Item = {f":over{index}": {"S": status.value} for index, status in enumerate(over)}
-    ended = f"#taskStatus IN ({', '.join(values)}) OR (#taskStatus = :pending AND #deadline <= :now)"
-    return {
-        "ConditionExpression": "attribute_not_exists(#taskId) "
-        f"OR (#taskQueue = :queue AND #putToken <> :ownToken AND ({ended}))",
-        "ExpressionAttributeValues": values
-        | {
-            ":pending": {"S": TaskStatus.PENDING.value},
-            ":now": milliseconds(task.updated),
-            ":queue": {"S": task.queue},
-            ":ownToken": {"S": task.request_token},
-        },
-    }
+    over: Item = {f"over{status}": {"S": status.value} for status in TaskStatus if status not in LIVE}
+    statuses = ", ".join([f":{name}" for name in over])
+    ended = f"#taskStatus IN ({statuses}) OR (#taskStatus = :pending AND #deadline <= :now)"
+    return condition(
+        f"attribute_not_exists(#taskId) OR (#taskQueue = :queue AND #putToken <> :ownToken AND ({ended}))",
+        **over,
+        pending={"S": TaskStatus.PENDING.value},
+        now=milliseconds(task.updated),
+        queue={"S": task.queue},
+        ownToken={"S": task.request_token},
+    )
 
 
 def _if_still(current: Task) -> Item:
     """Return the condition that a task has not changed since it was read."""
-    return {
-        "ConditionExpression": "#taskQueue = :queue AND #requestToken = :seen",
-        "ExpressionAttributeValues": {
-            ":queue": {"S": current.queue},
-            ":seen": {"S": current.request_token},
-        },
-    }
+    return condition(
+        "#taskQueue = :queue AND #requestToken = :seen",
+        queue={"S": current.queue},
+        seen={"S": current.request_token},
+    )
