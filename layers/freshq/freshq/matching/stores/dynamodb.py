@@ -255,12 +255,12 @@ def decode_caller(item: Item) -> Caller:
 
 
 def ranks_text(caller: Caller) -> str:
-    """Return what a caller asks as a string to store."""
+    """Return the ranks of a caller as text."""
     return json.dumps(caller.ranks, ensure_ascii=False)
 
 
 def ranks_of(text: str) -> Any:
-    """Return what a caller asks."""
+    """Return the ranks in a text from `ranks_text`."""
     return tuple(tuple(asks) for asks in json.loads(text))
 
 
@@ -483,7 +483,7 @@ class DynamoDBMatchStore(MatchStore):
             for question in before.questions:
                 self._forget_question(question, before.sort_key)
         except StoreError:
-            # The change is made. Who finds one of them later deletes it.
+            # The change is committed. A later reader of a leftover question deletes it.
             logger.warning("caller %r: questions are left in the table", before.caller_id, exc_info=True)
 
     def _forget_question(self, question: str, key: str) -> None:

@@ -96,7 +96,7 @@ class DynamoAgenda(DynamoPart):
         return expired
 
     def _readable(self, items: Iterable[Item], now: float) -> list[Task]:
-        """Return the tasks that can be read; quarantine the others, unless their lease runs."""
+        """Return the readable tasks; quarantine the unreadable ones unless their lease is running."""
         tasks = []
         for item in filter(is_task, items):
             if (task := decode_if_task(item)) is not None:

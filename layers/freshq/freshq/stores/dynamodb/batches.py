@@ -59,7 +59,7 @@ STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
 
 
 def update_statement(table: str, arguments: Item) -> Item:
-    """Return the statement that does what an UpdateItem with these arguments does, and returns the item.
+    """Return the statement equivalent to an UpdateItem with these arguments; it returns the item.
 
     Both forms come from one set of expressions, so that they cannot differ. PartiQL has no ADD: the attribute
     that is added to must exist.
@@ -382,7 +382,7 @@ def each_within(
         try:
             stack.enter_context(context_of(task))
         except FreshqError as error:
-            answers[index] = error  # the caller reports it with the answers for the others
+            answers[index] = error  # the caller reports it with the other answers
         else:
             entered[index] = stack
     written = write([tasks[index] for index in entered])

@@ -284,7 +284,7 @@ class TableCalls:
         return self.names.from_table(item) if self._is_attached else dict(item)
 
     def _write(self, send: Callable[..., Any], arguments: Item) -> Any:
-        """Send a conditional write. If no reply comes, send it once more: it then finds what it did."""
+        """Send a conditional write. If no reply comes, send it again; it recognizes its own earlier write."""
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
         arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
         try:

@@ -34,7 +34,7 @@ MAX_DRIFT: Final = 0.0005
 CHECK_INTERVAL_SECONDS: Final = 30.0
 # A clock that was wrong counts as right again once it is this part of the range away from both ends.
 INNER_PART: Final = 0.25
-# An item that does not exist. To ask for it shows the time.
+# An item that does not exist. Reading it shows the time.
 NO_ITEM: Final = CONTROL_PREFIX
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -43,11 +43,11 @@ _of_clients: WeakKeyDictionary[BaseClient, ServerTime] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """What is known of the time of a store's clock, in seconds since the epoch.
+    """Bounds and best estimate of the time of a store's clock, in seconds since the epoch.
 
     Attributes:
-        earliest: It is certainly not earlier.
-        latest: It is certainly not later.
+        earliest: The time is certainly not earlier.
+        latest: The time is certainly not later.
         likely: The best estimate.
     """
 
@@ -60,7 +60,7 @@ ANY_TIME: Final = TimeRange(float("-inf"), float("inf"), float("nan"))
 
 
 class ServerTime:
-    """Between which times the clock of a client's servers is. Thread-safe."""
+    """Bounds the time of a client's servers, from the Date headers of their answers. Thread-safe."""
 
     def __init__(
         self, steady: Callable[[], float] = steady_seconds, wall: Callable[[], float] = time.time
@@ -108,13 +108,13 @@ class ServerTime:
             known = self._known(received)
             if known is not None:
                 both = (max(found[0], known[0]), min(found[1], known[1]))
-                # Where no time fits both, a clock was set: the newer answer counts.
+                # If no time fits both, a clock was set: the newer answer counts.
                 found = both if both[0] <= both[1] else found
             self._ahead, self._as_of = found, received
             self._wall_ahead = self._wall() - received
 
     def now(self, ask: Callable[[], object]) -> TimeRange:
-        """Return between which times the server's clock is now; any time if its answers have no Date.
+        """Return bounds of the server's current time; unbounded if its answers have no Date header.
 
         Args:
             ask: Makes a call, if the time is not known.
@@ -126,7 +126,7 @@ class ServerTime:
             try:
                 ask()
             except StoreError:
-                # An answer that is an error has a Date as well.
+                # Error responses have a Date header also.
                 if self._range() is None:
                     raise
             if (known := self._range()) is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
-# Levels and groups that are counted; of the others it is only known that there are some.
+# Maximum number of lines to count. If there are more, the counts are lower bounds.
 MAX_LINES = 64
 BOUNDS_OF_SOME_LINES = {
     "pending": "at least",
@@ -72,7 +72,7 @@ class ApproximateCounts:
         pending, past_deadline = self._totals(
             self._count(("pending", "shed"), live.query(name)) for name in partitions
         )
-        # Where time is not the order, those past the queue's max age are among what the filter left out.
+        # If time is not the order, the filter has already counted the tasks past the queue's max age.
         too_old, _ = self._totals(
             self._count(("shed",), index.query(name, "<=", created_after))
             for name in partitions
@@ -89,9 +89,9 @@ class ApproximateCounts:
         )
 
     def _ends(self, partition: str, live: LiveTasks) -> list[float]:
-        """Return creation times, that of the oldest and the newest claimable task among them.
+        """Return creation times, including those of the oldest and the newest claimable task.
 
-        Where time is not the order, these are the oldest and the newest at either end of the line.
+        If time is not the order, these are the oldest and the newest at either end of the line.
         """
         created: list[float] = []
         for newest_first in (False, True):
@@ -109,7 +109,7 @@ class ApproximateCounts:
 
     @staticmethod
     def _totals(pages: Iterable[tuple[int, int]]) -> tuple[int, int]:
-        """Return the sums of what pages counted and of what their filters left out."""
+        """Return the number of tasks counted, and the number filtered out, over all pages."""
         counted, left_out = zip((0, 0), *pages, strict=True)
         return sum(counted), sum(left_out)
 
@@ -139,7 +139,7 @@ class ApproximateCounts:
         return delayed, lease_ids
 
     def _taken(self, lease_ids: list[str]) -> set[str]:
-        """Return the tasks that lease records name; of those named ahead, only the TAKEN ones."""
+        """Return the ids in lease records, except those named ahead that are not TAKEN."""
         records: list[Item] = list(filter(is_lease_record, self._calls.get_many(lease_ids)))
         ahead = {task_id for record in records for task_id in ahead_ids(record)}
         in_hand = {task_id for record in records for task_id in task_ids_of(record)} - ahead

@@ -66,7 +66,7 @@ REAL: Final = 2
 # Milliseconds, with microseconds as the fraction.
 TIME: Final = 3
 JSON: Final = 4
-# What a change of a task may change, besides its index keys.
+# The fields that a change of a task may change, besides its index keys.
 MUTABLE_FIELDS: Final = (
     StoredField("status", "taskStatus", TEXT, required=True),
     StoredField("created", "taskCreated", TIME, required=True),
@@ -90,7 +90,7 @@ MUTABLE_FIELDS: Final = (
     StoredField("progress_fraction", "progressFraction", REAL),
     StoredField("progress_step", "progressStep", TEXT),
 )
-# What only a put sets, besides the payload.
+# The fields that only a put sets, besides the payload.
 PUT_FIELDS: Final = (
     StoredField("task_id", "taskId", TEXT, required=True),
     StoredField("queue", "taskQueue", TEXT, required=True),
@@ -222,7 +222,7 @@ def is_task(item: Item) -> bool:
 def decode_if_task(item: Item | None) -> Task | None:
     """Return the task that an item holds; None if there is no item, it is no task, or it cannot be read.
 
-    What cannot be read is logged and left out, so that it never stops the others.
+    An unreadable task is logged and left out, so that it never blocks other tasks.
     """
     if item is None or not is_task(item):
         return None

@@ -1,4 +1,4 @@
-"""The key of a table: freshq's own, or that of an application's table."""
+"""The key of a table: of freshq's own tables and of attached ones."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The sweep deletes the record of a dead process; TTL is the last resort, a week later.
 RECORD_TTL_SECONDS: Final = 7 * 86_400
 # A process may stall between naming a task and taking it. DynamoDB rejects requests signed longer ago than
-# this, so a record whose leases ended this long ago names nothing that can still be taken.
+# this, so no task can still be taken under a record whose leases expired this long ago.
 LATE_CLAIM_SECONDS: Final = 900.0
 # Bytes of the ids that a record names: below the 400 KB of an item, with room for those named ahead.
 MAX_NAMED_BYTES: Final = 300_000
@@ -112,11 +112,11 @@ class _Version:
 
     @classmethod
     def naming(cls, held: dict[Holding, float], naming: _Naming, previous: _Version | None) -> _Version:
-        """Return the version that names what is held and what is to be named.
+        """Return the version that names the held tasks and the new ones.
 
         Args:
-            held: What the process holds, without the expired leases.
-            naming: What is to be named.
+            held: The tasks that the process holds, without expired leases.
+            naming: The tasks to name.
             previous: The version in the table, if it is known.
         """
         held = held | naming.held
@@ -298,7 +298,7 @@ class LeaseRecords:
             record.forget(holding)
 
     def close(self) -> None:
-        """Delete the records that name nothing held; the sweep deals with the others."""
+        """Delete the records that name no held task; the sweep handles the rest."""
         with self._lock:
             records, self._records = self._records, {}
         for record in records.values():

@@ -46,8 +46,8 @@ TTL_MARGIN_SECONDS: Final = 86_400
 # A line whose tasks come more often than this stays announced while it is empty.
 QUIET_SECONDS: Final = 2.0
 LIST_SECONDS: Final = 1.0
-# A listing reads what was announced since the last one. This much earlier, for slow writes, a lagging index
-# and clocks that differ.
+# A listing reads the records announced since the last one, and this much earlier: writes may be slow, the
+# index may lag, and clocks differ.
 OVERLAP_SECONDS: Final = 5.0
 # After this time the whole list is read again, for clocks that differ by more.
 WHOLE_LIST_SECONDS: Final = 30.0
@@ -56,9 +56,9 @@ MAX_LIST_PAGES: Final = 2
 NEVER: Final = float("-inf")
 # Lines of a closing: with it, they fill one BatchWriteItem.
 CLOSING_LINES: Final = 24
-# Clocks differ by less. A process that has just learnt of a closing waits for so much longer.
+# Clocks differ by less. A process that has just learned of a closing waits this much longer.
 MAX_CLOCK_SKEW_SECONDS: Final = 60.0
-# Upkeep does not know the deadlines of the tasks in a line that it announces again.
+# The deadline of a line record that upkeep writes: it does not know the deadlines of the tasks.
 LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
 MIN_LINES_FOR_THREADS: Final = 4
 # Groups of a level among which a claim of one task chooses; a larger claim has as many more as it wants.
@@ -144,8 +144,8 @@ class ControlRecords:
             return self._cache.get(queue)
 
     def _remember(self, queue: str, item: Item, as_of: float) -> Control:
-        """Cache a record unless a later call was answered first; return the one that is cached."""
-        # A level that is not a whole number is damage: the others are still served.
+        """Cache a record unless a later call was answered first; return the cached record."""
+        # A level that is not a whole number is damaged; the other levels are still served.
         levels = frozenset(
             int(level) for level in item.get("levels", {}).get("NS", []) if level.isdigit()
         ) | {0}
@@ -215,7 +215,7 @@ def closing_item(queue: str, lines: Iterable[Line], due_at: float) -> Item:
 
 
 def lines_of(closing: Item) -> list[Line]:
-    """Return the lines that a closing names; of a damaged one, those that can be read."""
+    """Return the lines that a closing names, without unreadable ones."""
     names: Sequence[str] = closing.get("lines", {}).get("SS", ())
     return [line for name in names if (line := _named(name)) is not None]
 
@@ -308,7 +308,7 @@ class LineListing:
         return True
 
     def try_again(self) -> None:
-        """Make a listing due at once, after one that failed."""
+        """Make a listing due now, after a failed one."""
         self._next_at = NEVER
 
     def read(self, now: float, moment: float) -> list[tuple[Line, float]]:
@@ -381,7 +381,7 @@ class LineClosings:
         self._calls.put(closing_item(queue, lines, now + RULES.recheck_after_seconds))
 
     def recheck(self, queue: str, now: float, limit: int) -> int:
-        """Look into lines whose closing is due, and announce those with tasks again.
+        """Check the lines whose closing is due, and announce again those that have tasks.
 
         Args:
             queue: Name of the queue.
@@ -434,7 +434,7 @@ class LineClosings:
         return len(lines)
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
-        """Return those of some lines that have live tasks, by one query of each or more."""
+        """Return the lines that have live tasks; it queries each line at least once."""
         live = self._index.live(0.0, now)
 
         def has_work(line: Line) -> bool:
@@ -452,8 +452,8 @@ class _OpenGroups:
     """The groups of a level that may have work.
 
     Attributes:
-        new: Those not served since they were announced, in this order.
-        served: The others, the one served longest ago first.
+        new: Groups not served since they were announced, in this order.
+        served: The other groups, least recently served first.
     """
 
     new: OrderedDict[str | None, None] = field(default_factory=OrderedDict)
@@ -506,7 +506,7 @@ class KnownLines:
         self._open: defaultdict[int, _OpenGroups] = defaultdict(_OpenGroups)
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
-        # Processes that learn of many lines at once begin with different ones.
+        # Processes that learn of many lines in one listing start with different lines.
         self._salt = uuid.uuid4().int
 
     def lines(self) -> list[Line]:
@@ -514,7 +514,7 @@ class KnownLines:
         return [line for line in self._announced_at if line not in self._closing]
 
     def announced(self, lines: Sequence[tuple[Line, float]]) -> None:
-        """Note line records and when each was written; those known already change nothing."""
+        """Note line records and when each was written; known records change nothing."""
         news = [(line, at) for line, at in lines if self._announced_at.get(line) != at]
         start = self._salt % len(news) if len(news) > WINDOW else 0
         for line, at in [*news[start:], *news[:start]]:
@@ -559,7 +559,7 @@ class KnownLines:
         Args:
             line: The line.
             now: Monotonic time in seconds.
-            quiet: Whether no task was put into it lately.
+            quiet: Whether no task was put into it recently.
         """
         if line in self._announced_at:
             self._note_empty(line, now, drained_here=True, close=quiet)
@@ -620,7 +620,7 @@ class _Check(NamedTuple):
 
 @dataclass
 class _QueueLines:
-    """What this process knows about the lines of one queue."""
+    """The lines of one queue as this process knows them."""
 
     listing: LineListing
     known: KnownLines = field(default_factory=KnownLines)
@@ -662,7 +662,7 @@ class LineRecords:
 
     @contextmanager
     def announcing(self, task: Task) -> Iterator[None]:
-        """Put a task within the block. Its line is announced before, and after if the put took long.
+        """Announce the line of a task before the block puts it, and again afterwards if the put took long.
 
         Raises:
             StoreError: If the store did not answer.
@@ -681,7 +681,7 @@ class LineRecords:
             self._check(task.queue, {line: task})
 
     def _may_put(self, task: Task) -> bool:
-        """Return whether the record of a task's line was seen lately; the line has work again."""
+        """Return whether the record of a task's line was seen recently; note that the line has work."""
         line = (task.priority, task.group)
         with self._lock:
             of = self._of(task.queue)
@@ -697,7 +697,7 @@ class LineRecords:
         return True
 
     def _check(self, queue: str, lines: dict[Line, Task]) -> None:
-        """Read the records of lines into which tasks are put, and write those that are missing."""
+        """Read the records of the lines that tasks are about to enter, and write the missing ones."""
         if not lines:
             return
         since = Stopwatch()
@@ -739,7 +739,7 @@ class LineRecords:
         return lines
 
     def all_lines(self, queue: str, now: float) -> list[Line]:
-        """Return the lines that may have claimable tasks, and those that were found empty."""
+        """Return the lines that may have claimable tasks, including lines found empty."""
         control = self._control.read(queue)
         lines: list[Line] = [(level, None) for level in control.levels]
         if control.grouped:
@@ -749,7 +749,7 @@ class LineRecords:
         return lines
 
     def _list(self, queue: str, now: float) -> None:
-        """Read what was announced lately, unless that was done just now."""
+        """Refresh the list of announced lines, at most once a second."""
         moment = time.monotonic()
         with self._lock:
             of = self._of(queue)
@@ -770,7 +770,7 @@ class LineRecords:
             self._of(queue).known.served(line)
 
     def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
-        """Note that this process took the last task of a line; `quiet` if none was put lately."""
+        """Note that this process took the last task of a line; `quiet` if no task was put recently."""
         with self._lock:
             self._of(queue).known.drained(line, time.monotonic(), quiet=quiet)
 
@@ -801,7 +801,7 @@ class LineRecords:
             logger.warning("the records of %d empty lines stay for now", len(closing), exc_info=True)
 
     def _close(self, queue: str, closing: dict[Line, bool], now: float) -> None:
-        # Whoever took the last task takes the record away as well, unless that process died.
+        # The process that took the last task also deletes the record, unless it died.
         doubtful = [line for line, drained_here in closing.items() if not drained_here]
         present = {item["taskId"]["S"] for item in self._calls.get_many(self._ids(queue, doubtful))}
         lines = [line for line, drained in closing.items() if drained or record_id(queue, line) in present]
@@ -813,7 +813,7 @@ class LineRecords:
                     of.checks.pop(line, None)
 
     def tidy(self, queue: str, now: float, limit: int) -> int:
-        """Look again into lines that were found empty, and into those whose closing is due.
+        """Recheck the lines that were found empty and the lines whose closing is due.
 
         Args:
             queue: Name of the queue.
@@ -832,7 +832,7 @@ class LineRecords:
         return self._closings.recheck(queue, now, limit)
 
     def tidy_in_claim(self, queue: str, now: float) -> int:
-        """Look again into a line whose closing is due, at most once a second.
+        """Recheck a line whose closing is due, at most once a second.
 
         Args:
             queue: Name of the queue.
@@ -855,7 +855,7 @@ class LineRecords:
         return self._closings.recheck(queue, now, CLAIM_RECHECKS)
 
     def _check_again(self, queue: str, now: float, limit: int) -> None:
-        """Look again into up to `limit` lines that this process found empty, and close what is."""
+        """Recheck up to `limit` lines that this process found empty; close the empty ones."""
         with self._lock:
             lines = self._of(queue).known.due_checks(limit, time.monotonic())
         working = set(self._closings.with_work(queue, lines, now))
@@ -873,7 +873,7 @@ class LineRecords:
         return [record_id(queue, line) for line in lines]
 
     def _of(self, queue: str) -> _QueueLines:
-        """Return what is known about a queue; only under the lock."""
+        """Return the known lines of a queue. Call it under the lock."""
         if queue not in self._queues:
             self._queues[queue] = _QueueLines(LineListing(self._calls, queue))
         return self._queues[queue]

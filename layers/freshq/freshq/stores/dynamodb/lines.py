@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
-# Lines of groups that a claim finds empty before it gives up, and more for each task that it finds.
+# Empty lines of groups that a claim may meet before it gives up, plus more for each task that it finds.
 MAX_EMPTY_LINES: Final = 3
 MORE_EMPTY_LINES: Final = 2
-# Candidates that a peek reads in vain: taken by others since the index showed them, or stale.
+# Unusable candidates that a peek may read: taken since the index showed them, or stale.
 MAX_VAIN_READS: Final = 50
 # After a lost race a round names this many more tasks than it can claim: as many as are read in advance.
 EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 # The minimum number of tasks that a lease record names. With fewer it would be written more often; with
 # more, a sweep and the approximate count of TAKEN tasks would read more.
 MIN_NAMED: Final = 4
-# Candidates that a claim tries beyond those it wants: taken by others, or stale. Each costs up to two calls;
-# a stale one is out of the way of the next claim.
+# Candidates that a claim may try in vain: taken by other claimers, or stale. Each costs up to two calls; a
+# stale one is shed, so the next claim does not meet it.
 MAX_VAIN_TRIES: Final = 50
 # A claim names its tasks again after this share of a lease: otherwise the sweep could see the lease record
 # expire, find nothing taken, and delete it.
@@ -139,12 +139,12 @@ class Candidates:
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
         """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
-        # Some were tried already and lost to others. Naming those again is harmless.
+        # Some may already be lost to other claimers. Naming them again is harmless.
         by_rank = (task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None)
         return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
 
     def close(self, tried: set[str], taken: Sequence[Task]) -> None:
-        """Note what the claim left in the lines of groups.
+        """Note whether the claim left tasks in the lines of groups.
 
         Args:
             tried: Ids of the tasks that it tried to take.
@@ -291,7 +291,7 @@ class Taking:
         """Claim tasks that are named in the lease record, one for each of the first free tokens.
 
         Raises:
-            StoreError: If it is not known whether one of them was claimed. The others are noted.
+            StoreError: If it is not known whether one of them was claimed. The other answers are noted.
         """
         queue = self._request.queue
         lease_record = self._store.lease_records.of(queue)

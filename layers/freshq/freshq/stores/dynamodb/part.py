@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DynamoPart(Store):
-    """The base of the parts: each implements some of the methods of `Store`.
+    """The base of the parts, each of which implements some methods of `Store`.
 
     Attributes:
         calls: Calls to the table.

@@ -23,7 +23,7 @@ class IndexEntry(NamedTuple):
     """A claimable task in the index.
 
     Attributes:
-        position: What orders it; comparable with those of the other tasks of its table.
+        position: Its place in the order; comparable among the tasks of a table.
         created: Its creation time, in seconds.
         task_id: Its id.
     """
@@ -40,8 +40,8 @@ class StatusIndex:
     Attributes:
         name: Name of the index.
         range_key: The attribute that orders its partitions.
-        has_deadlines: Whether the index has the deadlines. One that was attached by keys only has none; there
-            the condition of each claim finds what is stale.
+        has_deadlines: Whether the index has the deadlines. An index attached with keys only has none; then
+            the condition of each claim detects stale tasks.
     """
 
     name: str = STATUS_INDEX
@@ -85,7 +85,7 @@ class StatusIndex:
         return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
 
     def place(self, key: Item) -> Any:
-        """Return what orders an entry, comparable as DynamoDB compares it."""
+        """Return the place of an entry in the order, comparable as DynamoDB compares it."""
         ((attribute_type, value),) = key[self.range_key].items()
         if self.by_time:
             return seconds(key[self.range_key])
@@ -122,7 +122,7 @@ class Resume(NamedTuple):
     """Where the next query of a partition continues.
 
     Attributes:
-        key: After this key. Up to there a query found stale tasks only, or took the others.
+        key: Start after this key. Every task before it was stale, or was taken.
         since: Steady time at which the first such query began.
     """
 
@@ -133,8 +133,8 @@ class Resume(NamedTuple):
 # By partition and whether the newest come first.
 ResumeAt: TypeAlias = dict[tuple[str, bool], Resume]
 
-# Keys read beyond those wanted, for tasks that others take first. Thirty keys of about 110 bytes still cost
-# one half read unit, the minimum of a query.
+# Spare keys to read, as other claimers may take tasks first. Thirty keys of about 110 bytes still cost half
+# a read unit, the minimum of a query.
 LOOKAHEAD_KEYS: Final = 19
 # Pages that a claim reads of a partition.
 MAX_PAGES: Final = 4
@@ -154,7 +154,7 @@ class KeysPage:
     Attributes:
         entries: The tasks, in the order of the query.
         is_last: Whether there are no more.
-        passed_over: How many stale tasks the query read beside them.
+        passed_over: Number of stale tasks that the query also read.
     """
 
     entries: list[IndexEntry]
@@ -187,7 +187,7 @@ def claimable_pages(
         "ScanIndexForward": not newest_first,
         "Limit": limit + LOOKAHEAD_KEYS,
     }
-    # A new task may come between stale ones where time is not the order.
+    # If time is not the order, a new task may stand between stale ones.
     resume = resume_at if resume_at is not None and live.index.by_time else {}
     resumed = _ResumedQuery(resume, (partition, newest_first), live.index)
     for page in _bounded_pages(calls, arguments, resumed):
@@ -241,7 +241,7 @@ class _ResumedQuery:
         self._resume_at[self._end] = Resume(self.further(key), self._since)
 
     def ended(self) -> None:
-        """Note that there is nothing after what was read."""
+        """Note that the query reached the end of the partition."""
         self._resume_at.pop(self._end, None)
 
     def further(self, key: Item) -> Item:
@@ -258,7 +258,7 @@ def oldest_claimable(
 ) -> Iterator[tuple[float, str]]:
     """Yield the creation times and ids of the live tasks of a partition, oldest first.
 
-    Where time is the order, this is what `claimable_pages` finds. Elsewhere the whole partition is read.
+    If time is the order, it reads as `claimable_pages` does, else the whole partition.
     """
     if live.index.by_time:
         pages = claimable_pages(calls, partition, live, limit, newest_first=False)
@@ -269,7 +269,7 @@ def oldest_claimable(
 
 
 def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:
-    """Return whether a partition has live tasks; True if that would take too many pages to find out."""
+    """Return whether a partition has live tasks; True if finding out would take too many pages."""
     arguments = live.query(partition) | {"ScanIndexForward": False}
     for limit in (LOOKAHEAD_KEYS, *LARGER_PAGES_KEYS):
         page = calls.query(arguments | {"Limit": limit})

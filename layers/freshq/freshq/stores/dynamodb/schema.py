@@ -32,7 +32,7 @@ ORDER_BY: Final = "orderBy"
 POSITION: Final = "position"
 ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
-# What a task has that no index can list: it is damaged.
+# The position of a task that no index can list: it is damaged.
 MISSING: Final[Item] = {}
 _NAME_MARK: Final = re.compile(r"#(\w+)")
 EXPRESSIONS: Final = (

@@ -284,7 +284,7 @@ def _keys(table: Table) -> Iterator[Key]:
 
 
 def _contradictions(table: Table) -> Iterator[str]:
-    """Yield what DynamoDB would reject."""
+    """Yield the contradictions that DynamoDB would reject."""
     types: dict[str, str] = {}
     for key in _keys(table):
         name = key.attribute_name
@@ -304,7 +304,7 @@ def _local_contradictions(table: Table) -> Iterator[str]:
         if index.sort_key is None or table.sort_key is None:
             yield f"indexes.{place}: with GSI false, it and its table need a sort_key"
         if index.hash_key.attribute_name != table.partition_key.attribute_name:
-            yield f"indexes.{place}.hash_key: with GSI false, it must be that of the table"
+            yield f"indexes.{place}.hash_key: with GSI false, it must be the hash key of the table"
 
 
 def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -382,8 +382,8 @@ def apply_plans(
 
     Args:
         client: A low-level boto3 client.
-        plans: What `plan_tables` returned.
-        on_status: Called at each poll with the resource that is waited for, and its status.
+        plans: The plans from `plan_tables`.
+        on_status: Called at each poll with the awaited resource and its status.
         poll_seconds: Time between polls.
 
     Raises:
@@ -534,7 +534,7 @@ class TableChanges:
             client: A low-level boto3 client.
             table: Name of the table.
             poll_seconds: Time between polls while a change is in progress.
-            on_status: Called at each poll with the resource that is waited for, and its status.
+            on_status: Called at each poll with the awaited resource and its status.
 
         Raises:
             ValueError: If DynamoDB allows no such table name.
@@ -663,7 +663,7 @@ def stream_arn(client: DynamoDBClient, table: str) -> str | None:
         return None
     if stream["StreamViewType"] != VIEW:
         msg = (
-            f"stream: that of table {table!r} has the view {stream['StreamViewType']}, which cannot change; "
+            f"stream: the stream of table {table!r} has the view {stream['StreamViewType']}, which cannot change; "
             f"freshq needs {VIEW}: disable the stream once no program reads it, and attach again"
         )
         raise ValueError(msg)
@@ -683,7 +683,7 @@ def enable_stream(
     Args:
         client: A low-level boto3 client.
         table: Name of the table.
-        on_status: Called at each poll with what is waited for, and its status.
+        on_status: Called at each poll with the awaited resource and its status.
         poll_seconds: Time between polls.
 
     Raises:

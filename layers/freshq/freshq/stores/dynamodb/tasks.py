@@ -66,7 +66,7 @@ class DynamoTasks(DynamoPart):
         except ConditionFailed:
             return False
         except FreshqError as error:
-            return error  # the caller reports it with the outcomes of the others
+            return error  # the caller reports it with the other outcomes
         return True
 
     def _insert_many(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
@@ -81,9 +81,9 @@ class DynamoTasks(DynamoPart):
     def _put_over(self, task: Task, on_conflict: OnConflict) -> PutResult:
         """Put a task under its id, live or not; return the outcome, or the error that prevented it.
 
-        If the id is free, or its task is over, this takes one write. Otherwise the failed condition
-        returns the live task. An update is conditional on that version, so the task it replaces is known
-        even if the reply is lost.
+        It takes one write if the id is free or its task has ended. Otherwise the failed condition returns
+        the live task. An update is conditional on that version, so the replaced task is known even if the
+        reply is lost.
         """
         try:
             return until_committed(lambda: self._put_over_once(task, on_conflict), ConditionFailed, MAX_TRIES)
@@ -134,7 +134,7 @@ class DynamoTasks(DynamoPart):
                 with self._announcing(task):
                     return put(task)
             except FreshqError as error:
-                return error  # the caller reports it with the outcomes of the others
+                return error  # the caller reports it with the other outcomes
 
         answers: list[T | FreshqError] = []
         for start in range(0, len(tasks), ANNOUNCED_TASKS):
@@ -322,10 +322,10 @@ def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _if_nothing_lives(task: Task) -> Item:
-    """Return the condition that an id is free, or its task is over: done, dead, cancelled or stale.
+    """Return the condition that an id is free, or its task has ended: done, dead, cancelled or stale.
 
-    The task must not be this very put's: after a lost reply, a worker may complete the task before the
-    put is repeated.
+    A task of this same put does not count as ended: after a lost reply, a worker may complete the task
+    before the put is repeated.
     """
     over: Item = {f"over{status}": {"S": status.value} for status in TaskStatus if status not in LIVE}
     statuses = ", ".join([f":{name}" for name in over])

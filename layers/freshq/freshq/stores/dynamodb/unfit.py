@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
-# Tasks shed at a time, and by one portion of upkeep, which should not keep what is due waiting.
+# Tasks shed at a time, and by one portion of upkeep, so that due tasks need not wait long.
 BATCH: Final = 25
 MAX_SHED: Final = 200
 # A status that this version does not know belongs to a newer one, which may still run the task.
@@ -41,7 +41,7 @@ WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKE
 
 
 class StaleItems:
-    """Sheds tasks past their own deadline: one that a claim tried, or those it passed over. Thread-safe."""
+    """Sheds tasks past their own deadline that claims tried or passed over. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex) -> None:
         self._calls = calls

@@ -140,7 +140,7 @@ def attach_table(
 
     Raises:
         ValueError: If the table, or how it was attached before, does not allow it; nothing was changed.
-        StoreError: If DynamoDB did not answer. What was added stays; attach again to continue.
+        StoreError: If DynamoDB did not answer. Added indexes stay; attach again to continue.
     """
     changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
     description = changes.description()
@@ -244,7 +244,7 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
 
 
 def _has_deadlines(description: Item, attachment: Attachment) -> bool:
-    """Return whether the status index has the deadlines: one that was attached earlier may have keys only."""
+    """Return whether the status index has the deadlines; an index attached earlier may have keys only."""
     names = attachment.names
     projections = {index["IndexName"]: index["Projection"] for index in description["GlobalSecondaryIndexes"]}
     projected = projections[names.index(attachment.status_index.name)]

@@ -119,7 +119,7 @@ class AttachedDynamoDBStore(TableStore):
         except ConditionFailed as failed:
             return self._refusal(task, failed.item)
         except FreshqError as error:
-            return error  # the caller reports it with the outcomes of the others
+            return error  # the caller reports it with the other outcomes
         return True
 
     def _ordered(self, arguments: Item) -> Item:
@@ -270,7 +270,7 @@ class AttachedDynamoDBStore(TableStore):
         return key
 
     def _write_attributes(self, key: Item, changes: Item, removed: list[str]) -> None:
-        """Write some attributes under the application's own names, and remove others."""
+        """Write attributes under the application's own names, and remove the attributes in `removed`."""
         names = {f"#n{number}": name for number, name in enumerate([*changes, *removed])}
         places = list(names)
         assigned = ", ".join(f"{place} = :v{number}" for number, place in enumerate(places[: len(changes)]))
