@@ -663,7 +663,7 @@ def stream_arn(client: DynamoDBClient, table: str) -> str | None:
         return None
     if stream["StreamViewType"] != VIEW:
         msg = (
-            f"stream: the stream of table {table!r} has the view {stream['StreamViewType']}, which cannot change; "
+            f"stream: table {table!r} has one with the view {stream['StreamViewType']}, which cannot change; "
             f"freshq needs {VIEW}: disable the stream once no program reads it, and attach again"
         )
         raise ValueError(msg)
