@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from freshq.errors import FreshqError, PutIncomplete, TableMissing
@@ -11,7 +12,7 @@ from freshq.model.checks import checked_seconds
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Self
 
     from freshq.model.task import Task
@@ -139,6 +140,18 @@ class Page:
 
     tasks: tuple[Task, ...]
     cursor: str | None
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task], limit: int, cursor_of: Callable[[Task], str]) -> Self:
+        """Return the first `limit` tasks as a page.
+
+        Args:
+            tasks: The tasks, read only as far as needed.
+            limit: Most tasks of the page.
+            cursor_of: Returns the cursor of the page that follows a task.
+        """
+        found = list(islice(tasks, limit + 1))
+        return cls(tuple(found[:limit]), cursor_of(found[limit - 1]) if len(found) > limit else None)
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over the tasks of this page."""

@@ -291,22 +291,14 @@ class Reading(Verbs):
         wanted = checked_status(status)
         checked_count("limit", limit)
         if wanted is TaskStatus.FAILURE:
-            return self._list_dead(limit, cursor)
+            after = None if cursor is None else parse_place(cursor)
+            dead = self._core.store.dead(self.name, after)
+            return Page.of(dead, limit, lambda task: place_of(task).cursor)
         if cursor is not None:
             checked_id(cursor, "cursor")
-        found: list[Task] = []
-        for task in map(self._core.with_current_status, self._core.store.scan(self.name, start_after=cursor)):
-            if wanted in (None, task.status):
-                if len(found) == limit:
-                    return Page(tuple(found), found[-1].task_id)
-                found.append(task)
-        return Page(tuple(found), None)
-
-    def _list_dead(self, limit: int, cursor: str | None) -> Page:
-        after = None if cursor is None else parse_place(cursor)
-        found = list(islice(self._core.store.dead(self.name, after), limit + 1))
-        more = len(found) > limit
-        return Page(tuple(found[:limit]), place_of(found[limit - 1]).cursor if more else None)
+        tasks = map(self._core.with_current_status, self._core.store.scan(self.name, start_after=cursor))
+        found = (task for task in tasks if wanted in (None, task.status))
+        return Page.of(found, limit, lambda task: task.task_id)
 
     def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
         """Count the tasks by status.

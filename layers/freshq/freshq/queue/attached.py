@@ -330,9 +330,7 @@ class AttachedQueue(BaseQueue):
         checked_count("limit", limit)
         if cursor is not None:
             cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
-        found = list(islice(self._records.unqueued(cursor), limit + 1))
-        more = len(found) > limit
-        return Page(tuple(found[:limit]), found[limit - 1].task_id if more else None)
+        return Page.of(self._records.unqueued(cursor), limit, lambda task: task.task_id)
 
     def _change_unqueued(self, task_id: str, to: TaskStatus, verb: str) -> Task:
         def changed(task: Task, now: float) -> Task:

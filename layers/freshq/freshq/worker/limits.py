@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StartLimits:
-    """The limits of a worker. Checked before every claim, so that a claimed task starts at once.
+    """The limits of a worker. Checked before every claim, so that a claimed task starts immediately.
 
     The claim loop calls `available`, `started` and `seconds_to_wait`; any thread may call the others.
 

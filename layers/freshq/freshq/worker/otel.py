@@ -49,10 +49,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SCOPE: Final = "freshq"
+METRIC_OF_PUT: Final = {
+    PutOutcome.CREATED: "TasksCreated",
+    PutOutcome.DUPLICATE: "TasksDuplicate",
+    PutOutcome.UPDATED: "TasksUpdated",
+}
 COUNTERS: Final = (
-    "TasksCreated",
-    "TasksDuplicate",
-    "TasksUpdated",
+    *METRIC_OF_PUT.values(),
     "TasksRefused",
     "TasksTurnedAway",
     "TasksNotWritten",
@@ -61,11 +64,6 @@ COUNTERS: Final = (
     "TasksOverran",
     "OrderSwitches",
 )
-METRIC_OF_PUT: Final = {
-    PutOutcome.CREATED: "TasksCreated",
-    PutOutcome.DUPLICATE: "TasksDuplicate",
-    PutOutcome.UPDATED: "TasksUpdated",
-}
 # Most waits and runs take well below a second; the default bounds are meant for milliseconds.
 BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 HISTOGRAMS: Final = ("ClaimAgeSeconds", "RunSeconds")
@@ -383,26 +381,31 @@ class OpenTelemetry(Telemetry, Observer):
     @override
     @contextmanager
     def put(self, span: PutSpan) -> Iterator[None]:
-        """Make the span of a put, and one of the creation of each task if there are several."""
         if not span.tasks:
             yield
             return
-        queue, tasks = span.queue, span.tasks
+        with self._put_span(span):
+            try:
+                yield
+            except Exception as error:
+                self._instruments.put_failed(span.queue, len(span.tasks), error)
+                raise
+            self._instruments.put(span.queue, span.receipts)
+
+    @contextmanager
+    def _put_span(self, put: PutSpan) -> Iterator[None]:
+        """Make the span of a put, and one of the creation of each task if there are several."""
+        queue, tasks = put.queue, put.tasks
         if self._propagate and len(tasks) > 1:
             tasks = [self._created(queue, task) for task in tasks]
         gives = self._propagate and any(task.trace_context is None for task in tasks)
         kind = SpanKind.PRODUCER if gives else SpanKind.CLIENT
         attributes = _attributes(queue, "put", "send", tasks)
-        own = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
-        with _current_until_end(own):
-            span.tasks = [_carrying(task) for task in tasks] if gives else tasks
-            try:
-                yield
-            except Exception as error:
-                self._instruments.put_failed(queue, len(tasks), error)
-                raise
-            _note_put(own, span.receipts)
-            self._instruments.put(queue, span.receipts)
+        span = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
+        with _current_until_end(span):
+            put.tasks = [_carrying(task) for task in tasks] if gives else tasks
+            yield
+            _note_put(span, put.receipts)
 
     def _created(self, queue: str, task: Task) -> Task:
         """Return a task that carries the context of its own span, unless it carries one."""
