@@ -311,7 +311,7 @@ class TestAttach:
         moto_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
         answer = run(app, ["attach", "Shipments", "--key", "id", "--stream"])
         assert (answer.exit_code, len(answer.output.strip().splitlines())) == (2, 1)
-        assert "stream: that of table 'Shipments' has the view KEYS_ONLY" in answer.output
+        assert "stream: table 'Shipments' has one with the view KEYS_ONLY" in answer.output
         table = moto_client.describe_table(TableName="Shipments")["Table"]
         assert table["StreamSpecification"] == keys_only
         assert not table.get("GlobalSecondaryIndexes")

@@ -26,7 +26,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.dynamodb.schema import EXPRESSIONS, EXPRESSIONS_CACHED, KEY, RECORD, Names
+from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY, RECORD, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_NAME_MARK: Final = re.compile(r"#(\w+)")
+EXPRESSIONS: Final = (
+    "KeyConditionExpression",
+    "FilterExpression",
+    "ConditionExpression",
+    "UpdateExpression",
+    "ProjectionExpression",
+)
 
 THROTTLING_CODES: Final = frozenset(
     {
@@ -163,7 +171,7 @@ class TableCalls:
         self.table = table
         self.names = names or Names()
         self._is_attached = self.names.is_attached
-        self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self.names.names_in)
+        self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
         """Write an item.
@@ -274,6 +282,16 @@ class TableCalls:
         if self._is_attached:
             arguments = self.names.arguments(arguments)
         return {"TableName": self.table, **arguments, **names}
+
+    def _names_of(self, *expressions: str | None) -> Item:
+        """Return the argument that names the attributes in the expressions of a call; empty for none."""
+        marks = sorted(set(_NAME_MARK.findall(" ".join(filter(None, expressions)))))
+        if not marks:
+            return {}
+        names = map(self.names.attribute, marks) if self._is_attached else marks
+        return {
+            "ExpressionAttributeNames": {f"#{mark}": name for mark, name in zip(marks, names, strict=True)}
+        }
 
     def _key(self, item_id: str) -> Item:
         check_item_id(item_id)

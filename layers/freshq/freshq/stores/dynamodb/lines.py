@@ -140,8 +140,8 @@ class Candidates:
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
         """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
         # Some may already be lost to other claimers. Naming them again is harmless.
-        by_rank = (task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None)
-        return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
+        by_rank = [task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None]
+        return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
 
     def close(self, tried: set[str], taken: Sequence[Task]) -> None:
         """Note whether the claim left tasks in the lines of groups.

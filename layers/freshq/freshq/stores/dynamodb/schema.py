@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,14 +33,6 @@ ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
 # The position of a task that no index can list: it is damaged.
 MISSING: Final[Item] = {}
-_NAME_MARK: Final = re.compile(r"#(\w+)")
-EXPRESSIONS: Final = (
-    "KeyConditionExpression",
-    "FilterExpression",
-    "ConditionExpression",
-    "UpdateExpression",
-    "ProjectionExpression",
-)
 # Expressions that are cached, and the names in them. A queue has a few dozen.
 EXPRESSIONS_CACHED: Final = 256
 _KEYS: Final = ("Key", "ExclusiveStartKey")
@@ -138,16 +129,6 @@ class Names:
         if "IndexName" in renamed:
             renamed["IndexName"] = self.index(renamed["IndexName"])
         return renamed
-
-    def names_in(self, *expressions: str | None) -> Item:
-        """Return the argument of a call that names the attributes in its expressions; empty for none."""
-        marks = sorted(set(_NAME_MARK.findall(" ".join(filter(None, expressions)))))
-        if not marks:
-            return {}
-        names = map(self.attribute, marks) if self.prefix else marks
-        return {
-            "ExpressionAttributeNames": {f"#{mark}": name for mark, name in zip(marks, names, strict=True)}
-        }
 
 
 def plain_values(record: Item) -> dict[str, Any]:

@@ -186,7 +186,8 @@ class DynamoTasks(DynamoPart):
                 item = self.calls.update(arguments)
         except ConditionFailed as failed:
             raise ConflictError(decode_if_task(failed.item)) from None
-        return task if item is None else replace(task, version=version_of(item))
+        # Only the changes of an application's record are counted.
+        return replace(task, version=version_of(item)) if item and self.keyspace.is_attached else task
 
     @contextmanager
     def _replacing(self, task: Task, guard: Guard) -> Iterator[None]:

@@ -79,19 +79,14 @@ class StaleItems:
             ids, more = stale_page(self._calls, partition, live, now, start_after)
             self._shed_in_batches(ids[:left], now)
             # Tasks that are left over here are found again from the same key.
-            self._go_on(queue, partition, max_age_seconds, more if len(ids) <= left else start_after, ids)
+            next_start = more if len(ids) <= left else start_after
+            with self._lock:
+                if next_start is None and not ids:
+                    del self._passed[queue][partition]
+                else:
+                    self._passed[queue][partition] = (max_age_seconds, next_start)
             left -= len(ids[:left])
         return min(limit, MAX_SHED) - left
-
-    def _go_on(
-        self, queue: str, partition: str, max_age_seconds: float, start_after: Item | None, ids: list[str]
-    ) -> None:
-        """Note where to continue in a partition; forget it if there is nothing more."""
-        with self._lock:
-            if start_after is None and not ids:
-                del self._passed[queue][partition]
-            else:
-                self._passed[queue][partition] = (max_age_seconds, start_after)
 
     def _shed_in_batches(self, ids: list[str], now: float) -> None:
         entries = iter(ids)
