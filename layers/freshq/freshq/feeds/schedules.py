@@ -87,7 +87,7 @@ class HighWaterMarks:
         """Note that a tick failed, unless another node got past it.
 
         Raises:
-            StoreError: If the store did not answer, or others changed the record at each try.
+            StoreError: If the store did not answer, or other nodes changed the record at each try.
         """
 
         def change(current: ScheduleState) -> ScheduleState:

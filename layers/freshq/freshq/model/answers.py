@@ -1,4 +1,4 @@
-"""Answers of the verbs, and outcomes that a runner raises."""
+"""Answers of the verbs, and exceptions by which a runner ends an attempt."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
 Write: TypeAlias = "Callable[[Sequence[Task]], Sequence[bool | PutResult]]"
-# Attempts of a read-change-commit before it is a LostRace.
+# Attempts of a read-change-commit before LostRace is raised.
 MAX_READ_WRITE_TRIES: Final = 10
 
 

@@ -127,7 +127,7 @@ def poll_for_end(
 
 
 def _deadline(timeout_seconds: float | None, poll_seconds: float) -> float | None:
-    """Check the arguments; return when the waiting ends, by the monotonic clock."""
+    """Check the arguments; return the end of the wait, by the monotonic clock."""
     checked_seconds("poll_seconds", poll_seconds, above_zero=True)
     if timeout_seconds is None:
         return None

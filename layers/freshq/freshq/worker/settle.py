@@ -1,4 +1,4 @@
-"""Settles claims by what their runs returned or raised."""
+"""Settle claims according to the results and exceptions of their runs."""
 
 from __future__ import annotations
 

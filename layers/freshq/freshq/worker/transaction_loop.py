@@ -36,7 +36,7 @@ class _TransactionThread:
     """A thread that holds the next task, if there is one, and runs it.
 
     Attributes:
-        held: The task; None while the thread asks for one, and if there was none.
+        held: The task; None while the thread asks for a task, or if there was none.
         counted: Whether the loop has counted its start.
         raised: What the runner raised.
         ended: How the run ended; None if there was no task.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MAX_TRIES: Final = 8
 # Writes of counts per window, whatever the traffic: every 5 s in a window of 60 s.
 FLUSHES_PER_WINDOW: Final = 12
-# Counts are read until the end of the next window, and kept this much longer.
+# Counts are read until the end of the next window, and kept for this time afterwards.
 KEPT_SECONDS: Final = 60
 REFUSED: Final = "refused"
 SERVICE: Final = "service-times"
@@ -299,7 +299,7 @@ class SharedReserve:
             logger.warning("queue %r: could not record the reserve", self._queue, exc_info=True)
 
     def spans(self) -> ReserveSpans:
-        """Return when claims skipped tasks because of the reserve.
+        """Return the times at which claims skipped tasks because of the reserve.
 
         Raises:
             StoreError: If the store did not answer.
