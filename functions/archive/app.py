@@ -31,7 +31,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Deliver a batch; answer with the first record that must be sent again.
 
     Raises:
-        ValueError: If the event is no batch of a DynamoDB stream.
+        ValueError: If the event is not a batch of a DynamoDB stream.
     """
     try:
         delivery = _archive().deliver(

@@ -38,8 +38,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Put the tasks of the event, and answer with their outcomes and ids.
 
     Raises:
-        TasksNotWritten: If tasks were not written. Lambda repeats an asynchronous invocation that failed,
-            under the same request id, and then sends it to the failed-event queue.
+        TasksNotWritten: If tasks were not written. Lambda retries a failed asynchronous invocation under the
+            same request id, then sends it to the failed-event queue.
     """
     request = parse_load_request(event)
     report = produce(

@@ -13,7 +13,7 @@ from freshq.aws.worker_pass import Connections, tail_call, work
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-# If the module of the runner is not found.
+# Advice if the module of the runner is missing.
 ADVICE: Final = "add it to functions/process_tasks or to a layer"
 
 
@@ -44,9 +44,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     answer: dict[str, Any] = {"claimed": report.claimed, "unfinished": report.unfinished}
     answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
     try:
-        # Only after the slot is freed: puts from now on ring by themselves, and the count has earlier ones.
+        # After the slot is free: later puts ring by themselves, and the count includes earlier ones.
         answer["tail_call"] = tail_call(connections, ring, report)
-    except Exception:  # Lambda repeats the invocation: the pass that it makes is the successor
+    except Exception:  # Lambda retries the invocation, and that pass is the successor
         count("TailCallsFailed")
         logger.exception("pass ended, and the tail call failed", **fields(report=answer))
         raise

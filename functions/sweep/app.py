@@ -44,11 +44,11 @@ connect_at_init(_connections)
 def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Sweep once, and answer with the state of the queue.
 
-    Gauges and the ring do not depend on the recovery, nor the gauges on the kill switch: what fails is raised
-    in the end.
+    A failed recovery stops neither the gauges nor the ring, and the kill switch does not stop the gauges. The
+    failure is raised at the end.
 
     Raises:
-        StoreError: If the recovery failed, or the store does not answer at all.
+        StoreError: If the recovery failed, or the store does not answer.
     """
     ring = Ring(reason="sweep")
     logger.append_keys(chain=ring.chain)
@@ -69,7 +69,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
 
 
 def _recovered() -> tuple[int, StoreError | None]:
-    """Recover tasks; return how many, and what went wrong: work that waits needs its ring all the same."""
+    """Recover tasks; return their number and the failure, because waiting work needs its ring regardless."""
     queue, _wakeup = _connections()
     failure = None
     recovered = 0

@@ -65,12 +65,12 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
 
 
 def _is_new_work(record: Mapping[str, Any]) -> bool:
-    """Return whether a task became claimable: a new one, or one that was over."""
+    """Return whether a task became claimable: a new task, or a finished one that was put again."""
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
     prefix = ATTACHED_PREFIX if _settings().attach_key else ""
-    # A put or a redrive makes a task that was over claimable. An application's record has no status before
-    # its first put.
+    # A put or a redrive makes a finished task claimable. An application's record has no status before its
+    # first put.
     before: tuple[str | None, ...] = (*OVER, None) if prefix else OVER
     begun = name == "INSERT" or (name == "MODIFY" and _status(old, prefix) in before)
     return begun and _status(new, prefix) == TaskStatus.PENDING and f"{prefix}pendingShard" in new
@@ -84,6 +84,6 @@ def _status(image: Mapping[str, Any], prefix: str) -> str | None:
 def _reason_to_skip(ring: Ring | None) -> str | None:
     if ring is None:
         return "no new claimable tasks"
-    if ring.reason == "tail_call":  # the calling pass may still have its slot, but claims no more
+    if ring.reason == "tail_call":  # the calling pass may still hold its slot, but claims nothing more
         return SWITCHED_OFF if _wakeup().switch.stops() else None
     return _wakeup().reason_not_to_ring()

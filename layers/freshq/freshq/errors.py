@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Longest part of a wrong value in an error.
+# Maximum length of a quoted value in an error.
 MAX_QUOTED_CHARS: Final = 60
 
 
@@ -62,12 +62,12 @@ class TaskNotFound(RefusedError):
     """The queue has no task with this id."""
 
     def __init__(self, task_id: str, queue: str, *, is_record: bool = False) -> None:
-        """Name the task and where it was looked for.
+        """Name the task and its queue.
 
         Args:
             task_id: Its id.
             queue: The queue.
-            is_record: Whether it is the id of a record that an attached table does not have.
+            is_record: Whether the id is of a missing record of an attached table.
         """
         msg = f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name"
         if is_record:
@@ -183,15 +183,15 @@ class WrongResourceState(RefusedError):
 
 
 class WaitTimeout(FreshqError, TimeoutError):
-    """The task was not over in time. It stays as it is, and may still end.
+    """The task did not end in time. It is unchanged, and may still end.
 
     Attributes:
         task_id: The task.
-        status: Its status at the last look.
+        status: Its last known status.
     """
 
     def __init__(self, task_id: str, status: str, waited_seconds: float) -> None:
-        """Name the task, its status, and how long it was waited for."""
+        """Name the task, its status, and the waited time."""
         super().__init__(
             f"task {task_id!r}: still {status} after {waited_seconds:.1f} s; wait longer, or cancel the task"
         )
@@ -228,9 +228,9 @@ class PutIncomplete(StoreError):
     """Some tasks of a `put_many` were not written.
 
     Attributes:
-        receipts: For each task, in order: its receipt, or the error.
-        task_ids: The id of each task, in order. Put a failed task again under this id: it may be in,
-            with only the reply lost.
+        receipts: The receipt or the error of each task, in order.
+        task_ids: The id of each task, in order. Put a failed task again under its id, because only the
+            reply may have been lost.
     """
 
     def __init__(self, receipts: list[object], task_ids: Sequence[str] = ()) -> None:
@@ -260,13 +260,13 @@ class MissingExtra(FreshqError, ImportError):
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Raise `MissingExtra` if a package cannot be found that is imported inside this block.
+    """Raise `MissingExtra` if an import inside this block does not find its package.
 
     Args:
         extra: The extra of freshq that installs the package, such as "sql".
 
     Raises:
-        MissingExtra: With the missing package and the extra.
+        MissingExtra: If a package is missing; names it and the extra.
     """
     try:
         yield

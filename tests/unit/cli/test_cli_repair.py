@@ -67,7 +67,7 @@ def test_dead_letters_are_indexed_where_they_are_not(queue: Queue) -> None:
     put("a")
     answer("bury", "a")
     assert answer("dlq", "index") == {"indexed": 0}
-    assert freshq("dlq", "index").stdout == "0 dead letters brought into the index\n"
+    assert freshq("dlq", "index").stdout == "0 dead letters indexed\n"
     assert counts(queue.stats()) == {"failure": 1}
 
 
@@ -121,9 +121,7 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: A
     answer("bury", "fresh", "stale", "--yes")
     ahead.seconds = 601
     redriven = freshq("dlq", "redrive").stdout
-    assert redriven == (
-        "1 redriven; those past their deadline stay: freshq dlq restore returns them as new\n"
-    )
+    assert redriven == ("1 redriven; expired dead letters stay: freshq dlq restore returns them as new\n")
     fails(1, "restore it, as if it were put now", "dlq", "redrive", "stale")
     fails(2, "limit: give either", "dlq", "restore", "stale", "--limit", "1")
     assert answer("dlq", "restore") == {"restored": 1}
@@ -138,7 +136,7 @@ def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
     queue.put("work", task_id="old")
     queue.bury("old")
     ahead.seconds = 601
-    assert freshq("dlq", "redrive").stdout.startswith("0 redriven; those past their deadline stay")
+    assert freshq("dlq", "redrive").stdout.startswith("0 redriven; expired dead letters stay")
     assert queue.redrive() == 1
 
 

@@ -91,7 +91,7 @@ class TestSnapshots:
         assert [task.task_id for task in snapshot.in_work] == ["t1", "t2"]
         assert snapshot.as_json()["in_work"][0]["progress_fraction"] == 1
         lines = drawn(snapshot, 80, 30).splitlines()
-        (place,) = [place for place, line in enumerate(lines) if line.startswith("in work, for how long")]
+        (place,) = [place for place, line in enumerate(lines) if line.startswith("in work: time held")]
         assert [line.split() for line in lines[place + 1 : place + 3]] == [
             ["t1", "3.0", "s", "100", "%,", "loading"],
             ["t2", "3.0", "s", "29", "%,", "loading"],

@@ -32,7 +32,7 @@ RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seco
 
 
 class ArchiveSettings(EnvironmentSettings):
-    """Settings of the archive, which needs none of the queue's.
+    """Settings of the archive; it needs no settings of the queue.
 
     Attributes:
         delivery_stream: Name of the Firehose delivery stream.
@@ -67,9 +67,9 @@ class Delivery:
 
     Attributes:
         delivered: Number of events that Firehose accepted.
-        skipped: Number of records that are about no task, no resource that waits and no caller.
-        failed_from: Sequence number of the first record that must be sent again; None if there is none.
-        error: Why it must be sent again.
+        skipped: Number of records of other items than tasks, waiting resources and callers.
+        failed_from: Sequence number of the first record to send again; None if all were delivered.
+        error: Reason to send it again.
     """
 
     delivered: int
@@ -96,7 +96,7 @@ class Archive:
             delivery_stream: Name of the delivery stream.
             sleep: Waits for a number of seconds.
             key: The hash key of an attached table; None for a table of freshq's own.
-            table: Name of the queue's table. Records of another one may be those of `MatchQueue`.
+            table: Name of the queue's table. Records of another table may come from `MatchQueue`.
         """
         self._key = key
         self._table = table
@@ -107,12 +107,12 @@ class Archive:
     def deliver(self, records: Iterable[Mapping[str, Any]], seconds_left: Callable[[], float]) -> Delivery:
         """Deliver the events of stream records, up to the first record that is malformed.
 
-        The event source then splits the batch until the malformed record is alone, and sends it to the
-        failed-event queue.
+        The event source then bisects the batch until the malformed record is alone, and sends that record to
+        the failed-event queue.
 
         Args:
             records: The records as Lambda passes them.
-            seconds_left: Returns the remaining time. Nothing is sent again unless a call fits into it.
+            seconds_left: Returns the remaining time. Retries stop when it is too short for a call.
 
         Raises:
             StoreError: If the answer of Firehose does not match the request.
@@ -146,7 +146,7 @@ class Archive:
         return [] if event is None else [event]
 
     def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
-        """Send packs, again those that Firehose rejects; return the first that stays rejected."""
+        """Send packs, retry the rejected ones, and return the first pack that stays rejected."""
 
         def send(packs: Sequence[Pack]) -> Sequence[Pack]:
             return self._put(packs) if seconds_left() >= LONGEST_DELIVERY_SECONDS else packs
@@ -155,7 +155,7 @@ class Archive:
         return left[0] if left else None
 
     def _put(self, packs: Sequence[Pack]) -> Sequence[Pack]:
-        """Send packs once; return those that Firehose rejects."""
+        """Send packs once, and return the packs that Firehose rejects."""
         response = self._client.put_record_batch(
             DeliveryStreamName=self._delivery_stream, Records=[{"Data": pack.data} for pack in packs]
         )
@@ -177,7 +177,7 @@ class _Events:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], events_of: EventsOf) -> _Events:
-        """Read records up to the first that is malformed."""
+        """Read records up to the first malformed one."""
         read = cls()
         for record in records:
             sequence = ""
@@ -193,7 +193,7 @@ class _Events:
 
 
 def packed(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Pack]:
-    """Yield events in packs of at most `PACK_BYTES`; larger only if a single event is.
+    """Yield events in packs of at most `PACK_BYTES`; a pack is larger only if a single event is.
 
     Args:
         events: Events, each with the sequence number of its change.

@@ -1,4 +1,4 @@
-"""The default runner: calls a demonstration downstream with little capacity.
+"""The default runner: call a demonstration downstream with little capacity.
 
 Replace it with your own: set the template's parameter Runner to your ``module:function``.
 """
@@ -34,7 +34,7 @@ class DemoSettings(EnvironmentSettings):
 
 
 class DemoDownstream:
-    """A legacy system that can serve few calls at a time and has no queue."""
+    """A legacy system that serves few calls at a time and has no queue."""
 
     def __init__(self, capacity: int, task_seconds: float) -> None:
         """Serve up to `capacity` calls at a time; each takes `task_seconds`."""
@@ -45,7 +45,7 @@ class DemoDownstream:
         """Do one unit of work, and return its duration in seconds.
 
         Raises:
-            Busy: If it serves as many calls as it can.
+            Busy: If it has no free capacity.
         """
         if not self._free.acquire(blocking=False):
             raise Busy("the demonstration downstream has no free capacity")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Lambda sets it; tests and local programs do not.
 ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
-# With the default of 60 s a lost answer would outlast the function, which then times out without logging.
+# With the default of 60 s, a lost answer would outlast the function, which would time out without a log line.
 # For the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.
 SMALL_CALL_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3}
@@ -47,13 +47,13 @@ if ON_LAMBDA:
 
 
 class EnvironmentSettings(BaseModel):
-    """Settings from the environment. The variable of a field is the prefix and its name in capitals.
+    """Settings from the environment. The variable of a field is the prefix plus its name in capitals.
 
     Attributes:
-        PREFIX: Start of the variables' names.
+        PREFIX: Prefix of the variables.
     """
 
-    # A function uses one of several classes.
+    # A function uses only one of the classes.
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     PREFIX: ClassVar[str] = "FRESHQ_"
@@ -77,9 +77,9 @@ class EnvironmentSettings(BaseModel):
 
 
 def connect_at_init(connect: Callable[[], object]) -> None:
-    """Make a function's connections as Lambda starts it, which has more processor than an invocation.
+    """Make the connections of a function while Lambda initializes it, with more CPU than an invocation has.
 
-    Elsewhere the first invocation makes them. This ends the start: garbage is collected from here on.
+    Elsewhere the first invocation makes them. Initialization ends here, and garbage collection starts.
 
     Raises:
         ValueError: If a setting is missing or wrong.
@@ -90,8 +90,8 @@ def connect_at_init(connect: Callable[[], object]) -> None:
         gc.enable()
 
 
-# Our own models, in the SDK's form: the one operation of SSM that the kill switch needs. Reading the other
-# 150 takes a thirtieth of a start.
+# Models in the SDK's form with the one operation of SSM that the kill switch needs. Reading the other 150
+# takes a thirtieth of a start.
 MODELS: Final = Path(__file__).parent / "models"
 
 
@@ -100,13 +100,13 @@ class FunctionsServices(Loader):
 
     @override
     def list_available_services(self, type_name: str) -> list[str]:
-        """Return what `load_service_model` compares a name with."""
+        """Return the names that `load_service_model` accepts."""
         return ["dynamodb", "firehose", "sns", "ssm"]
 
 
 @cache
 def session() -> Session:
-    """Return the session of all clients, which finds the small model of Systems Manager beside this file."""
+    """Return the session of all clients. It finds the small model of Systems Manager beside this file."""
     made = get_session()
     made.register_component("data_loader", FunctionsServices(extra_search_paths=[str(MODELS)]))
     return made
@@ -123,5 +123,5 @@ def sns_client() -> SNSClient:
 
 
 def ssm_client() -> SSMClient:
-    """Return a client of the kill switch, which can only get parameters."""
+    """Return a client of the kill switch, limited to getting parameters."""
     return cast("SSMClient", session().create_client("ssm", config=SMALL_CALL_CONFIG))

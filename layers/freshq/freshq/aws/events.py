@@ -1,4 +1,4 @@
-"""Read the events that Lambda passes: their records, and parts of these."""
+"""Read events from Lambda: their records, and parts of records."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ def records_of(event: object) -> list[Mapping[str, Any]]:
     """Return the records of a batch.
 
     Args:
-        event: What Lambda passes for a stream or a topic.
+        event: The event of a stream or a topic, as Lambda passes it.
 
     Raises:
-        ValueError: If it is no object with a list of objects under Records.
+        ValueError: If it is not an object with a list of objects under Records.
     """
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list) or not all(isinstance(record, Mapping) for record in records):
@@ -22,10 +22,10 @@ def records_of(event: object) -> list[Mapping[str, Any]]:
 
 
 def table_of(record: Mapping[str, Any]) -> str:
-    """Return the name of the table whose stream has a record; empty if the record does not say it.
+    """Return the name of the table whose stream has a record; empty if the record does not have it.
 
     Raises:
-        ValueError: If the field that names it is not a string.
+        ValueError: If the field with the name is not a string.
     """
     arn = text_of(record, "eventSourceARN") or ""
     return arn.partition(":table/")[2].partition("/")[0]
@@ -35,7 +35,7 @@ def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return an object inside a record; empty if it is missing or null.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it has another type.
     """
     part = whole.get(name)
     if part is None:
@@ -50,7 +50,7 @@ def text_of(whole: Mapping[str, Any], name: str) -> str | None:
     """Return a string inside a record; None if it is missing or null.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it has another type.
     """
     text = whole.get(name)
     if text is not None and not isinstance(text, str):

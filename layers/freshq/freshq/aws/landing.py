@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T")
-# Types of attributes that can be keys, and how many a table has at most: a hash key and a range key.
+# Types of key attributes, and the maximum number of keys of a table: a hash key and a range key.
 ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# The first instant that `datetime` does not have, as in `model.new_task`, which the archive need not load.
+# The first instant after the range of `datetime`, as in `model.new_task`, which the archive does not load.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800
-# Fields of the event that copy an attribute of the item, with their types.
+# Fields of the event that copy an attribute of the item, with types.
 _TYPES: Final = {FieldType.TEXT: str, FieldType.WHOLE: int, FieldType.TIME: float}
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
     field.event: (field.name, _TYPES[field.kind]) for field in EVENT_FIELDS if field.field != "task_id"
@@ -36,7 +36,7 @@ _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
 
 
 def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str, Any] | None:
-    """Return the event of a DynamoDB stream record; None if the record is not about a task.
+    """Return the event of a DynamoDB stream record; None if the record is not of a task.
 
     Items without `taskStatus` are not tasks: shared and lease records, and application items before they are
     put. A task's INSERT is the first image that has it, its REMOVE follows the last one.
@@ -46,7 +46,7 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
         key: The hash key of an attached table; None for a table of freshq's own.
 
     Returns:
-        A flat JSON object without the fields that the task does not have. Times in milliseconds have
+        A flat JSON object without the task's missing fields. Times in milliseconds have
         microseconds as their fraction. A REMOVE has the task's last state, but no `updated_ms`: only
         `stream_ms` says when the item was removed.
 
@@ -76,7 +76,7 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
 
 
 def _task(image: Image, key: str | None) -> Image | None:
-    """Return an image under freshq's names if it is one of a task."""
+    """Return the image of a task under freshq's names; None for other images."""
     if key is not None:
         start = len(ATTACHED_PREFIX)
         image = {name[start:]: value for name, value in image.items() if name.startswith(ATTACHED_PREFIX)}
@@ -87,14 +87,14 @@ def _task_id(keys: Image, image: Image, key: str | None) -> str | float | int | 
     """Return the id of a task.
 
     Raises:
-        ValueError: If the keys are not those of an attached table with this hash key.
+        ValueError: If the keys do not belong to an attached table with this hash key.
     """
     if key is None:
         return _value(keys, "taskId", str) or _value(image, "taskId", str)
     parts = {name: KeyPart(name, next(iter(part_of(keys, name)), "")) for name in keys}
     types = {part.attribute_type for part in parts.values()}
     if key not in parts or len(parts) > MAX_KEY_PARTS or not types <= ATTRIBUTE_TYPES:
-        msg = f"record: Keys must be those of the attached table, with the hash key {quoted(key)}"
+        msg = f"record: Keys must belong to the attached table, with the hash key {quoted(key)}"
         raise ValueError(msg)
     hash_key = parts.pop(key)
     table_key = TableKey(hash_key, next(iter(parts.values()), None))
@@ -114,12 +114,12 @@ def _key_value(keys: Image, part: KeyPart) -> KeyValue:
 def _change_type(before: Image | None, after: Image | None) -> str:
     if after is None:
         return "REMOVE"
-    # For a queue, a record that another one had is new.
+    # A record from another queue is new to this queue.
     return "MODIFY" if before is not None and before.get("taskQueue") == after.get("taskQueue") else "INSERT"
 
 
 def required(value: T | None, name: str) -> T:
-    """Return a part of a record that must be there.
+    """Return a required part of a record.
 
     Raises:
         ValueError: If it is missing or empty.
@@ -131,7 +131,7 @@ def required(value: T | None, name: str) -> T:
 
 
 def _value(image: Image, attribute: str, python_type: type[str | float | int]) -> str | float | int | None:
-    """Return an attribute; None if the image does not have it, or not as a string or number."""
+    """Return an attribute; None if the image lacks it, or has it with another type."""
     text = text_of(part_of(image, attribute), "S" if python_type is str else "N")
     if text is None:
         return None

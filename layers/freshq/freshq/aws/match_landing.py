@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def match_events(record: Mapping[str, Any], table: str) -> list[dict[str, Any]]:
-    """Return the events of a stream record; none if it is not about a resource or a caller.
+    """Return the events of a stream record; none for other items than resources and callers.
 
     Args:
         record: The record as Lambda or GetRecords returns it.
@@ -41,7 +41,7 @@ def match_events(record: Mapping[str, Any], table: str) -> list[dict[str, Any]]:
 
 
 def _events(change: Image, table: str, *, of_resource: bool) -> tuple[str, Iterator[dict[str, Any]]]:
-    """Return the name of the queue, and the events that a change is for it."""
+    """Return the name of the queue, and its events for a change."""
     before, after = (dict(part_of(change, name)) or None for name in ("OldImage", "NewImage"))
     at = stream_ms(change.get("ApproximateCreationDateTime")) / 1000
     if after is not None and CHANGED_AT in after:

@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from freshq.stores.base import Stats
 
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
-# At DEBUG they log requests and responses: payloads, and the credentials that sign the requests.
+# At DEBUG they log requests and responses, with payloads and signing credentials.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
 SAMPLE_VARIABLE: Final = "FRESHQ_LOG_SAMPLE_RATIO"
 TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
-# Under this name the fields of a line come to its record.
+# Attribute of a log record that carries the fields of its line.
 FIELDS: Final = "_freshq_fields"
 # Lambda reads the level of a line only if its time is as in RFC 3339.
 logger: Final = Logger(use_rfc3339=True)
-# A tracer that is disabled would load its SDK all the same. A runner may use more libraries: `worker_runs`.
+# A disabled tracer would still load its SDK. `worker_pass` patches the other libraries.
 tracer: Final = (
     None if strtobool(os.environ.get(TRACE_VARIABLE, "off")) else Tracer(patch_modules=("botocore",))
 )
 metrics: Final = Metrics()
 # The threads of a worker share the metrics, which are not thread-safe.
 _lock: Final = threading.Lock()
-# Alarms compare these. CloudWatch cannot fill in a metric that has no value at all.
+# Alarms compare these metrics, and CloudWatch cannot fill in a metric without any value.
 COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
 
 
 def set_log_levels(level: str | None) -> None:
     """Set the level of all loggers, and keep those of the SDK at INFO or above.
 
-    The runtime would set the level of LoggingConfig, which stays at INFO or below: there, WARN would also
-    drop the metrics, which are lines without a level.
+    The runtime sets the level of LoggingConfig, which must stay at INFO or below: WARN there would also drop
+    the metrics, which are lines without a level.
 
     Args:
-        level: Such as WARN; None for the level that the runtime set.
+        level: Such as WARN; None keeps the level of the runtime.
     """
     if level is not None:
-        # Not by Powertools, which takes the level of LoggingConfig instead.
+        # Powertools would use the level of LoggingConfig instead.
         logging.getLogger(logger.name).setLevel(level)
         logging.getLogger().setLevel(level)
     for name in SDK_LOGGERS:
@@ -63,16 +63,16 @@ def set_log_levels(level: str | None) -> None:
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """Return the fields of a line, as `logger` takes them: ``logger.info("swept", **fields(found=answer))``.
+    """Return the fields of a line for `logger`: ``logger.info("swept", **fields(found=answer))``.
 
-    Until the record is made they have one name together: `logging` refuses a field that the record has
-    already, and a library of the runner may have set a record factory that gives every record any.
+    They share one name until the record exists, because `logging` refuses fields that a record already has,
+    and a library of the runner may have set a record factory that adds any field.
     """
     return {FIELDS: values}
 
 
 class _FieldUnpacking(logging.Filter):
-    """Gives a record the fields of its line, replacing its own: the saved queries search for them."""
+    """Sets the fields of a line on its record, over existing ones: saved queries search for them."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
@@ -91,7 +91,7 @@ metrics.set_default_dimensions(
 )
 
 
-# A handler that fails before its first metric reports the error; the warning adds nothing.
+# A handler that fails before its first metric reports the error itself.
 warnings.filterwarnings("ignore", "No application metrics to publish")
 
 
@@ -108,19 +108,19 @@ def measure_seconds(name: str, value: float) -> None:
 
 
 def is_sampled(task_id: str, ratio: float) -> bool:
-    """Return whether a task is in the sample: the same in every function, for all lines of the task.
+    """Return whether a task is sampled. All functions agree, for all lines of the task.
 
     Args:
         task_id: Id of the task.
-        ratio: Share of the tasks that are, from 0 to 1.
+        ratio: Share of sampled tasks, from 0 to 1.
     """
     return zlib.crc32(task_id.encode(errors="replace")) < ratio * 2**32
 
 
 def count_dead_letters(queue: BaseQueue) -> None:
-    """Count the tasks that became dead letters here without the verdict of a run.
+    """Count the tasks that became dead letters in this function without a run.
 
-    `TasksFailed` counts every task that becomes a dead letter, so these as well.
+    `TasksFailed` counts every task that becomes a dead letter, including these.
     """
     counts = queue.take_dead_letter_counts()
     count("TasksQuarantined", counts.quarantined)
@@ -128,25 +128,25 @@ def count_dead_letters(queue: BaseQueue) -> None:
 
 
 def log_transition(message: str, task_id: str, **facts: Any) -> None:
-    """Log that a task changed its state: at INFO if the task is in the sample, else at DEBUG."""
+    """Log a change of a task's state: at INFO if the task is sampled, else at DEBUG."""
     ratio = float(os.environ.get(SAMPLE_VARIABLE, "1"))
     log = logger.info if is_sampled(task_id, ratio) else logger.debug
     log(message, **fields(task_id=task_id, **facts))
 
 
 def traced_handler(handler: Handler) -> Handler:
-    """Return a handler whose invocations are X-Ray subsegments; the same one if tracing is off."""
+    """Return the handler with X-Ray subsegments around invocations; unchanged if tracing is off."""
     if tracer is None:
         return handler
     return cast("Handler", tracer.capture_lambda_handler(handler, capture_response=False))
 
 
 def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
-    """Emit the state of the queue; no ages while nothing is pending.
+    """Emit the gauges of the queue, without ages while nothing is pending.
 
     Args:
-        stats: Its counts.
-        pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
+        stats: Counts of the queue.
+        pressure: Rates of the queue. `ShedRatio` is the share of new tasks that will not be served in time.
         paused: Whether claims are suspended.
     """
     for name, value in gauges(stats, pressure, paused=paused).items():

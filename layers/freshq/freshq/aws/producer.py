@@ -1,4 +1,4 @@
-"""Puts tasks on request: the tasks in the request, or a synthetic load at a constant rate."""
+"""Put tasks on request: given tasks, or a synthetic load at a constant rate."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The load of an empty request: long enough to watch, over in seconds.
+# Load of an empty request: long enough to watch, finished in seconds.
 DEMO_COUNT: Final = 20
 DEMO_RATE_PER_SECOND: Final = 10.0
 # Tasks put between checks of the remaining time.
 BATCH_TASKS: Final = 25
 # Maximum pause between the puts of a synthetic load.
 STEP_SECONDS: Final = 0.1
-# An answer lists this number of errors at most, but counts all.
+# Maximum number of errors in an answer; all are counted.
 MAX_LISTED_ERRORS: Final = 100
 
 
 class LoadRequest(BaseModel):
-    """What to put: `tasks`, or a synthetic load; if empty, a small load.
+    """A request for `tasks` or for a synthetic load; an empty request asks for a small load.
 
     Attributes:
         tasks: Tasks, each with the arguments of `Queue.put`.
         count: Maximum number of tasks of the load.
-        rate_per_second: Tasks per second. Default: count divided by duration; with a count only, as fast
+        rate_per_second: Tasks per second. By default count divided by duration; with only a count, as fast
             as possible.
         duration_seconds: Maximum duration of the load.
     """
@@ -102,13 +102,13 @@ class LoadReport:
         refused: Invalid tasks.
         failed: Tasks that the store did not write.
         turned_away: Tasks that admission control rejected, by reason.
-        not_attempted: Tasks left when the time was up.
-        stopped_early: Whether the time was up.
-        errors: The first `MAX_LISTED_ERRORS` errors of tasks refused, turned away or failed.
-        task_ids: The id of each given task, in order, generated for those without; None for those that are
-            invalid or were not attempted.
-        not_written: Indexes of the given tasks that were not written, as the store failed or time was up.
-        created_ids: Ids of the given tasks that are new; for the log, not in the answer.
+        not_attempted: Tasks left when time ran out.
+        stopped_early: Whether time ran out.
+        errors: The first `MAX_LISTED_ERRORS` errors of refused, rejected or failed tasks.
+        task_ids: The id of each given task, in order, generated if missing; None for tasks that are invalid
+            or were not attempted.
+        not_written: Indexes of given tasks that were not written, because the store failed or time ran out.
+        created_ids: Ids of new given tasks, for the log only.
         pressure: The pressure on the queue; None if the store did not answer.
     """
 
@@ -128,25 +128,25 @@ class LoadReport:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """The report as values for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "created_ids"}
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The answer without its lists of tasks, whose length is not bounded."""
+        """The answer without its unbounded lists of tasks."""
         lists = {"task_ids", "not_written"}
         return {name: value for name, value in self.answer.items() if name not in lists}
 
     @property
     def unwritten(self) -> int:
-        """Number of tasks that another try may write; the rest of a synthetic load is no loss."""
+        """Number of tasks that a retry could write. The rest of a synthetic load does not count."""
         return len(self.not_written) if self.task_ids else self.failed
 
     def raise_if_incomplete(self) -> None:
-        """Raise an error if tasks were not written that another try may write.
+        """Raise if any task is still unwritten that a retry could write.
 
         Raises:
-            TasksNotWritten: If the store did not write all tasks, or time was up before all given ones.
+            TasksNotWritten: If the store failed for some tasks, or time ran out before all given tasks.
         """
         if self.unwritten:
             raise TasksNotWritten(self)
@@ -175,9 +175,9 @@ class LoadReport:
 
 
 class TasksNotWritten(StoreError):
-    """Some tasks were not written. An invocation that repeats the event and its ids creates none twice.
+    """Some tasks were not written. Repeating the invocation creates no task twice.
 
-    Lambda repeats a failed asynchronous invocation under its request id, from which ids are generated.
+    Lambda repeats failed asynchronous invocations under the same request id, and ids are derived from it.
     """
 
     def __init__(self, report: LoadReport) -> None:
@@ -206,14 +206,14 @@ def produce(
 
     Args:
         queue: The queue.
-        request: What to put.
-        id_prefix: Ids are generated from it and the task's index, so that a request that is repeated with
+        request: The requested tasks.
+        id_prefix: Ids are generated from it and the index of the task, so that a repeated request with
             the same prefix creates no task twice.
         seconds_left: Returns the remaining time.
         sleep: Waits for a number of seconds.
 
     Raises:
-        StoreError: If the store wrote none of the first tasks.
+        StoreError: If the store wrote none of the first batch.
     """
     if request.tasks is not None:
         report = _put_given(queue, request.tasks, id_prefix, seconds_left)
@@ -222,7 +222,7 @@ def produce(
     try:
         report.pressure = queue.pressure()
     except StoreError:
-        # The tasks are in the queue: the answer must say so.
+        # The tasks are in the queue, so the answer must not be an error.
         logger.warning("could not measure the queue's pressure", exc_info=True)
     return report
 

@@ -32,13 +32,13 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
     Attributes:
         table: Name of the DynamoDB table.
         attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
-            freshq's own. Order, shards and maximum age are then those of the attachment.
+            freshq's own. The attachment then sets order, shards and max age.
         queue_name: Name of the queue in the table.
-        codel_target_seconds: Target of CoDel for the shortest wait, only with order FIFO; 0 for no CoDel.
+        codel_target_seconds: Target wait of CoDel, only with order FIFO; 0 for no CoDel.
         max_backlog: Maximum number of claimable tasks; 0 for no limit.
-        when_full: What to shed when the backlog is full.
-        group_share: Share of a full backlog above which a group is evicted first; 0 for no limit.
-        door_multiple: While overloaded, admit this multiple of what is served; 0 for no door.
+        when_full: Which tasks to shed when the backlog is full.
+        group_share: Share of a full backlog above which a group sheds first; 0 for no limit.
+        door_multiple: While overloaded, admit this multiple of the served rate; 0 for no door.
         worker_passes: Maximum number of worker passes at a time.
     """
 
@@ -56,8 +56,8 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
         """Return the names in an attached table; None for a table of freshq's own.
 
         Raises:
-            ValueError: If the table has another hash key, or one that is not text: the roles of the functions
-                compare the keys of items as strings.
+            ValueError: If the table has another hash key, or a hash key that is not text: the roles of the
+                functions compare keys of items as strings.
             StoreError: If DynamoDB did not answer, or the table does not exist.
         """
         if not self.attach_key:

@@ -1,4 +1,4 @@
-"""Wake the next function, and read such messages."""
+"""Ring the doorbells between functions, and read the rings."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Ring(BaseModel):
     """One message on the doorbell.
 
     Attributes:
-        hop: Tail calls in a row before this ring.
-        reason: Why it rings: new work, a pass that leaves work behind, the sweep, or a person.
+        hop: Consecutive tail calls before this ring.
+        reason: New work, a pass that left work behind, the sweep, or a person.
         chain: Id of the chain of rings and passes that this ring belongs to, the same in every log line.
     """
 
@@ -98,7 +98,7 @@ class WakeUp:
 
     Attributes:
         topic_arn: Topic of the doorbell.
-        sns: Returns the client that publishes to it, made by the first call: passes and sweeps ring rarely.
+        sns: Returns the client of the topic. The first call makes it, because passes and sweeps rarely ring.
         switch: The kill switch.
         passes: The pass slots.
     """
@@ -115,7 +115,7 @@ class WakeUp:
         Args:
             settings: The queue, its pass slots and the kill switch.
             topic_arn: The topic.
-            client: Of the table, which has the pass slots.
+            client: A client for the table with the pass slots.
         """
         passes = WorkerPasses(
             settings.table,

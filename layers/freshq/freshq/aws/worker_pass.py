@@ -1,4 +1,4 @@
-"""Work the queue for the time of one invocation."""
+"""Work the queue during one invocation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The part of `settle_seconds` that is kept for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0
-# A pass whose store does not answer for this time fails, so that alarms see it; the sweep starts the next.
+# A pass fails if its store gives no answer for this time, so that alarms see it; the sweep starts the next.
 GIVE_UP_SECONDS: Final = 10.0
 
 
@@ -37,14 +37,14 @@ class WorkerSettings(WakeUpSettings):
 
     Attributes:
         trigger_topic_arn: Topic of the tail calls.
-        max_hops: Maximum number of tail calls in a row; the sweep starts the next series.
+        max_hops: Maximum number of consecutive tail calls; the sweep then starts a new chain.
         runner: The user's runner, as ``module:function``.
         runner_environment: Environment variables for the runner; a JSON object of strings.
         concurrency: Maximum number of tasks that a worker runs at a time.
         limit_lowest: Lower bound of the concurrency limit over all workers.
         limit_highest: Upper bound of the concurrency limit over all workers; 0 for no limit.
         limit_window_seconds: Time between changes of that limit.
-        shared_rate_per_second: Tasks that all workers start per second; 0 for no limit.
+        shared_rate_per_second: Tasks per second that all workers together start; 0 for no limit.
         retry_fraction: Maximum number of retries per first attempt; 0 for no limit.
         pass_seconds: Maximum time for which a pass claims tasks.
         idle_exit_seconds: A pass ends after this time without work.
@@ -61,7 +61,7 @@ class WorkerSettings(WakeUpSettings):
     limit_window_seconds: Positive = 10.0
     shared_rate_per_second: ZeroOrMore = 0.0
     retry_fraction: Share = 0.0
-    # With less than 900 s, the longest timeout of a function.
+    # Within 900 s, the longest timeout of a function.
     pass_seconds: Annotated[float, Field(gt=0, le=800)] = 60.0
     idle_exit_seconds: Annotated[float, Field(gt=0, le=800)] = 1.0
     settle_seconds: Annotated[float, Field(ge=2, le=890)] = 30.0
@@ -118,7 +118,7 @@ class WorkerSettings(WakeUpSettings):
 
 
 if tracer is not None:
-    tracer.patch()  # every library that the SDK can trace, before the runner imports its own
+    tracer.patch()  # every traceable library, before the runner imports its own
 
 
 def traced(runner: Runner) -> Runner:
@@ -149,7 +149,7 @@ def _known(task: Task) -> dict[str, str]:
 
 
 class MetricsObserver(Observer):
-    """Turns what a worker does into log lines and metrics. Never logs payloads."""
+    """Turns events of a worker into log lines and metrics. Never logs payloads."""
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
@@ -214,7 +214,7 @@ class Connections:
         """Return the connections that the environment describes.
 
         Args:
-            advice: What to do if the module of the runner is not found.
+            advice: Advice for the error if the module of the runner is missing.
 
         Raises:
             ValueError: If a setting is wrong, or the runner cannot be loaded.
@@ -228,10 +228,10 @@ class Connections:
 
 
 def work(connections: Connections, remaining_seconds: float) -> RunReport:
-    """Claim, run and settle tasks, as long as the invocation has time for it.
+    """Claim, run and settle tasks while the invocation has time.
 
     Args:
-        connections: What the pass works with.
+        connections: The connections of the pass.
         remaining_seconds: Time until Lambda ends the invocation.
     """
     settings, queue = connections.settings, connections.queue
@@ -243,9 +243,9 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     """Call the successor if claimable work is left, the pass made progress, and nothing forbids it.
 
     Args:
-        connections: What the pass works with.
+        connections: The connections of the pass.
         ring: The ring that started it.
-        report: What it did.
+        report: The report of the pass.
 
     Returns:
         Whether the successor was called.

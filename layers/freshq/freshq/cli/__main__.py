@@ -11,13 +11,13 @@ from typing import Final
 from freshq.cli.errors import exit_status, print_error
 from freshq.errors import MissingExtra, needs
 
-# How many new objects there are before garbage is collected; a start makes fewer.
+# New objects before garbage is collected; a start makes fewer.
 GARBAGE_OBJECTS: Final = 100_000
 
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    # Modules stay: to look among them for garbage, at start and once more at the end, takes a third of a put.
+    # Modules stay. Collecting garbage among them, at start and again at exit, takes a third of a put.
     gc.set_threshold(GARBAGE_OBJECTS)
     atexit.register(gc.freeze)
     escape_what_no_encoding_has()
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def escape_what_no_encoding_has() -> None:
-    """Escape what standard output cannot encode: a command must not fail after it has done its work."""
+    """Escape characters that standard output cannot encode: a command must not fail after its work."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

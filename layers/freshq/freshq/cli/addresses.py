@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Converters = dict[str, "Callable[[str], object]"]
 TELEMETRY: Final = "opentelemetry"
-# How an address writes whether something is on.
+# How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
 DEFAULT_TABLE: Final = "tasks"
 FORMS: Final = (
@@ -94,10 +94,10 @@ def _description(stack: str) -> dict[str, Any]:
 
 
 def telemetry_named(name: str) -> Telemetry:
-    """Return the telemetry of a name.
+    """Return the telemetry with a name.
 
     Raises:
-        ValueError: If there is none of this name.
+        ValueError: If no telemetry has this name.
         MissingExtra: If its extra is not installed.
     """
     if name != TELEMETRY:
@@ -109,13 +109,13 @@ def telemetry_named(name: str) -> Telemetry:
 
 
 def _converters(options: type[BaseModel]) -> Converters:
-    """Return how to read the values of options: numbers here, the others when the queue is opened."""
+    """Return converters for option values: numbers are parsed here, others when the queue is opened."""
     numbers: dict[Any, Callable[[str], object]] = {int: int, float: float}
     fields = options.model_fields.items()
     return {name: numbers.get(field.annotation, str) for name, field in fields}
 
 
-# The options that every queue takes, and how to read their values.
+# The options of every queue, and converters of their values.
 QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
     **_converters(StorableOptions),
@@ -128,7 +128,7 @@ DYNAMODB_OPTIONS: Final[Converters] = {
 
 
 def _switch(text: str) -> bool | str:
-    """Return whether a switch is on; another word as it is, which the option refuses."""
+    """Return whether a switch is on. Another word stays as it is, and the option refuses it."""
     return SWITCH.get(text, text)
 
 
@@ -151,10 +151,10 @@ class Address:
     """An address in its parts.
 
     Attributes:
-        scheme: Before "://", such as postgresql+psycopg.
-        location: A table of DynamoDB, or where the database is.
-        options: After "?".
-        table: After "#"; empty if there is none.
+        scheme: The part before "://", such as postgresql+psycopg.
+        location: A table of DynamoDB, or the place of the database.
+        options: The options after "?".
+        table: The table after "#"; empty if there is none.
     """
 
     scheme: str
@@ -164,7 +164,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that a string is.
+        """Parse an address.
 
         Raises:
             ValueError: If the text has no known form.
@@ -191,7 +191,7 @@ class Address:
         return self.scheme.partition("+")[0]
 
     def __str__(self) -> str:
-        """Return the address as it is written, without the table of a SQL database."""
+        """Return the address as text, without the table of a SQL database."""
         query = f"?{urlencode(self.options)}" if self.options else ""
         return f"{self.scheme}://{self.location}{query}"
 
@@ -215,7 +215,7 @@ class Scheme:
     passes_options: bool = False
 
     def allows(self, address: Address) -> bool:
-        """Return whether an address has the parts that it must have, and no others."""
+        """Return whether an address has all required parts and no forbidden ones."""
         if self.location is not None and bool(address.location) is not (self.location == "required"):
             return False
         return self.has_table or not address.table
@@ -235,7 +235,7 @@ def open_queue(
             table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
         max_age_seconds: Max age of its tasks; None for the address's own, or the default.
-        stored: Options to use where the address has none.
+        stored: Options for which the address has no value.
 
     Raises:
         ValueError: If the address is wrong.
@@ -271,10 +271,10 @@ def with_account(address: str | None, account: Mapping[str, str]) -> str:
 
 
 def with_connections(address: str, max_connections: int) -> str:
-    """Return the address of a SQL database with the number of its connections, unless it says one itself.
+    """Return the address of a SQL database with a number of connections, unless it has one already.
 
     Args:
-        address: Any address; one that is not of a SQL database is returned as it is.
+        address: Any address. Addresses of other stores are returned unchanged.
         max_connections: Maximum number of connections.
     """
     parsed = Address.parse(address)
@@ -304,10 +304,10 @@ def _pairs(query: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError as error:
         got = quoted(without_password(query))
-        msg = f"queue: what follows '?' must look like NAME=VALUE&NAME=VALUE, got {got}"
+        msg = f"queue: the part after '?' must look like NAME=VALUE&NAME=VALUE, got {got}"
         raise ValueError(msg) from error
     if len(dict(pairs)) < len(pairs):
-        msg = f"queue: each option at most once, got {quoted(without_password(query))}"
+        msg = f"queue: give each option at most once, got {quoted(without_password(query))}"
         raise ValueError(msg)
     return dict(pairs)
 
@@ -315,10 +315,10 @@ def _pairs(query: str) -> dict[str, str]:
 def split_options(
     given: Mapping[str, str], known: Mapping[str, Callable[[str], object]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of the known options, and the other options as they are.
+    """Return the parsed values of the known options, and the other options unchanged.
 
     Raises:
-        ValueError: If a value is not of the form of its option.
+        ValueError: If a value does not fit its option.
     """
     options: dict[str, Any] = {}
     for key in given.keys() & known.keys():

@@ -1,4 +1,4 @@
-"""The arguments that commands share, and how a command ends."""
+"""Arguments that commands share, and the exit of a command."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 TaskId = Annotated[
-    str | None, typer.Argument(metavar="TASK_ID", help="The task; in the shell, the current one by default.")
+    str | None, typer.Argument(metavar="TASK_ID", help="The task. In the shell, the current task by default.")
 ]
 TaskIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[TASK_ID]...", help="Only these tasks; by default all.")
+    list[str] | None, typer.Argument(metavar="[TASK_ID]...", help="Only these tasks. By default, all.")
 ]
 Token = Annotated[
     str | None,
-    typer.Option(help="The token that claim printed; the shell remembers its own claims."),
+    typer.Option(help="The token printed by claim. The shell remembers its own claims."),
 ]
-Reason = Annotated[str | None, typer.Option("--error", help="Why it failed; stored with the task.")]
+Reason = Annotated[str | None, typer.Option("--error", help="Reason of the failure, stored with the task.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
-Cursor = Annotated[str | None, typer.Option(help="Continue where the previous list ended.")]
+Cursor = Annotated[str | None, typer.Option(help="Continue after the previous page.")]
 LeaseSeconds = Annotated[
-    float | None, typer.Option(help="Seconds until the lease expires; by default the queue's.")
+    float | None, typer.Option(help="Seconds until the lease expires. By default, the queue's lease.")
 ]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 for a free one.")]
 # Typer exports only one subclass of its usage errors, not their base class.
@@ -52,7 +52,7 @@ MAX_INTERVAL_SECONDS: Final = 3600.0
 
 
 def parsed(argument: str, text: str) -> Any:
-    """Return the JSON value that a string is.
+    """Parse JSON from the command line.
 
     Raises:
         ValueError: If it is not JSON; names the argument.
@@ -65,7 +65,7 @@ def parsed(argument: str, text: str) -> Any:
 
 
 def instant(argument: str, text: str) -> datetime:
-    """Return the instant that a string is.
+    """Parse an ISO 8601 time from the command line.
 
     Raises:
         ValueError: If it is not an ISO 8601 time with a time zone; names the argument.
@@ -83,12 +83,12 @@ def instant(argument: str, text: str) -> datetime:
 
 @contextmanager
 def application_imports() -> Iterator[str]:
-    """Let modules of the current folder be imported inside this block.
+    """Allow imports from the current folder inside this block.
 
-    What they print goes to standard error, so that each line of standard output is one of the command's.
+    Their output goes to standard error, so that standard output has only lines of the command.
 
     Yields:
-        What to do if there is no such module, for the error.
+        Advice for the error if a module is missing.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -98,7 +98,7 @@ def application_imports() -> Iterator[str]:
 
 
 class PlainFlags:
-    """Leaves out of help that a flag is `<bool>`: it takes no value."""
+    """Hides the type `<bool>` of flags in help: they take no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments of a command."""
@@ -110,7 +110,7 @@ class PlainFlags:
 
 
 class PlainCommand(PlainFlags, TyperCommand):
-    """A command that is not on a queue."""
+    """A command without the options of a queue."""
 
 
 class Group(PlainFlags, TyperGroup):
@@ -142,7 +142,7 @@ class OneLineErrors(Group):
             print_error(error)
             return exit_status(error)
         except OSError as error:
-            if error.filename is None:  # no file's: standard output's
+            if error.filename is None:  # standard output failed, not a file
                 return not_printed(error)
             print_error(error)
             return ExitStatus.UNREACHABLE
@@ -150,7 +150,7 @@ class OneLineErrors(Group):
 
 
 def flushed(status: int) -> int:
-    """Return a command's status once its answer is printed, or another if it cannot be."""
+    """Flush the answer of a command, and return its status, or another status if the answer is lost."""
     if sys.stdout is None:
         return status
     if status == ExitStatus.NOT_PRINTED:
@@ -166,20 +166,20 @@ def flushed(status: int) -> int:
 
 def not_printed(error: OSError) -> int:
     """Report that standard output failed."""
-    if error.errno != errno.EPIPE:  # a reader that closed the pipe has read enough
+    if error.errno != errno.EPIPE:  # the reader closed the pipe: it has read enough
         print_error(f"the answer could not be printed: {error.strerror}")
     return ExitStatus.NOT_PRINTED
 
 
 def drop_output() -> None:
-    """Drop what is left to print, so that the end of the process does not try again."""
+    """Drop unprinted output, so that the exit of the process does not try again."""
     with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Turn off Pydantic's plugins for freshq's models: finding them searches all installed packages."""
+    """Turn off Pydantic's plugins for freshq's models: searching for them reads all installed packages."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"
@@ -193,7 +193,7 @@ def quick_imports() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFlags:
-    """The options that every command on a queue takes."""
+    """The options of every command on a queue."""
 
     queue: Annotated[
         str | None,
@@ -220,17 +220,17 @@ class QueueContext(typer.Context):
     """The context of a command on a queue.
 
     Attributes:
-        session: The queue, and where the answer goes.
+        session: The queue, and the output of the answer.
     """
 
     session: Session
 
 
 class SessionCommand(PlainCommand):
-    """A command that takes shared options besides its own, and runs with the session that they open.
+    """A command with shared options besides its own; it runs with the session that they open.
 
     Attributes:
-        options_class: A dataclass of the shared options, each with Typer's annotation.
+        options_class: A dataclass of the shared options, each annotated for Typer.
     """
 
     options_class: ClassVar[type[Any]]
@@ -257,7 +257,7 @@ class SessionCommand(PlainCommand):
 
 @contextmanager
 def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
-    """Yield the shell's session if a shell runs the command, else one on the queue of the options."""
+    """Yield the session of the shell that runs the command, or else a session on the queue of the options."""
     if isinstance(context.obj, Session):
         shell = context.obj
         _refuse_other_queue(context)
@@ -316,6 +316,6 @@ def checked_interval(every_seconds: float) -> float:
 
 
 def is_given(context: typer.Context, option: str) -> bool:
-    """Return whether an option is on the command line, rather than a default or in the environment."""
+    """Return whether an option was given on the command line, not by default or in the environment."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"

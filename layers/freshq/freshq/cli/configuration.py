@@ -1,4 +1,4 @@
-"""Options that are stored with a queue, so that the addresses of commands need not repeat them."""
+"""Options stored with a queue, so that addresses need not repeat them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def storable_options(address: str) -> dict[str, Any]:
 
 
 def open_configured(address: str, name: str | None = None) -> BaseQueue:
-    """Return the queue of an address, with the options stored with it that the address does not have.
+    """Return the queue of an address, completed by the options that are stored with the queue.
 
-    An option of the address wins; if the stored one differs, a line on standard error says so.
+    An option in the address wins. If the stored value differs, a line on standard error says so.
 
     Args:
         address: The address.
@@ -53,7 +53,7 @@ def open_configured(address: str, name: str | None = None) -> BaseQueue:
     try:
         stored, given = stored_options(queue), storable_options(address)
     except TableMissing:
-        return queue  # nothing is stored, and the command will say what it needs the table for
+        return queue  # nothing is stored, and the command will report the missing table
     except BaseException:
         queue.close()
         raise
@@ -76,18 +76,18 @@ def stored_options(queue: BaseQueue) -> dict[str, Any]:
 
 
 def store_options(queue: BaseQueue, options: Mapping[str, Any]) -> None:
-    """Store options with a queue, beside those that are stored.
+    """Store options with a queue; other stored options stay.
 
     Raises:
         ValueError: If an option is wrong; nothing was written.
-        RefusedError: If other processes changed them each time.
+        RefusedError: If other processes changed them during every attempt.
     """
     check_options({**stored_options(queue), **options})
     _change(queue, lambda values: {**values, **options})
 
 
 def store_first_options(queue: BaseQueue, options: Mapping[str, Any]) -> None:
-    """Store the options of a new queue, or check that those stored are the same.
+    """Store the options of a new queue, or check that the stored options are the same.
 
     Raises:
         ValueError: If an option is wrong; nothing was written.
@@ -111,10 +111,10 @@ def forget_options(queue: BaseQueue) -> None:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check options that are to be stored, together.
+    """Check options before they are stored, together.
 
     Raises:
-        ValueError: With the first that is wrong.
+        ValueError: If an option is wrong; names the first.
     """
     shards = options.get(SHARDS)
     if shards is not None:

@@ -1,4 +1,4 @@
-"""How a command reports failure: one line without control characters, and an exit status."""
+"""Report failures of commands: one line without control characters, and an exit status."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OneLineLog(logging.Handler):
 
 
 def printable(text: str) -> str:
-    """Return a string with control characters escaped as in JSON, so that a terminal does not obey them."""
+    """Return a string with control characters escaped as in JSON, not interpreted by a terminal."""
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Serves small answers that other programs ask for every few seconds."""
+"""Serve small answers that other programs poll every few seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from http import HTTPStatus
 
 LOOPBACK: Final = "127.0.0.1"
-# Such requests come at once or not at all.
+# A client sends such a request in one packet.
 REQUEST_SECONDS: Final = 5.0
 
 
@@ -20,9 +20,9 @@ class HttpResponse(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        status: Its status.
+        status: The HTTP status.
         content_type: Type of the body.
-        body: The body, which a HEAD request does not get.
+        body: The body; HEAD requests get none.
     """
 
     status: HTTPStatus
@@ -37,10 +37,10 @@ class HttpServer(ThreadingHTTPServer):
         """Listen.
 
         Args:
-            answer: Returns the response for a path, which is without its query.
+            answer: Returns the response for a path without its query.
             host: Address to listen on.
             port: Port; 0 for a free one.
-            option: What the user gave the port by, for the error.
+            option: The option that gave the port, for the error.
 
         Raises:
             ValueError: If it cannot listen there.
@@ -66,7 +66,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._send(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer without it."""
+        """Answer without a body."""
         self._send(with_body=False)
 
     def _send(self, *, with_body: bool) -> None:
@@ -80,4 +80,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: the next request comes in a few seconds."""
+        """Log nothing: requests come every few seconds."""

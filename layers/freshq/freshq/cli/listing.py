@@ -1,4 +1,4 @@
-"""Commands as help lists them; the module of a command is loaded when it runs."""
+"""The list of commands for help. The module of a command is loaded when it runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Listed:
     """A command as help lists it.
 
     Attributes:
-        name: What the user types.
+        name: The word that the user types.
         panel: The heading that help lists it under.
-        target: Where it is, `module:name` below `freshq.cli`: a function, or a Typer application.
+        target: A function or a Typer application, as `module:name` below `freshq.cli`.
         help: The first paragraph of its help; a test compares the two.
         on_queue: Whether it is a function that takes the options of a queue.
-        on_task: Whether it takes the id of a task in the queue, which a draft of the shell is not.
-        extra: The extra that it needs besides that of the command line.
+        on_task: Whether it takes the id of a task in the queue; drafts of the shell are not in the queue.
+        extra: The extra that it needs, besides `cli`.
     """
 
     name: str
@@ -66,7 +66,7 @@ class LazyCommand(TyperCommand):
 
     @override
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a context of the command itself, in which its arguments are parsed."""
+        """Return a context of the command itself, which parses the arguments."""
         return self.loaded.make_context(*args, **kwargs)
 
 
@@ -83,7 +83,7 @@ def _on_queue(
     Args:
         panel: The heading that help lists them under.
         module: Below `freshq.cli`.
-        on_task: The names of those that take the id of a task.
+        on_task: The names of the commands that take the id of a task.
         extra: The extra that they need.
         helps: The help of each command, by its name.
     """
@@ -94,7 +94,7 @@ def _on_queue(
     )
 
 
-# The commands that the shell has, too.
+# Commands that the shell also has.
 VERBS: Final[tuple[Listed, ...]] = (
     *_on_queue(
         "Work",

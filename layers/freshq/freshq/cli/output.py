@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Stats
 
-# Units of time: seconds in each, its name, seconds in the next smaller one, and the name of that.
+# Units of time: seconds, name, seconds of the next smaller unit, and its name.
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
-# Not printed: the store's bookkeeping, and the token, which only its holder may know.
+# Not printed: the store's bookkeeping, and the token, which is a secret of the holder.
 INTERNAL: Final = ("expires", "request_token", "lease_token")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
-# The width of what is not a terminal: longer lines than any task makes, so that nothing is wrapped.
+# Width of pipes and files: wider than the line of any task, so nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
-# How a listing shows what tasks wait for.
+# How a listing names the reason of a wait.
 STATES: Final = {
     None: "PENDING",
     WaitsFor.DUE: "delayed",
@@ -73,12 +73,12 @@ def excerpt(text: str, chars: int) -> str:
 
 
 def compact_json(value: object) -> str:
-    """Return a value as JSON for people: letters of every script as they are, control characters escaped."""
+    """Return a value as JSON for people: all letters unescaped, control characters escaped."""
     return printable(json.dumps(value, ensure_ascii=False))
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON for programs. Infinity and NaN, which JSON has not, become null."""
+    """Return a value as JSON for programs. Infinity and NaN, which JSON lacks, become null."""
     return json.dumps(_finite(value), allow_nan=False, indent=indent)
 
 
@@ -91,18 +91,18 @@ def _finite(value: object) -> object:
 
 
 def fields(task: Task, now: float) -> dict[str, Any]:
-    """Return a task as JSON has it.
+    """Return a task as values for JSON.
 
     Args:
         task: The task.
-        now: Current time in seconds since the epoch, which decides whether the task is SHED.
+        now: Current time in seconds since the epoch; it decides whether the task is SHED.
     """
     known = {key: value for key, value in asdict(task).items() if key not in INTERNAL}
     return known | {"status": task.status_at(now).value}
 
 
 def claim_fields(claim: Claim) -> dict[str, Any]:
-    """Return a claim as JSON has it: the task, and the token to settle it with."""
+    """Return a claim as values for JSON: the task, and the token that settles it."""
     return {
         **fields(claim.task, claim.task.updated),
         "token": claim.token,
@@ -111,7 +111,7 @@ def claim_fields(claim: Claim) -> dict[str, Any]:
 
 
 def times(task: Task, now: float) -> dict[str, str | None]:
-    """Return when a task entered each state, as ISO 8601 strings; None for a state that it never entered."""
+    """Return when a task entered each state, as ISO 8601 strings; None for states that it never entered."""
     moments = {
         "put": task.put_at,
         "due": task.first_due,
@@ -131,7 +131,7 @@ def instant(moment: float) -> str:
 
 
 def claim_facts(claim: Claim) -> dict[str, str]:
-    """Return a claim for people, its token in full."""
+    """Return a claim for people, with its full token."""
     return {
         "task": printable(claim.task.task_id),
         "token": claim.token,
@@ -143,7 +143,7 @@ def claim_facts(claim: Claim) -> dict[str, str]:
 
 
 def _unusual(task: Task) -> dict[str, str]:
-    """Return the facts that only some tasks have."""
+    """Return facts that not every task has."""
     facts = {}
     if task.priority:
         facts["priority"] = str(task.priority)
@@ -188,21 +188,21 @@ def state(task: Task, now: float) -> dict[str, str]:
 
 
 def progress(task: Task) -> str:
-    """Return how far the last run of a task was, such as ``40 %, loading``."""
+    """Return the progress of the last run of a task, such as ``40 %, loading``."""
     done = percent(task)
     return done if task.progress_step is None else f"{done}, {printable(task.progress_step)}"
 
 
 def percent(task: Task) -> str:
-    """Return how much of its work the last run of a task had done, such as ``40 %``; empty if not known."""
+    """Return the share of the work that the last run did, such as ``40 %``; empty if not known."""
     if task.progress_fraction is None:
         return ""
-    # Millionths are exact: 0.29 is 29 %, not 28.999. Rounded down: only what is done is 100 %.
+    # Millionths are exact: 0.29 is 29 %, not 28.999. Rounded down: only finished work is 100 %.
     return f"{round(task.progress_fraction * 1_000_000) // 10_000} %"
 
 
 def _beginnings(task: Task, now: float) -> dict[str, str]:
-    """Return when a task was put, was due first and was created; what follows from the others is left out."""
+    """Return when a task was put, first due and created, without times that follow from the others."""
     facts = {}
     if task.put_at is not None and task.created - task.put_at >= 1:  # delayed, or touched
         facts["put"] = _at(task.put_at, now)
@@ -214,7 +214,7 @@ def _beginnings(task: Task, now: float) -> dict[str, str]:
 
 
 def _changes(task: Task, now: float) -> dict[str, str]:
-    """Return when a task was claimed, died, ended or else changed last."""
+    """Return when a task was claimed, became a dead letter, ended or last changed."""
     facts = {}
     if task.first_claim_at is not None and task.last_claim_at is not None:
         once = task.first_claim_at == task.last_claim_at
@@ -230,7 +230,7 @@ def _changes(task: Task, now: float) -> dict[str, str]:
 
 
 def _at(moment: float, now: float) -> str:
-    """Return a time, and how far it is."""
+    """Return a time, and its distance from now."""
     return f"{instant(moment)}, {_when(moment, now)}"
 
 
@@ -269,7 +269,7 @@ class Output:
         return Console(markup=False, emoji=False, highlight=False, width=width)
 
     def answer(self, value: object, *lines: Answer) -> None:
-        """Print a value as JSON; or for people lines, names with their values, and what Rich draws."""
+        """Print a value as JSON; or for people, lines, names with values, and Rich renderables."""
         if self.as_json:
             typer.echo(json_text(value))
             return
@@ -297,21 +297,21 @@ class Output:
         self.answer(fields(task, now), f"task {printable(task.task_id)}: {status}{again}{wait}")
 
     def claims(self, claims: Sequence[Claim]) -> None:
-        """Print claims, their tokens in full."""
+        """Print claims with their full tokens."""
         self.answer([claim_fields(claim) for claim in claims], *map(claim_facts, claims))
 
     def dequeued(self, tasks: Sequence[Task], now: float) -> None:
-        """Print everything about tasks that were claimed and completed."""
+        """Print everything about tasks that were dequeued."""
         self.answer([fields(task, now) for task in tasks], *(task_facts(task, now) for task in tasks))
 
     def tasks(self, tasks: Sequence[Task], cursor: str | None, now: float, *, errors: bool = False) -> None:
         """Print a listing.
 
         Args:
-            tasks: What to list.
-            cursor: Where the next page begins; None on the last one.
+            tasks: The tasks of the page.
+            cursor: Start of the next page; None on the last page.
             now: Current time in seconds since the epoch.
-            errors: Whether the last column is why a task failed rather than its payload.
+            errors: Whether the last column has the error of a task instead of its payload.
         """
         more = [] if cursor is None else [f"more: add --cursor {printable(cursor)}"]
 
@@ -326,7 +326,7 @@ class Output:
         )
 
     def waiting(self, waiting: Sequence[Waiting], now: float) -> None:
-        """Print waiting tasks in the order of claims, with what they wait for."""
+        """Print waiting tasks in the order of claims, with the reason of the wait."""
 
         def listing() -> Table:
             rows = [_row(each.task, now, errors=False, state=STATES[each.waits_for]) for each in waiting]
@@ -345,7 +345,7 @@ class Output:
 
 
 def _counts(stats: Stats, title: str) -> Table:
-    """Return the table of the states, their numbers of tasks and their ages."""
+    """Return a table of the states with their task counts, and the ages."""
     from rich.table import Table
 
     values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
@@ -363,7 +363,7 @@ def _counts(stats: Stats, title: str) -> Table:
 
 
 def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
-    """Return a table that fits into `width` characters: first the last column is cut, then ids are folded."""
+    """Return a table that fits into `width` characters: the last column is cut first, then ids fold."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -395,7 +395,7 @@ def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> t
 
 
 def _state(task: Task, now: float) -> str:
-    """Return the state of a task, and how far it is while it runs."""
+    """Return the state of a task, with its progress while it runs."""
     if task.delayed:
         return "delayed"
     far = percent(task) if task.status is TaskStatus.TAKEN else ""
@@ -403,7 +403,7 @@ def _state(task: Task, now: float) -> str:
 
 
 def details(facts: Mapping[str, str]) -> Table:
-    """Return names and values side by side, with nothing cut off."""
+    """Return names and values side by side, nothing cut off."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

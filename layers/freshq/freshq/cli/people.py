@@ -17,7 +17,7 @@ FIRST_NAMES: Final = (
 MEAN_CALL_SECONDS: Final = 180.0
 MEAN_WRAP_UP_SECONDS: Final = 30.0
 LEASE_SECONDS: Final = 900.0
-# Above 1, so that callers have to wait.
+# Above 1: callers have to wait.
 LOAD: Final = 1.2
 # Share of the connections that break silently; the agent is recovered when the lease expires.
 LOST_SHARE: Final = 0.01
@@ -38,7 +38,7 @@ class MadeUpCaller:
     Attributes:
         name: A name and a number, the caller's id.
         language: The preferred language.
-        criteria: What the caller asks of an agent.
+        criteria: The wishes of the caller.
         called: Time of the call, in seconds since the start.
         call_seconds: Duration of the call.
         lost: Whether the connection breaks silently.

@@ -1,4 +1,4 @@
-"""Live display, progress, end and report of a long-running command."""
+"""Control, report and live display of long-running commands."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from freshq.worker.report import RunReport, WorkerStatus
 
 T = TypeVar("T")
-# A process that is to end at once and has not ended after this time leaves what it is waiting for.
+# A process that must stop waits this long for its work, then exits without it.
 STOP_SECONDS: Final = 10.0
 # Time between two checks of the thread that works.
 CHECK_SECONDS: Final = 1.0
-# The field of a status that has a worker's outcomes.
+# The field of a status with the outcomes of a worker.
 OUTCOMES: Final = "outcomes"
-# Over which time the rate is taken.
+# Window of the rate.
 RATE_SECONDS: Final = 10.0
 REDRAW_SECONDS: Final = 0.25
 COLUMNS: Final = ("process", "state", "running", "done", "failed", "retried", "other", "store")
@@ -55,7 +55,7 @@ SHOWN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
 
 
 class Stage(IntEnum):
-    """How far the end has come: each stage includes those before it."""
+    """Stages of the end of a process: each includes the earlier ones."""
 
     WORKING = 0
     DRAINING = 1
@@ -63,7 +63,7 @@ class Stage(IntEnum):
 
 
 class ControlMessage(Enum):
-    """A command to a process. A signal asks for the next stage, whichever that is; WAKE for none."""
+    """A command to a process. SIGNAL asks for the next stage, WAKE for none."""
 
     SIGNAL = "signal"
     DRAIN = "drain"
@@ -72,7 +72,7 @@ class ControlMessage(Enum):
 
 
 class WorkStatus(IntEnum):
-    """Exit statuses of commands that run until a signal ends them, besides those of every command."""
+    """Exit statuses of commands that run until a signal, in addition to `ExitStatus`."""
 
     DRAINED = 0
     UNREACHABLE = ExitStatus.UNREACHABLE
@@ -105,15 +105,15 @@ class ControlChannel:
         return self.stage
 
     def follow_signals(self) -> None:
-        """Take SIGTERM and SIGINT as messages from now on."""
+        """Turn SIGTERM and SIGINT into messages from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.send(ControlMessage.SIGNAL))
 
     def follow(self, descriptor: int) -> None:
-        """Take each line of a pipe as a message; its end, which means that the parent died, as DRAIN."""
+        """Turn each line of a pipe into a message, and its end, when the parent has died, into DRAIN."""
 
         def read() -> None:
-            # Without a buffer: its lock, held by a daemon thread, would break the end of the process.
+            # Without a buffer: a daemon thread that holds a buffer's lock breaks the exit.
             with open(descriptor, "rb", buffering=0, closefd=False) as pipe:
                 for line in pipe:
                     self.send(ControlMessage(line.decode().strip()))
@@ -125,16 +125,16 @@ class ControlChannel:
 def run_until_told(
     name: str, work: Callable[[Event], T], control: ControlChannel, on_drain: Callable[[], None]
 ) -> Future[T]:
-    """Call a function in a thread until it returns, or the process must end at once.
+    """Run a function in a thread until it returns, or until the process must end at once.
 
     Args:
         name: Name of the thread.
-        work: The function; it returns soon after the event that it gets is set.
-        control: Says when to end. DRAINING sets the event.
-        on_drain: Called when it is set.
+        work: The function. It returns soon after its event is set.
+        control: Ends the work. DRAINING sets the event.
+        on_drain: Called when the event is set.
 
     Returns:
-        What the function returned or raised; not done if the process is to end at once.
+        The result or error of the function; not done if the process must end at once.
     """
     stop = Event()
     ended = in_thread(name, partial(work, stop))
@@ -150,14 +150,14 @@ def run_until_told(
 
 
 def end_process(status: int, control: ControlChannel) -> NoReturn:
-    """Exit; at once if that was asked for, whatever threads of the application still do.
+    """Exit; after a second signal at once, even if threads of the application still run.
 
     Raises:
-        Exit: Unless it was to be at once.
+        Exit: Unless the process ends at once.
     """
     if control.stage is Stage.STOPPING:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # whoever read it is gone
+            with suppress(OSError):  # the reader is gone
                 stream.flush()
         os._exit(status)
     raise typer.Exit(status)
@@ -165,13 +165,13 @@ def end_process(status: int, control: ControlChannel) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """One process at work, as it was when it last said so.
+    """The last reported status of a process.
 
     Attributes:
         process: Its number, from 1 on.
         pid: Its process id.
         values: Its worker's status, by name.
-        heard_at: When it said so, in seconds of the monotonic clock.
+        heard_at: Time of the report, in seconds of the monotonic clock.
     """
 
     process: int
@@ -181,22 +181,22 @@ class ProcessStatus:
 
     @property
     def turned_seconds(self) -> float:
-        """Time since its loop last went round, as far as is known."""
+        """Time since the last known round of its loop."""
         return float(self.values["turned_seconds"]) + time.monotonic() - self.heard_at
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether it claims, and its store answered the last call."""
+        """Whether it claims tasks and its store answered the last call."""
         return self.values["state"] == "working" and bool(self.values["store_answers"])
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as values for JSON."""
         turned = round(self.turned_seconds, 3)
         return {"process": self.process, "pid": self.pid, **self.values, "turned_seconds": turned}
 
 
 class Reporter(Protocol):
-    """Receives what happens. Several threads call it."""
+    """Receives events and statuses. Several threads call it."""
 
     def event(self, event: str, **values: object) -> None:
         """Receive an event, such as the start of the draining."""
@@ -235,7 +235,7 @@ class JsonLines(Reporter):
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                # Whoever read the lines is gone. That is no reason to leave the tasks.
+                # The reader is gone; the tasks still need their worker.
                 self._is_read = False
 
     @override
@@ -251,7 +251,7 @@ class JsonLines(Reporter):
 
 
 class ReportingHandler(logging.Handler):
-    """Makes an event of each log record, with the task that it is about and the traceback."""
+    """Turns each log record into an event, with its task and its traceback."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__(logging.WARNING)
@@ -269,7 +269,7 @@ class ReportingHandler(logging.Handler):
 
 
 def report_log(reporter: Reporter) -> None:
-    """Make events of the log, unless the application has set up logging: then it goes where that says."""
+    """Turn the log into events, unless the application has set up logging itself."""
     ours, root = logging.getLogger("freshq"), logging.getLogger()
     ours.handlers[:] = [handler for handler in ours.handlers if not isinstance(handler, OneLineLog)]
     if not root.handlers:
@@ -277,7 +277,7 @@ def report_log(reporter: Reporter) -> None:
 
 
 def status_values(status: WorkerStatus) -> dict[str, Any]:
-    """Return the status of a worker as JSON has it."""
+    """Return the status of a worker as values for JSON."""
     return {
         "state": status.state.value,
         "running": status.running,
@@ -290,7 +290,7 @@ def status_values(status: WorkerStatus) -> dict[str, Any]:
 
 
 def report_values(report: RunReport) -> dict[str, Any]:
-    """Return the report of a worker as JSON has it."""
+    """Return the report of a worker as values for JSON."""
     return {
         "claimed": report.claimed,
         OUTCOMES: {outcome.value: number for outcome, number in report.outcomes.items()},
@@ -302,7 +302,7 @@ def report_values(report: RunReport) -> dict[str, Any]:
 
 
 class EventLines(Reporter):
-    """Prints events for people, a line each."""
+    """Prints events for people, one per line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -334,11 +334,11 @@ class Display(EventLines):
     """Shows the processes in a table, and prints events above it."""
 
     def __init__(self, console: Console, title: str) -> None:
-        """Begin to show.
+        """Start the display.
 
         Args:
             console: The terminal.
-            title: What is at work.
+            title: The heading.
         """
         super().__init__(console)
         self._title = printable(title)
@@ -384,7 +384,7 @@ def _row(status: ProcessStatus) -> list[str]:
 
 
 def _shown(values: dict[str, Any]) -> str:
-    """Return the values of an event that say something, for people."""
+    """Return the informative values of an event, for people."""
     outcomes = {name: number for name, number in values.get(OUTCOMES, {}).items() if number}
     said = {name: value for name, value in values.items() if name != OUTCOMES and _says_something(value)}
     return "".join(f"  {name.replace('_', ' ')} {_text(value)}" for name, value in (said | outcomes).items())

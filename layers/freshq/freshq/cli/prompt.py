@@ -45,7 +45,7 @@ class Prompt:
         )
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each line; Ctrl-C discards the one being typed."""
+        """Yield each line; Ctrl-C discards the current one."""
         while True:
             try:
                 line = self._prompt.prompt(prompt_text(self._shell))
@@ -85,7 +85,7 @@ class ShellCompleter(Completer):
 
 
 def _history() -> History:
-    """Return the history of earlier shells; if it cannot be stored, a history of this shell only."""
+    """Return the stored history of shells, or a history of this shell if it cannot be stored."""
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "freshq"
     file = home / "history"
     try:

@@ -24,7 +24,7 @@ class Session:
     Attributes:
         queue: The queue.
         output: Where answers go.
-        can_ask: Whether there is a person to answer a question.
+        can_ask: Whether a person can answer questions.
         address: The address of the queue; None if it was not opened by address.
         current: Id of the task that commands use by default; set in a shell only.
         claims: The claims held, by task id.
@@ -40,18 +40,18 @@ class Session:
     seen: dict[str, None] = field(default_factory=dict)
 
     def task_id(self, given: str | None) -> str:
-        """Return the given id, or else that of the current task.
+        """Return the given id, or else the id of the current task.
 
         Raises:
-            ValueError: If there is neither.
+            ValueError: If neither exists.
         """
         task_id = given or self.current
         if not task_id:
-            raise ValueError("task_id: missing; say which task")
+            raise ValueError("task_id: missing; give the id of a task")
         return task_id
 
     def claim(self, given: str | None, token: str | None) -> Claim:
-        """Return the claim that a command is to settle.
+        """Return the claim for a command to settle.
 
         Raises:
             ValueError: If the token is missing.
@@ -88,20 +88,20 @@ class Session:
         refuse_memory(self.address)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Return if the user confirms an action that cannot be undone.
+        """Ask the user to confirm an action that cannot be undone.
 
         Raises:
-            ValueError: If there is nobody to ask.
+            ValueError: If nobody can be asked.
             RefusedError: If the user declines.
         """
         confirm(question, yes=yes, can_ask=self.can_ask)
 
 
 def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
-    """Return if the user confirms an action that cannot be undone.
+    """Ask the user to confirm an action that cannot be undone.
 
     Raises:
-        ValueError: If there is nobody to ask.
+        ValueError: If nobody can be asked.
         RefusedError: If the user declines.
     """
     if yes:

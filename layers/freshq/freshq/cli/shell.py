@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 TEST_IDS: Final = ("A-101", "A-202", "A-303", "A-404")
 TEST_ITEMS: Final = 3
 READY_TO_SHIP: Final = "READY_TO_SHIP"
-# Most of them are the names of the seed article's priority queue.
+# Most are command names of the AWS article on priority queues.
 ALIASES: Final = {
     "?": "help", "h": "help", "q": "quit", "exit": "quit",
     "peek": "claim", "complete": "done", "invalid": "fail", "remove": "cancel",
     "en": "enqueue", "ct": "create-test", "system": "sys",
     "qstat": "stats", "qstats": "stats", "stat": "stats",
 }  # fmt: skip
-# After these a payload or a record needs no quotes.
+# JSON after these commands needs no quotes.
 TAKE_JSON: Final = frozenset({"put", "enqueue", "en", "record put", "record upsert"})
-# What the help of the commands does not say.
+# Shown below the list of commands.
 HINTS: Final = (
     "COMMAND --help shows the arguments of a command. Without an id, commands use the current task.",
     "In put and record put, {...} and [...] need no quotes around them.",
@@ -61,7 +61,7 @@ class DraftStatus(StrEnum):
 
 @dataclass
 class Draft:
-    """A record that is not in the queue.
+    """A record that is not in the queue yet.
 
     Attributes:
         task_id: The id that its task will have.
@@ -91,7 +91,7 @@ class Drafts:
         return None if task_id is None else self._drafts.get(task_id)
 
     def drop(self, draft: Draft) -> None:
-        """Forget a draft that is in the queue now."""
+        """Forget a draft that has been queued."""
         self._drafts.pop(draft.task_id, None)
 
     def all(self) -> list[Draft]:
@@ -107,7 +107,7 @@ def shipment(task_id: str) -> dict[str, Any]:
     }
 
 
-# They are for tasks in the queue, which a draft is not.
+# For tasks in the queue, not for drafts.
 TASK_VERBS: Final = frozenset(listed.name for listed in VERBS if listed.on_task)
 
 
@@ -143,10 +143,10 @@ class ShellCommands:
         }
 
     def before_verb(self, name: str, arguments: list[str]) -> None:
-        """Refuse a verb for tasks if it names a draft, or the current record is one.
+        """Refuse a verb for tasks on a draft, named or current.
 
         Raises:
-            RefusedError: With the draft's status.
+            RefusedError: If the task is a draft; the message has its status.
         """
         named = [argument for argument in arguments if not argument.startswith("-")]
         draft = self._drafts.find(named[0] if named else self._session.current)
@@ -210,7 +210,7 @@ class ShellCommands:
         self._session.output.answer(facts, facts)
 
     def _create_test_records(self, queue: AttachedQueue) -> None:
-        """Write the test records that do not exist into an attached table, under construction."""
+        """Write missing test records into an attached table, under construction."""
         answer, lines = [], []
         for record_id in TEST_IDS:
             if new := queue.get_record(record_id) is None:
@@ -353,7 +353,7 @@ class Shell:
         return sorted({*self._own, *self._verbs, *ALIASES})
 
     def options(self, name: str) -> list[str]:
-        """Return what may follow a command: its options, or its subcommands."""
+        """Return the options and subcommands of a command."""
         lazy = self._verbs.get(ALIASES.get(name, name))
         command = None if lazy is None else lazy.loaded
         inner = list(getattr(command, "commands", {}))

@@ -21,7 +21,7 @@ PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
 
 
 def without_password(url: str) -> str:
-    """Return a URL, or what was meant to be one, with its password replaced by ``***``."""
+    """Return a URL, even a malformed one, with its password replaced by ``***``."""
     return PASSWORD_OPTION.sub("***", USER_AND_PASSWORD.sub(r"\1***@", url))
 
 

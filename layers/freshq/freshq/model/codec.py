@@ -74,7 +74,7 @@ class DoesNotFitError(ValueError):
 
     Attributes:
         path: Where in the value, such as ("legs", 0, "price").
-        problem: What is wrong there, without the value.
+        problem: The problem there, without the value.
     """
 
     def __init__(self, path: tuple[str | int, ...], problem: str) -> None:

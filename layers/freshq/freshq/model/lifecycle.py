@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Longer strings are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
 UNHELD: Final = {"lease_token": None, "lease_until": None}
-# Progress belongs to one run: a task that is to run again has none.
+# Progress belongs to one run: a task that returns to its line has none.
 NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
@@ -117,7 +117,7 @@ class Lifecycle:
         Args:
             task: The task that was run.
             now: Current time in seconds.
-            result: What the runner returned.
+            result: The return value of the runner.
             request_token: Names the write; None for a new one.
         """
         changes = {"result": result, "error": None} | UNHELD
@@ -277,7 +277,7 @@ class Lifecycle:
         return min(task.deadline, round(task.created + self.config.max_age_seconds, 6))
 
     def expires(self, useful_until: float) -> int:
-        """Return when the store may delete a task that is over at `useful_until`, in whole seconds."""
+        """Return when the store may delete a task that ends at `useful_until`, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)
 
     def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:

@@ -46,7 +46,7 @@ class NewTask(BaseModel):
     """The arguments of a put.
 
     Attributes:
-        payload: The work: what `json_text` takes, at most `MAX_PAYLOAD_BYTES` as UTF-8 JSON.
+        payload: The work: a value for `json_text`, at most `MAX_PAYLOAD_BYTES` as UTF-8 JSON.
         task_id: The caller's id; None for a UUID.
         priority: 0 to 9, higher first.
         delay_seconds: Delay before the task enters its line and can be claimed.

@@ -29,7 +29,7 @@ class Settlement:
     After a lost answer it may be settled again: its own earlier write is recognized.
 
     Attributes:
-        claim: What `claim` returned.
+        claim: A claim, as returned by `claim`.
         verb: The verb that settles the task.
         result: For `complete`: any JSON value, kept with the task.
         error: For `fail` and `retry`: why the attempt failed.
@@ -70,7 +70,7 @@ class Settlement:
         """Return a settlement as SUCCESS.
 
         Args:
-            claim: What `claim` returned.
+            claim: A claim, as returned by `claim`.
             result: Any JSON value, kept with the task.
 
         Raises:
@@ -88,7 +88,7 @@ class Settlement:
         """Return a settlement that asks for another attempt, or is FAILURE after the last one.
 
         Args:
-            claim: What `claim` returned.
+            claim: A claim, as returned by `claim`.
             error: Why the attempt failed.
             delay_seconds: Delay before the next attempt; None for exponential backoff with full jitter.
 
@@ -102,7 +102,7 @@ class Settlement:
         """Return a settlement that returns the task to its line, the attempt not counted.
 
         Args:
-            claim: What `claim` returned.
+            claim: A claim, as returned by `claim`.
             delay_seconds: Delay before the task can be claimed again.
 
         Raises:

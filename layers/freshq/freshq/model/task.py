@@ -51,10 +51,10 @@ def trace_id_of(trace_context: str) -> str:
 
 
 def checked_trace_context(trace_context: str) -> str:
-    """Return a string that has the right form.
+    """Check the form of a trace context, and return it.
 
     Raises:
-        ValueError: If it has not.
+        ValueError: If the form is wrong.
     """
     traceparent, _, tracestate = trace_context.partition(" ")
     if not _TRACEPARENT.fullmatch(traceparent):
@@ -108,7 +108,7 @@ class RunHandle:
     Attributes:
         reported: The last report; None if there is none.
         why_cancelled: Why the run should stop; None while it should continue.
-        lost: Why its claim no longer holds the task; None while it does, as far as is known.
+        lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
     """
 
     __slots__ = ("lost", "reported", "why_cancelled")
@@ -149,7 +149,7 @@ class TaskStatus(StrEnum):
     READY = "READY"
 
 
-# A PENDING task is live only before its deadline: compare what `status_at` returns.
+# A PENDING task is live only before its deadline: compare with the result of `status_at`.
 LIVE: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
 
 
@@ -210,7 +210,7 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 
 
 class _Beside:
-    """Keeps beside the fields of a task its run and its JSON texts: copies of the task have none."""
+    """Keeps the run and the JSON texts of a task beside its fields. Copies of the task have neither."""
 
     __slots__ = ("_handle", "_payload_text", "_result_text")
 
@@ -240,7 +240,7 @@ class Task(_Beside):
         lease_token: Proves who holds it.
         lease_until: When the lease expires.
         error: Why the last attempt failed.
-        result: What the runner returned.
+        result: The return value of the runner.
         shed_reason: Why a rule shed it before its deadline.
         version: On an attached table, how many times freshq changed the record; otherwise 0.
         put_at: When it was put; None for a task from before this was stored, and for a record never put.
@@ -250,7 +250,7 @@ class Task(_Beside):
         dead_at: When it last became a dead letter; it stays after a redrive. None if it never did.
         progress_fraction: The part of its work that its last run reported as done, from 0 to 1; None if it
             reported nothing. A task that returns to its line has no progress.
-        progress_step: What that run did then; None if it did not say.
+        progress_step: The step that it reported; None without a step.
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
     """
 
@@ -311,7 +311,7 @@ class Task(_Beside):
 
     @property
     def payload_text(self) -> str:
-        """The payload as JSON; the text of the check, if this task was made from what was checked."""
+        """The payload as JSON: the text of its check, if this task was made from a checked value."""
         return getattr(self, "_payload_text", None) or json_text(self.payload)
 
     @property

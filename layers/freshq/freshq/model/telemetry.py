@@ -72,7 +72,7 @@ class RunScope:
 
     @property
     def trace_id(self) -> str | None:
-        """The trace that it belongs to; None if it has none."""
+        """The trace of the task; None without a trace."""
         return self.task.trace_id
 
     def current(self) -> AbstractContextManager[object]:
@@ -203,7 +203,7 @@ class GuardedTelemetry(Telemetry):
 
 
 class _GuardedScope(RunScope):
-    """Passes on what becomes of a run."""
+    """Passes on the outcome of a run."""
 
     def __init__(self, scope: RunScope, task: Task, failures: TelemetryFailures) -> None:
         super().__init__(task)

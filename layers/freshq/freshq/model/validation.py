@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydantic import ValidationError
 
-# JSON readers have different recursion limits. All of them can read this depth.
+# JSON readers have different recursion limits; all of them can read this depth.
 MAX_JSON_DEPTH: Final = 100
 _TEXTS: Final = (UUID, Decimal)
 _TIMES: Final = (datetime, date, time)
@@ -29,8 +29,8 @@ _KNOWN: Final = (str, int, float, bool, type(None), BaseModel, *_TEXTS, *_TIMES)
 def json_text(value: Any) -> str:
     """Return the JSON text of a value.
 
-    Besides JSON's own values it takes pydantic models and dataclasses, as objects, and dates, times, UUID
-    and Decimal, as strings, also inside others.
+    Pydantic models and dataclasses become objects; dates, times, UUID and Decimal become strings, also when
+    nested.
 
     Raises:
         ValueError: If it is not such a value (another type, NaN, infinity or a lone surrogate), or is
@@ -57,7 +57,7 @@ def json_text(value: Any) -> str:
 
 
 def json_copy(text: str, value: Any) -> Any:
-    """Return what a store gives back for a value.
+    """Return a value as stores return it.
 
     Args:
         text: Its `json_text`.
@@ -67,7 +67,7 @@ def json_copy(text: str, value: Any) -> Any:
         ValueError: If JSON would silently change it: a key of a dict that is not a string becomes one.
     """
     copy, _end = _DECODER.raw_decode(text)
-    # Comparing is fast; only what differs is looked through.
+    # Comparing is fast; only differing values are searched.
     if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
         where, type_name = found
         at = f" at {where}" if where else ""
@@ -106,7 +106,7 @@ def _nested_within(value: Any, levels: int) -> bool:
 
 
 def _place_of_problem(value: Any) -> str:
-    """Return where in a value something is that JSON does not have, such as ``legs[0].price``."""
+    """Return the path of a value that JSON cannot express, such as ``legs[0].price``."""
     return next(_unknown(value, "", MAX_JSON_DEPTH), "")
 
 
@@ -133,7 +133,7 @@ def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:
-    """Yield what a value contains, with its path."""
+    """Yield the values inside a value, with their paths."""
     if isinstance(value, dict):
         yield from ((inner, _joined(path, key)) for key, inner in value.items())
     elif isinstance(value, list | tuple):
@@ -155,10 +155,10 @@ class Problem(NamedTuple):
     """The first problem of a validation, without the value: it may be part of a payload.
 
     Attributes:
-        error_type: What pydantic calls it, such as "extra_forbidden".
+        error_type: Pydantic's type of the error, such as "extra_forbidden".
         path: The names and places that lead to the wrong value; empty for the whole input.
-        message: What pydantic says of it.
-        context: What the message names, by pydantic's names.
+        message: Pydantic's message.
+        context: Pydantic's values in the message, by name.
     """
 
     error_type: str
@@ -178,7 +178,7 @@ class Problem(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The message as it follows a colon."""
+        """The message in the form that follows a colon."""
         message = self.message.removeprefix("Value error, ")
         return message[0].lower() + message[1:]
 
@@ -193,7 +193,7 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     """Return the first problem of a validation as ``field: problem, got value``.
 
     Args:
-        error: What pydantic raised.
+        error: The error from pydantic.
         model: The model whose fields are named if one is unknown.
     """
     problem = problem_of(error)

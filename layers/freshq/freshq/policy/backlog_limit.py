@@ -49,7 +49,7 @@ class BacklogLimit:
 
     Attributes:
         max_waiting: Most live tasks that may wait, 1 or more.
-        when_full: What to shed.
+        when_full: Which tasks to shed.
         group_share: A group with more than this share of the backlog is noisy. When the backlog is full,
             the oldest task of the noisiest group is shed first. None: groups do not matter.
     """
@@ -125,7 +125,7 @@ class CountedBacklog:
         return eviction
 
     def excess(self) -> Iterator[Eviction]:
-        """Yield what to shed until the backlog is within its bound."""
+        """Yield tasks to shed until the backlog is within its limit."""
         while (eviction := self._limit.eviction(self._waiting, self._by_group)) is not None:
             self._count_out(eviction)
             yield eviction
@@ -166,7 +166,7 @@ class WorkerShares:
 
     @classmethod
     def of(cls, values: Mapping[str, Sequence[float]], now: float) -> Self:
-        """Return the shares that have not expired, from what `values` returned."""
+        """Return the shares that have not expired, from the result of `values`."""
         shares = {
             worker: Share(until, int(slots), int(peak)) for worker, (until, slots, peak) in values.items()
         }
@@ -181,7 +181,7 @@ class WorkerShares:
         return sum(share.peak for other, share in self.shares.items() if other != worker)
 
     def without(self, worker: str) -> WorkerShares:
-        """Return the shares of the others."""
+        """Return the shares of the other workers."""
         return WorkerShares({other: share for other, share in self.shares.items() if other != worker})
 
     def taken(

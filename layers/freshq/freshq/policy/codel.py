@@ -1,4 +1,4 @@
-"""CoDel: sheds what waited too long while every wait is long."""
+"""CoDel: shed tasks that waited too long while every wait is long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TAKES: Final = 2
 MAX_SHED_BEHIND: Final = 100
 # Bounds on creation times are exclusive. One clock step earlier, they still allow a wait of just the limit.
 CLOCK_STEP_SECONDS: Final = 1e-6
-# An overloaded line sheds what waited longer than this many targets, as folly does.
+# An overloaded line sheds tasks that waited longer than this many targets, as folly does.
 SHED_AFTER_TARGETS: Final = 2
 
 

@@ -23,8 +23,8 @@ def fair_share(demands: Iterable[float], capacity: float) -> float:
     (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2).
 
     Args:
-        demands: What each asks for, such as tasks per second.
-        capacity: What there is for all, in the same unit.
+        demands: Demand of each group, such as tasks per second.
+        capacity: Total capacity, in the same unit.
 
     Returns:
         The share; infinite if there is enough for all.

@@ -108,7 +108,7 @@ class SharedBucket:
         return BucketState(float(self.burst), now)
 
     def lease(self, state: BucketState, now: float, wanted: int) -> tuple[BucketState, TokenBlock]:
-        """Return the bucket after a lease, and what was leased.
+        """Return the bucket after a lease, and the leased tokens.
 
         Args:
             state: The bucket as it was read.
@@ -219,7 +219,7 @@ class ConcurrencyLimit:
         Args:
             state: The limit before.
             window: Number of the window that has ended.
-            seen: What this worker saw in it.
+            seen: Observations of this worker in the window.
         """
         if seen.pushed_back:
             if state.lowered >= window:

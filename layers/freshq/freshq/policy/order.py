@@ -20,7 +20,7 @@ MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
 class Order(StrEnum):
     """Order of service within a priority level. Levels are always drained from high to low.
 
-    PRIORITY is LIFO under another name, for queues where the levels are what matters. ADAPTIVE is FIFO
+    PRIORITY is LIFO under another name, for queues where only the levels matter. ADAPTIVE is FIFO
     while work is young and LIFO while it is not; see `OrderPolicy`.
     """
 
@@ -29,7 +29,7 @@ class Order(StrEnum):
     PRIORITY = "priority"
     ADAPTIVE = "adaptive"
 
-    # Whoever adds an order decides here what it is: mypy reports a `match` that lacks it.
+    # A new order needs a case in each `match` below; mypy reports a missing one.
 
     @property
     def switches(self) -> bool:

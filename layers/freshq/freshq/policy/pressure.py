@@ -65,7 +65,7 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
     ones. The retry spreads the excess of one deadline over the time that serving it takes.
 
     Args:
-        flow: What went through lately.
+        flow: Recent flow.
         oldest_age_seconds: Age of the oldest live task; None if none waits.
         deadline_seconds: Age at which a task is stale.
         uniform: A random number from [0, 1), for the jitter.
@@ -89,9 +89,9 @@ class Door:
 
     The client-side throttle of the SRE book ("Handling Overload"), on the producers' side of a queue:
     `multiple` times the served rate is admitted. Groups share it by `fair_share`, so that a flood is
-    rejected before a quiet group. What a group offers beyond its share is rejected at random. The door
+    rejected before a quiet group. Tasks of a group beyond its share are rejected at random. The door
     rejects nothing unless the queue is overloaded. So a queue that served nothing for a while, because the
-    downstream was down, is not locked for ever.
+    downstream was down, does not stay locked.
 
     Attributes:
         multiple: Of the served rate, 1 or more; with 2 there is always work to choose from.
@@ -110,7 +110,7 @@ class Door:
 
         Args:
             pressure: How overloaded the queue is.
-            flow: What went through lately, by group.
+            flow: Recent flow by group.
         """
         if not pressure.overloaded:
             return math.inf
@@ -152,15 +152,15 @@ class DoorControl:
         self.check_at = -math.inf
 
     def observe(self, now: float, flow: Flow, oldest_age_seconds: float | None) -> None:
-        """Set what is rejected until the next call.
+        """Set the rejections until the next call.
 
         Args:
             now: Current time in seconds.
-            flow: What went through lately, by group.
+            flow: Recent flow by group.
             oldest_age_seconds: Age of the oldest live task; None if none waits.
         """
         pressure = assess(flow, oldest_age_seconds, self._deadline_seconds, DOOR_UNIFORM)
-        # In this order: another thread that sees the share sees the flow and the time, too.
+        # In this order: another thread that sees the share also sees the flow and the time.
         self._retry_after_seconds = pressure.retry_after_seconds or 0.0
         self._flow = flow
         self._share_per_second = self._door.share_per_second(pressure, flow)
@@ -310,7 +310,7 @@ class FlowCounter:
         return windows
 
     def flow(self, now: float) -> Flow:
-        """Return the flow at `now` (seconds) from these counts alone; forget windows that are over."""
+        """Return the flow at `now` (seconds) from these counts alone; forget past windows."""
         number = self.window(now)
         current, before = self.counts(number), self.counts(number - 1)
         self._windows = defaultdict(Counter, {number - 1: before, number: current})

@@ -35,7 +35,7 @@ LARGEST_WEIGHT: Final = 1e12
 class Reserve(Protocol):
     """How much time a task must have left to be claimed.
 
-    Without a reserve, FIFO above capacity serves every task at the edge of its deadline, too late. With
+    Without a reserve, FIFO above capacity finishes every task just after its deadline. With
     a reserve r its goodput is the share of services that take no longer than r: C * F(r).
 
     Attributes:
@@ -77,7 +77,7 @@ class QuantileReserve:
     def __init__(
         self, quantile: float, deadline_seconds: float, sketch: QuantileSketch | None = None
     ) -> None:
-        """Start with no reserve, or with what is known.
+        """Start without a reserve, or with known service times.
 
         Args:
             quantile: Share of the tasks that should find enough time, such as 0.9.
@@ -152,7 +152,7 @@ class LearnedReserve:
 
     @staticmethod
     def merged(shared: Mapping[int, float], seen: Iterable[float]) -> QuantileSketch:
-        """Return what all processes saw: the shared counts, and what this process adds."""
+        """Return the counts of all processes: the shared counts plus those of this process."""
         sketch = QuantileSketch()
         sketch.merge(shared)
         sketch.add(seen)
@@ -160,16 +160,16 @@ class LearnedReserve:
 
     @staticmethod
     def shared_counts(sketch: QuantileSketch) -> dict[int, float]:
-        """Return what to share of a merged sketch, without what has faded to nothing."""
+        """Return the counts of a merged sketch to share, without faded ones."""
         return sketch.rounded_counts(WEIGHT_SCALE)
 
     def end_sync(self, sketch: QuantileSketch) -> None:
-        """Continue with what all processes saw."""
+        """Continue with the counts of all processes."""
         self._reserve = self._new_reserve(sketch)
         self.seconds = self._reserve.seconds
 
     def abort_sync(self, seen: Iterable[float]) -> None:
-        """Keep what could not be shared for the next sync."""
+        """Keep unshared counts for the next sync."""
         self._seen = deque([*seen, *self._seen], maxlen=MOST_KEPT)
 
 

@@ -72,7 +72,7 @@ class CallRetry:
         """Call until it succeeds, fails with another error, or was tried `max_tries` times.
 
         Args:
-            call: What to do; it must be safe to repeat.
+            call: The call; it must be safe to repeat.
             transient: The errors after which it is repeated.
             sleep: Waits for a number of seconds.
             uniform: Returns a random number from [0, 1).
@@ -95,16 +95,16 @@ class CallRetry:
         sleep: Callable[[float], object],
         uniform: Callable[[], float],
     ) -> Batch:
-        """Send a batch, and again what was left of it, until nothing is or it was tried `max_tries` times.
+        """Send a batch, then the rest of it, until nothing is left or `max_tries` is reached.
 
         Args:
-            batch: What to send.
-            send: Sends it, and returns what was left, empty if nothing was.
+            batch: The batch.
+            send: Sends a batch and returns the unsent rest.
             sleep: Waits for a number of seconds.
             uniform: Returns a random number from [0, 1).
 
         Returns:
-            What is left in the end.
+            The unsent rest.
         """
         left = send(batch)
         for attempt in range(1, self.max_tries):

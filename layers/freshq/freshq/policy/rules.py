@@ -53,8 +53,8 @@ class CodelRule:
     """The constants of CoDel.
 
     Attributes:
-        target_seconds: Shortest wait that is still good.
-        interval_seconds: Over which the shortest wait is taken; twice the wake-up latency or more.
+        target_seconds: Acceptable shortest wait.
+        interval_seconds: Interval of the shortest wait; at least twice the wake-up latency.
     """
 
     target_seconds: float
@@ -81,10 +81,10 @@ class OverloadRules:
     Attributes:
         deadline_seconds: Age at which a task is stale.
         order: Order of service within a level.
-        reserve: Time that a task must have left to be claimed.
+        reserve: Time that must be left before the deadline when a task is claimed.
         codel: Sheds tasks that waited long; only with FIFO.
         backlog: Bounds the number of waiting tasks.
-        fair: Whether groups take turns, as in every queue; only a simulation may do without.
+        fair: Whether groups take turns, as in every queue; only a simulation may switch it off.
         door: Rejects new work beyond a multiple of capacity.
     """
 
@@ -97,7 +97,7 @@ class OverloadRules:
     door: Door | None = None
 
     def __post_init__(self) -> None:
-        """Check what the parts cannot check alone.
+        """Check the combination of the parts.
 
         Raises:
             ValueError: One line that names the option.

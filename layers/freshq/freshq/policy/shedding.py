@@ -1,4 +1,4 @@
-"""Why a task is shed, and which is too late to be claimed."""
+"""Reasons for shedding, and the test whether a task is too late to be claimed."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Fates:
         self.codes[task] = self.SHED[reason]
 
     def shed_waiting(self, load: Load, spans: ReserveSpans) -> None:
-        """Shed what is still waiting when the run is over: it went stale.
+        """Shed tasks that still wait at the end of the run: they went stale.
 
         Args:
             load: The tasks.
@@ -131,7 +131,7 @@ class LevelBacklog:
         Args:
             load: The tasks.
             rules: The policy.
-            fates: What became of the tasks.
+            fates: Fates of the tasks.
         """
         self._new_line = partial(LineBacklog, load, rules, fates, own_ages=has_own_ages(load, rules))
         self._groups = load.groups if rules.fair else ()
@@ -262,7 +262,7 @@ class LineBacklog:
         Args:
             load: The tasks.
             rules: The policy.
-            fates: What became of the tasks.
+            fates: Fates of the tasks.
             own_ages: Whether some tasks have a max age shorter than the queue's.
         """
         self._created = load.created
@@ -344,7 +344,7 @@ class LineBacklog:
         return task
 
     def _skip(self, now: float, created_after: float) -> None:
-        """Skip what was created by a time; return to the line what was not, as the reserve fell."""
+        """Skip tasks created by a time; return newer ones to the line, because the reserve fell."""
         tasks, skipped, created = self.waiting, self._skipped, self._created
         while tasks and created[tasks[0]] <= created_after:
             skipped.append(tasks.popleft())

@@ -39,7 +39,7 @@ class Admission:
             load: The tasks.
             rules: The policy.
             backlog: Where admitted tasks wait.
-            fates: Where to record what is shed.
+            fates: Records the shed tasks.
             seed: Seed of the door's random draws.
         """
         self._created = load.created
@@ -122,7 +122,7 @@ class SimulatedClaimer:
             load: The tasks.
             rules: The policy.
             backlog: Where tasks wait.
-            admission: Counts what CoDel sheds.
+            admission: Counts tasks shed by CoDel.
         """
         self._created = load.created
         self._max_age_seconds = rules.deadline_seconds
@@ -154,7 +154,7 @@ class SimulatedClaimer:
         return None
 
     def _shed_behind(self, task: int, now: float, reserve_seconds: float) -> float:
-        """Shed what waits too long behind a task that was shed; return the longest wait to take next."""
+        """Shed tasks that wait too long behind a shed task; return the longest wait to take next."""
         for late in self._backlog.late_behind(task, now, reserve_seconds):
             self._admission.shed_early(late, ShedReason.CODEL, now)
         return self._longest_wait_seconds
@@ -206,7 +206,7 @@ class Simulation:
 
 
 def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1) -> Simulation:
-    """Serve a load until nothing is left of it.
+    """Serve a load to its end.
 
     Args:
         load: The tasks.
@@ -305,7 +305,7 @@ class _Engine:
         return end
 
     def _observe(self, running: list[tuple[float, int]], now: float) -> None:
-        """Show the rules what ended by now."""
+        """Report finished tasks to the rules."""
         observe, served, starts = self._claimer.observe, self._admission.served, self.starts
         while running and running[0][0] <= now:
             end, task = heappop(running)

@@ -287,7 +287,7 @@ def read_trace(
 def _load(
     arrivals: Sequence[Arrival], drawn: Sequence[float], deadline_seconds: float, duration_seconds: float
 ) -> Load:
-    """Return the load of some arrivals; `drawn` has a service time for each that has none."""
+    """Return the load of some arrivals; `drawn` has service times for arrivals without one."""
     start = arrivals[0].at_seconds
     served = zip(arrivals, drawn, strict=True)
     created = [arrival.at_seconds - start for arrival in arrivals]

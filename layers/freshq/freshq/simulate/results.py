@@ -82,7 +82,7 @@ def summarize(simulation: Simulation, burst: Burst | None = None) -> Result:
     """Return the measures of a simulation.
 
     Args:
-        simulation: What became of every task.
+        simulation: The fate of every task.
         burst: The burst that was part of its load.
     """
     load, fates = simulation.load, simulation.fates
@@ -125,7 +125,7 @@ def percentile(ascending: Sequence[float], share: float) -> float | None:
 
 
 def _mask(fates: bytearray, code: int) -> bytes:
-    """Return 1 for each task of this fate, 0 for the others."""
+    """Return 1 for each task of this fate, 0 for other tasks."""
     return bytes(fates.translate(bytes(int(value == code) for value in range(256))))
 
 

@@ -122,7 +122,7 @@ def check_plot(file: Path) -> None:
         msg = f"plot: there is no folder {str(file.parent)!r}"
         raise ValueError(msg)
     try:
-        for module in ("altair", "vl_convert"):  # the second is what draws PNG and SVG
+        for module in ("altair", "vl_convert"):  # vl_convert draws PNG and SVG
             import_module(module)
     except ImportError as error:
         msg = f"plot: {error.name} is not installed; try: pip install 'freshq[plot]'"
@@ -165,12 +165,12 @@ def draw_sweep(
 
 
 def _notes(mark: dict[str, Any] | None) -> list[str]:
-    """Return what the lines and the star mean."""
+    """Return the legend of the lines and the star."""
     return [NOTE] if mark is None else [NOTE, f"Star: this run, at {mark['load']:.3g} times the capacity."]
 
 
 def _measures(result: Result, load: float, deadline_seconds: float) -> dict[str, float | None]:
-    """Return what is drawn. Goodput beyond what is offered, or can be done, is the chance of the draws."""
+    """Return the points of the plot. Goodput above the offered load or the capacity is noise."""
     wait_seconds = result.wait_p99_seconds
     wait = None if wait_seconds is None else wait_seconds / deadline_seconds
     return {"goodput": min(result.goodput_ratio, load, 1.0), "wait": wait}
@@ -179,7 +179,7 @@ def _measures(result: Result, load: float, deadline_seconds: float) -> dict[str,
 def _pair(
     rows: Sequence[dict[str, Any]], mark: dict[str, Any] | None, policy: str, colour: str, *, is_first: bool
 ) -> alt.VConcatChart:
-    """Return the goodput of a policy above its waits, before those of the others in grey."""
+    """Return the goodput of a policy above its waits, in front of the other policies in grey."""
     import altair as alt
 
     # Hidden labels take their place, so that all charts of a row are at the same height.
@@ -204,7 +204,7 @@ def _pair(
 
 
 def _lines(rows: Sequence[dict[str, Any]], measure: alt.Y, policy: str, colour: str) -> list[alt.Chart]:
-    """Return the line of a policy, and behind it those of the others."""
+    """Return the line of a policy in front of the lines of other policies."""
     import altair as alt
 
     others = alt.Chart(alt.InlineData(values=[row for row in rows if row["policy"] != policy]))

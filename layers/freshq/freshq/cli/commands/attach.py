@@ -25,23 +25,26 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.key import KeyPart
 
 Table = Annotated[str, typer.Argument(help="The application's table.")]
-Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
+Key = Annotated[str, typer.Option(help="Its hash key. freshq finds the range key itself.")]
 OrderBy = Annotated[
-    str | None, typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records, not by time.")
+    str | None,
+    typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records instead of time."),
 ]
 Shards = Annotated[int, typer.Option(help=help_of(DynamoDBOptions, "shards"))]
 Stream = Annotated[
     bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their cost, and stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the changes and their cost, and change nothing.")
+]
 RecordId = Annotated[
     str | None,
-    typer.Argument(metavar="RECORD_ID", help="The record; in the shell, the current one by default."),
+    typer.Argument(metavar="RECORD_ID", help="The record. In the shell, the current record by default."),
 ]
 Record = Annotated[
-    str, typer.Argument(metavar="JSON", help="Its attributes, the key among them; - reads standard input.")
+    str, typer.Argument(metavar="JSON", help="Its attributes, including the key; - reads standard input.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Even if it is in a queue.")]
+Force = Annotated[bool, typer.Option("--force", help="Also delete a record that is in a queue.")]
 app = typer.Typer(cls=Group, help="Records of an attached table: write, read, delete.", no_args_is_help=True)
 
 
@@ -62,7 +65,7 @@ class OrderType(StrEnum):
     TEXT = "text"
 
 
-# By time, and by an attribute.
+# Orders by time, and by an attribute.
 BY_TIME: Final = {
     AttachOrder.FIFO: Order.FIFO,
     AttachOrder.LIFO: Order.LIFO,
@@ -77,8 +80,8 @@ OrderOption = Annotated[
     AttachOrder | None,
     typer.Option(
         "--order",
-        help="Order within a priority level: fifo by default, priority is the same. "
-        "With --order-by: ascending by default, or descending.",
+        help="Order within a priority level: fifo by default; priority is the same. "
+        "With --order-by, ascending by default, or descending.",
     ),
 ]
 
@@ -131,7 +134,7 @@ def attach(
 
 
 def _print_stream_plan(attachment: Attachment, present: str | None) -> None:
-    """Print whether the stream is to be enabled, and whether the Lambda functions can use it."""
+    """Print whether the stream will be enabled, and whether the Lambda functions can use it."""
     typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
     key = attachment.key.hash
     if key.attribute_type != "S":
@@ -145,7 +148,7 @@ def _order(order: AttachOrder | None, order_by: str | None) -> Order:
     """Return the end of each line that is served first.
 
     Raises:
-        ValueError: If the order does not go with what orders the lines.
+        ValueError: If the order does not fit the attribute or time that orders the lines.
     """
     allowed = BY_TIME if order_by is None else BY_ATTRIBUTE
     if order is None:
@@ -161,14 +164,14 @@ def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
     """Return the attribute that orders the table, and its type; None if time does.
 
     Raises:
-        ValueError: If it is none of the records' attributes, or there is only a type.
+        ValueError: If it cannot be an attribute of the records, or only the type is given.
     """
     from freshq.stores.dynamodb.key import NUMBER, TEXT, KeyPart
     from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
     if name is None:
         if order_type is not None:
-            raise ValueError("order_type: only with --order-by, as the type of that attribute")
+            raise ValueError("order_type: only with --order-by, whose attribute has this type")
         return None
     if not name or name.startswith(ATTACHED_PREFIX):
         msg = f"order_by: must be the name of an attribute of the records, got {quoted(name)}"
@@ -177,7 +180,7 @@ def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
 
 
 def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
-    """Print what attaching does and costs."""
+    """Print the changes of attaching and their cost."""
     typer.echo(f"Table {attachment.table}: about {plan.records:,} records of {plan.record_bytes:,} bytes.")
     typer.echo(f"The id of a record is {attachment.key.form}.")
     for name in plan.present:
@@ -230,12 +233,12 @@ def ready(context: QueueContext, record_id: RecordId = None) -> None:
 
 
 def record_put(context: QueueContext, record: Record) -> None:
-    """Write a record, over the one with its key if there is one. Its state in the queue stays."""
+    """Write a record, replacing the record with the same key. Its state in the queue stays."""
     _write(context, record, "put")
 
 
 def record_upsert(context: QueueContext, record: Record) -> None:
-    """Write some attributes of a record, or a new record, and remove none."""
+    """Write some attributes of a record, or a new record. Other attributes stay."""
     _write(context, record, "upsert")
 
 
@@ -265,7 +268,7 @@ def record_get(context: QueueContext, record_id: RecordId = None) -> None:
 def record_delete(
     context: QueueContext, record_id: RecordId = None, force: Force = False, yes: Yes = False
 ) -> None:
-    """Delete a record from the table. Asks."""
+    """Delete a record from the table, after confirmation."""
     session = context.session
     queue, wanted = attached(session, "record delete"), session.task_id(record_id)
     session.confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)

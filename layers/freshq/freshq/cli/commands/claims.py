@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.model.task import Task
 
-Result = Annotated[str | None, typer.Option(metavar="JSON", help="The result; stored with the task.")]
+Result = Annotated[str | None, typer.Option(metavar="JSON", help="The result, stored with the task.")]
 DelaySeconds = Annotated[
     float | None,
-    typer.Option(help="Seconds until it becomes claimable; by default exponential backoff with jitter."),
+    typer.Option(help="Seconds until the task can be claimed. By default, exponential backoff with jitter."),
 ]
 Progress = Annotated[
-    float | None, typer.Option(metavar="0..1", help="The part of the work that is done; kept with the task.")
+    float | None,
+    typer.Option(metavar="0..1", help="Fraction of the work that is done, stored with the task."),
 ]
-Step = Annotated[str | None, typer.Option(help="With --progress: what is being done.")]
+Step = Annotated[str | None, typer.Option(help="With --progress: the current step.")]
 
 
 def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
@@ -47,7 +48,7 @@ def dequeue(context: QueueContext, limit: Limit = 1) -> None:
 
 
 def _refuse_nothing(session: Session, found: Sequence[object]) -> None:
-    """Raise an error that says why nothing was found, if nothing was."""
+    """Raise an error with the reason if nothing was found."""
     if not found:
         why = "is paused" if session.queue.paused else "has nothing to claim"
         msg = f"queue {session.queue.name!r} {why}"

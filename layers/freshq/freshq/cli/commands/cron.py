@@ -41,12 +41,12 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SCHEDULES",
-        help="A file such as schedules.toml, or a list of a module, such as app:schedules, in the current "
-        "folder.",
+        help="A file such as schedules.toml, or a list in a module of the current folder, such as "
+        "app:schedules.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Fire the ticks that are due, and end.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the next ticks; put nothing.")]
+Once = Annotated[bool, typer.Option("--once", help="Fire the due ticks, then exit.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the next ticks, and put no tasks.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of ticks that --dry-run shows.")]
 
 
@@ -167,7 +167,7 @@ def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> No
 
 
 def _tick(schedule: Schedule, tick: float) -> dict[str, Any]:
-    """Return a tick as JSON has it, the time as the clocks of its zone show it."""
+    """Return a tick as values for JSON, with the local time of its zone."""
     zone = ZoneInfo(schedule.when.zone) if isinstance(schedule.when, Cron) else UTC
     return {
         "schedule": schedule.name,
@@ -178,11 +178,11 @@ def _tick(schedule: Schedule, tick: float) -> dict[str, Any]:
 
 
 def fire_once(session: Session, schedules: Sequence[Schedule]) -> None:
-    """Put the tasks of the ticks since the last call on any node, and report them.
+    """Put and report the tasks of all ticks since the last call on any node.
 
     Raises:
         ValueError: If the queue cannot have schedules, or two have the same name.
-        FreshqError: The first error, after each tick had its turn.
+        FreshqError: The first error, after every tick was tried.
     """
     reporter = _reporter(session)
     scheduler = _scheduler(session, schedules, reporter)
@@ -198,7 +198,7 @@ def fire_once(session: Session, schedules: Sequence[Schedule]) -> None:
 
 
 def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
-    """Fire ticks until SIGTERM or Ctrl-C. One lets a put end; a second ends the process at once.
+    """Fire ticks until SIGTERM or Ctrl-C. The first lets a put finish, the second ends the process at once.
 
     Raises:
         Exit: At the end.
@@ -240,7 +240,7 @@ def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Report
 
 
 def _check_table(session: Session) -> None:
-    """Raise if there is no table; an outage of the store is waited for."""
+    """Raise if the table is missing; wait out a store outage."""
     try:
         session.queue.store.paused(session.queue.name)
     except TableMissing:
@@ -260,7 +260,7 @@ def _reporter(session: Session) -> Reporter:
 
 @contextmanager
 def _reporting(reporter: Reporter) -> Iterator[None]:
-    """Report the log and an error that ends the command; what payload functions print goes to stderr."""
+    """Report the log and a fatal error. Output of payload functions goes to standard error."""
     report_log(reporter)
     with redirect_stdout(sys.stderr):
         try:

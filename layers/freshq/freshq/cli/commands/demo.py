@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
 
 MAX_BAR_CHARS: Final = 40
-# Width that the names of the rows and the counts take.
+# Width of the row names and counts.
 LABEL_CHARS: Final = 24
 FATES: Final = (
     ("in_time", "done in time", "green"),
@@ -41,10 +41,10 @@ SERVERS: Final = 4
 TASK_SECONDS: Final = 0.2
 CAPACITY_PER_SECOND: Final = SERVERS / TASK_SECONDS
 OVERLOAD: Final = 3
-# Parts of the whole time: how long the load lasts, and the age at which a task has lost its value.
+# Shares of the total time: the duration of the load, and the age at which a task has lost its value.
 LOAD_SHARE: Final = 0.7
 DEADLINE_SHARE: Final = 0.15
-# The deadline of a queue without one: longer than any demonstration.
+# Max age of the queue without a deadline: longer than any demonstration.
 NEVER_SECONDS: Final = 86_400.0
 FRAMES_PER_SECOND: Final = 5
 Seconds = Annotated[float, typer.Option(min=3, max=600, help="Duration.")]
@@ -52,7 +52,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 
 
 def wait_text(seconds: float | None) -> str:
-    """Return a wait with the digits that matter; "-" for None."""
+    """Return a wait with its significant digits; "-" for None."""
     if seconds is None:
         return "-"
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
@@ -61,7 +61,7 @@ def wait_text(seconds: float | None) -> str:
 def frame(
     plan: Plan, elapsed_seconds: float, standings: Mapping[str, Standing], width: int
 ) -> RenderableType:
-    """Return one frame: the time, and the fates of each queue as bars of one scale."""
+    """Return one frame: the time, and the fates of each queue as bars on a common scale."""
     bar_chars = max(1, min(MAX_BAR_CHARS, width - LABEL_CHARS - 8))
     return Group(
         _head(plan, elapsed_seconds),
@@ -94,28 +94,28 @@ def _fates(plan: Plan, name: str, standing: Standing, bar_chars: int) -> Rendera
 
 
 def offered_text(plan: Plan) -> str:
-    """Say what is offered, to what."""
+    """Return a sentence about the offered load and the capacity."""
     return (
-        f"Each queue is offered {plan.rate_per_second:g} tasks a second; the system behind it can do "
+        f"Each queue is offered {plan.rate_per_second:g} tasks a second; its downstream can do "
         f"{CAPACITY_PER_SECOND:g}. A task is worth nothing after {plan.deadline_seconds:g} s."
     )
 
 
 def verdict(plan: Plan, fresh: Standing, fifo: Standing) -> str:
-    """Say what the contest showed, and why it matters."""
+    """Return the result of the contest, and its meaning."""
     return (
         f"Of {plan.tasks:,} tasks, newest first did {fresh.in_time:,} in time after a median wait of "
         f"{wait_text(fresh.wait_p50_seconds)}; first in, first out did {fifo.in_time:,} in time and "
         f"{fifo.late:,} too late, after a median wait of {wait_text(fifo.wait_p50_seconds)}, and left "
         f"{fifo.waiting:,} waiting.\n"
-        "Both worked equally hard. What cannot be done in time is lost either way: freshq drops it before "
-        "it starts, and spends the capacity on tasks that someone still waits for."
+        "Both worked equally hard. Work that cannot be done in time is lost either way: freshq drops it "
+        "before it starts, and spends the capacity on tasks that someone still waits for."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is offered, and for how long.
+    """The offered load and its duration.
 
     Attributes:
         total_seconds: Duration of the whole contest.
@@ -125,17 +125,17 @@ class Plan:
 
     @property
     def load_seconds(self) -> float:
-        """How long tasks are offered."""
+        """Duration of the load."""
         return self.total_seconds * LOAD_SHARE
 
     @property
     def deadline_seconds(self) -> float:
-        """The age from which a task is of no use to anybody."""
+        """Age at which a task is worthless."""
         return self.total_seconds * DEADLINE_SHARE
 
     @property
     def rate_per_second(self) -> float:
-        """The tasks offered in a second."""
+        """Tasks offered per second."""
         return OVERLOAD * CAPACITY_PER_SECOND
 
     @property
@@ -146,15 +146,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What became of the tasks of one queue so far.
+    """The fates of the tasks of one queue so far.
 
     Attributes:
         in_time: Tasks done by their deadline.
         late: Tasks done after it.
-        shed: Tasks that the queue did not start, since they were stale.
+        shed: Tasks that were stale and never started.
         waiting: Tasks that wait or run.
-        wait_p50_seconds: Median wait of the tasks done; None if there is none.
-        last_wait_seconds: Wait of the task that ended last; None if there is none.
+        wait_p50_seconds: Median wait of the tasks done; None if no task is done.
+        last_wait_seconds: Wait of the task that ended last; None if no task is done.
     """
 
     in_time: int
@@ -170,9 +170,9 @@ class Contestant:
     """A queue, its worker, and a separate downstream that does `CAPACITY_PER_SECOND`.
 
     Attributes:
-        name: What people read.
+        name: Name for people.
         queue: The queue.
-        deadline_seconds: The age from which a task is of no use.
+        deadline_seconds: Age at which a task is worthless.
     """
 
     name: str
@@ -190,12 +190,12 @@ class Contestant:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the worker, and wait for the tasks that it runs."""
+        """Stop the worker, and wait for its running tasks."""
         self._worker.stop()
         self._thread.join()
 
     def standing(self) -> Standing:
-        """Return what became of the tasks so far."""
+        """Return the fates of the tasks so far."""
         waits = list(self._waits)
         stats = self.queue.stats()
         return Standing(
@@ -215,7 +215,7 @@ class Contestant:
 
 
 def contestants(plan: Plan) -> tuple[Contestant, Contestant]:
-    """Return freshq as it is, and a queue as most are: first in, first out, with no deadline."""
+    """Return a queue with freshq's defaults, and a usual queue: first in, first out, no deadline."""
     deadline = plan.deadline_seconds
     return (
         Contestant("newest first (freshq)", Queue.memory(max_age_seconds=deadline), deadline),
@@ -226,7 +226,7 @@ def contestants(plan: Plan) -> tuple[Contestant, Contestant]:
 
 
 def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None:
-    """Put the same tasks into all queues, evenly over the time of the load, unless stopped before its end."""
+    """Put the same tasks into all queues, evenly over the duration of the load, until stopped."""
     began = time.monotonic()
     for number in range(plan.tasks):
         due = began + number / plan.rate_per_second
@@ -258,7 +258,7 @@ def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
 
 
 def _started(plan: Plan, running: ExitStack) -> tuple[Contestant, ...]:
-    """Start the workers and the load; the end of `running` stops both."""
+    """Start the workers and the load; closing `running` stops both."""
     both = contestants(plan)
     for contestant in both:
         contestant.start()
@@ -273,7 +273,7 @@ def _started(plan: Plan, running: ExitStack) -> tuple[Contestant, ...]:
 
 
 def _frames(total_seconds: float) -> Iterator[float]:
-    """Yield the elapsed seconds, several times a second, until the end."""
+    """Yield the elapsed seconds several times per second until the end."""
     began = time.monotonic()
     while (elapsed := time.monotonic() - began) < total_seconds:
         yield elapsed

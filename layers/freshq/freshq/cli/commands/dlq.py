@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 PAGE_TASKS: Final = 100
-STALE_HINT: Final = "; those past their deadline stay: freshq dlq restore returns them as new"
+STALE_HINT: Final = "; expired dead letters stay: freshq dlq restore returns them as new"
 MaxReturned = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 
 
@@ -56,7 +56,7 @@ def dlq_redrive(context: QueueContext, task_ids: TaskIds = None, limit: MaxRetur
 
 
 def dlq_restore(context: QueueContext, task_ids: TaskIds = None, limit: MaxReturned = None) -> None:
-    """Return dead letters to their lines as if they were put now, stale ones too."""
+    """Return dead letters to their lines as if they were put now, including stale ones."""
     if task_ids and limit is not None:
         raise ValueError("limit: give either tasks or --limit")
     if limit is not None:
@@ -74,7 +74,7 @@ def dlq_restore(context: QueueContext, task_ids: TaskIds = None, limit: MaxRetur
 
 
 def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:
-    """Return the ids of dead letters, the last to die first."""
+    """Return the ids of dead letters, the latest first."""
     ids: list[str] = []
     cursor = None
     while limit is None or len(ids) < limit:
@@ -87,7 +87,7 @@ def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:
 
 
 def _has_stale(queue: BaseQueue) -> bool:
-    """Return whether the dead letters that died last have stale ones, which were not redriven."""
+    """Return whether any of the latest dead letters is stale, and so was not redriven."""
     now, live_until = queue.now(), queue.lifecycle.live_until
     return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
 
@@ -103,13 +103,13 @@ def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False)
 
 
 def dlq_index(context: QueueContext) -> None:
-    """Let listings find dead letters of an earlier version of freshq. Needed once, on DynamoDB.
+    """Index dead letters of an earlier version of freshq, so that listings find them. Once, on DynamoDB.
 
-    It reads the whole table, at one read unit for 4 KB, and is safe to repeat.
+    Reads the whole table (one read unit per 4 KB). Safe to repeat.
     """
     session = context.session
     indexed = session.queue.index_dead()
-    session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} brought into the index")
+    session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} indexed")
 
 
 app = typer.Typer(

@@ -42,28 +42,31 @@ Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of mat
 Token = Annotated[str, typer.Option(help="The token that match printed.")]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The resource.")]
-CallerId = Annotated[str, typer.Argument(metavar="CALLER", help="The caller's own id.")]
+CallerId = Annotated[str, typer.Argument(metavar="CALLER", help="The id of the caller.")]
 CallersLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of callers.")]
 AllMatched = Annotated[
-    bool, typer.Option("--all", help="Every matched resource, also those whose callers still have them.")
+    bool, typer.Option("--all", help="Every matched resource, including those that callers still use.")
 ]
 ResourceId = Annotated[str, typer.Argument(metavar="ID", help="The resource.")]
 ResourceIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The resources.")]
 AllAvailable = Annotated[bool, typer.Option("--all", help="Every available resource.")]
 Status = Annotated[
-    str | None, typer.Option(metavar="STATUS", help="Only these: AVAILABLE, QUEUED or MATCHED.")
+    str | None,
+    typer.Option(metavar="STATUS", help="Only resources with this status: AVAILABLE, QUEUED or MATCHED."),
 ]
 ListLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of resources.")]
-AtMost = Annotated[int, typer.Option(help="Where to stop counting in each combination.")]
+AtMost = Annotated[int, typer.Option(help="Maximum count for each combination.")]
 Agents = Annotated[int, typer.Option("--agents", min=0, max=10_000, help="Number of agents to register.")]
 Callers = Annotated[int, typer.Option("--callers", min=0, max=10_000, help="Number of callers who ask.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same people.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random people.")]
 ANY: Final = "*"
 OTHER: Final = ","
 EQUAL: Final = "/"
 AttributePairs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=VALUE,...]...", help="What callers can ask for: language=English,Spanish."),
+    typer.Argument(
+        metavar="[NAME=VALUE,...]...", help="Attributes that callers can ask for: language=English,Spanish."
+    ),
 ]
 AttributesJson = Annotated[
     str | None,
@@ -73,8 +76,8 @@ CriteriaPairs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=VALUE,...]...",
-        help="What the caller asks, best first: language=Spanish,English. A / stands between values that are "
-        "equally good, and * is any value. A name left out does not matter.",
+        help="Wishes of the caller, best first: language=Spanish,English. A / separates equally good "
+        "values, and * is any value. A name that is left out does not matter.",
     ),
 ]
 CriteriaJson = Annotated[
@@ -82,8 +85,8 @@ CriteriaJson = Annotated[
     typer.Option(
         "--criteria",
         metavar="JSON",
-        help="Criteria as JSON: a list is in order of preference, a list in it has equally good values, and "
-        "null is any value.",
+        help="Criteria as JSON: a list is in order of preference, an inner list has equally good values, "
+        "and null is any value.",
     ),
 ]
 app = typer.Typer(
@@ -96,14 +99,14 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchOptions:
-    """The options that every command of `freshq match` takes."""
+    """The options of every command of `freshq match`."""
 
     queue: Annotated[
         str | None,
         typer.Option(
             envvar="FRESHQ_MATCH_QUEUE",
             metavar="URL",
-            help="Where the resources are: dynamodb://TABLE?order=..&lease_seconds=.., "
+            help="Address of the resources: dynamodb://TABLE?order=..&lease_seconds=.., "
             "sqlite:///FILE?history=on, postgresql://...",
             rich_help_panel=RESOURCES_PANEL,
         ),
@@ -115,13 +118,13 @@ class MatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class MatchSession:
-    """What a command works on.
+    """The resources of a command, and its output.
 
     Attributes:
         queue: The resources.
         address: Their address.
-        output: Where the answer goes.
-        can_ask: Whether there is a person to answer a question.
+        output: Prints the answer.
+        can_ask: Whether a person can answer questions.
     """
 
     queue: MatchQueue
@@ -130,10 +133,10 @@ class MatchSession:
     can_ask: bool
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Return if the user confirms an action that cannot be undone.
+        """Ask the user to confirm an action that cannot be undone.
 
         Raises:
-            ValueError: If there is nobody to ask.
+            ValueError: If nobody can be asked.
             RefusedError: If the user declines.
         """
         confirm(question, yes=yes, can_ask=self.can_ask)
@@ -143,7 +146,7 @@ class MatchContext(typer.Context):
     """The context of a command of `freshq match`.
 
     Attributes:
-        session: The resources, and where the answer goes.
+        session: The resources, and the output of the answer.
     """
 
     session: MatchSession
@@ -174,7 +177,7 @@ def open_match_queue(text: str) -> MatchQueue:
     """Return the resources of an address.
 
     Raises:
-        ValueError: If the address is wrong, or names no store that outlives a command.
+        ValueError: If the address is wrong, or its store does not outlive a command.
         StoreError: If the store cannot be reached.
     """
     address = Address.parse(text)
@@ -202,7 +205,7 @@ def _on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
 
 
 def resource_fields(resource: Resource) -> dict[str, Any]:
-    """Return a resource as JSON has it, without the token, which only its holder may know."""
+    """Return a resource as values for JSON, without the token, which is a secret of the holder."""
     known = asdict(resource)
     del known["token"]
     return known
@@ -219,8 +222,8 @@ def print_resources(session: MatchSession, resources: Sequence[Resource], *, mor
     """Print a listing.
 
     Args:
-        session: Where the answer goes.
-        resources: What to list.
+        session: Prints the answer.
+        resources: The resources of the listing.
         more: Whether there are more.
     """
     now = session.queue.now()
@@ -240,7 +243,7 @@ def print_resources(session: MatchSession, resources: Sequence[Resource], *, mor
 
 
 def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
-    """Print matches, their tokens in full."""
+    """Print matches with their full tokens."""
     now = session.queue.now()
     shown = [
         {
@@ -259,7 +262,7 @@ def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: boo
     """Print the line of callers.
 
     Args:
-        session: Where the answer goes.
+        session: Prints the answer.
         callers: The callers, in order.
         more: Whether there are more.
     """
@@ -279,7 +282,7 @@ def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: boo
 
 
 def print_depths(session: MatchSession, depths: Mapping[str, int], at_most: int) -> None:
-    """Print how many resources wait for each combination of values, of which each was counted to a bound."""
+    """Print the number of waiting resources for each combination of values, each counted up to a bound."""
     table = Table("combination", "waiting", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.columns[1].justify = "right"
     for combination, depth in depths.items():
@@ -293,14 +296,14 @@ def print_depths(session: MatchSession, depths: Mapping[str, int], at_most: int)
 
 
 def attributes_text(attributes: Attributes) -> str:
-    """Return attributes as a command line takes them."""
+    """Return attributes in the form of the command line."""
     return " ".join(f"{printable(name)}={printable(','.join(values))}" for name, values in attributes.items())
 
 
 def match(
     context: MatchContext, pairs: CriteriaPairs = None, criteria: CriteriaJson = None, limit: Limit = 1
 ) -> None:
-    """Take the resources that fit and have waited longest. Exits with status 1 if there is none."""
+    """Take the fitting resources that have waited longest. Exits with status 1 if there are none."""
     session = context.session
     matches = session.queue.match(criteria_of(pairs, criteria), limit)
     print_matches(session, matches)
@@ -311,7 +314,7 @@ def match(
 def wait(
     context: MatchContext, caller_id: CallerId, pairs: CriteriaPairs = None, criteria: CriteriaJson = None
 ) -> None:
-    """Join the line of callers, or ask again. Exits with status 1 as long as the caller waits."""
+    """Join the line of callers, or ask again. Exits with status 1 while the caller waits."""
     session = context.session
     match = session.queue.wait(criteria_of(pairs, criteria), caller_id)
     print_matches(session, [] if match is None else [match])
@@ -333,7 +336,7 @@ def abandon(context: MatchContext, caller_id: CallerId) -> None:
     if not session.queue.abandon(caller_id):
         msg = f"caller {quoted(caller_id)}: does not wait"
         raise RefusedError(msg)
-    session.output.answer({"abandoned": caller_id}, f"caller {printable(caller_id)}: waits no longer")
+    session.output.answer({"abandoned": caller_id}, f"caller {printable(caller_id)}: no longer waits")
 
 
 def release(
@@ -343,12 +346,12 @@ def release(
     every: AllMatched = False,
     yes: Yes = False,
 ) -> None:
-    """Give a resource back: available, not yet waiting."""
+    """Give a resource back. It is then available, but does not wait yet."""
     session = context.session
     if every:
         if resource_id is not None or token is not None:
             raise ValueError("id: give either a resource with --token, or --all")
-        session.confirm("Release every matched resource, also those in use?", yes=yes)
+        session.confirm("Release every matched resource, including those in use?", yes=yes)
         released = _release_all(context)
         session.output.answer({"released": released}, f"{counted(released, 'resource')} released")
         return
@@ -372,14 +375,14 @@ def _release_all(context: MatchContext) -> int:
 def extend(
     context: MatchContext, resource_id: ResourceId, token: Token, lease_seconds: LeaseSeconds = None
 ) -> None:
-    """Extend the lease of a match, from now."""
+    """Extend the lease of a match, counted from now."""
     session = context.session
     held = session.queue.held(resource_id, token)
     print_matches(session, [session.queue.extend(held, lease_seconds)])
 
 
 def recover(context: MatchContext) -> None:
-    """Return the resources of callers whose leases have expired to their old positions."""
+    """Return resources with expired leases to their old positions."""
     session = context.session
     recovered = session.queue.recover()
     session.output.answer({"recovered": recovered}, f"{counted(recovered, 'resource')} recovered")
@@ -393,7 +396,7 @@ def create(context: MatchContext) -> None:
 
 
 def delete(context: MatchContext, yes: Yes = False) -> None:
-    """Delete the table with every resource."""
+    """Delete the table and every resource in it."""
     session = context.session
     session.confirm(f"Delete {session.address} and every resource in it?", yes=yes)
     session.queue.delete_table()
@@ -406,7 +409,7 @@ def register(
     pairs: AttributePairs = None,
     attributes: AttributesJson = None,
 ) -> None:
-    """Register a resource, available and not yet waiting; or give an available one other attributes."""
+    """Register a resource (it does not wait yet), or change the attributes of an available one."""
     session = context.session
     print_changed(session, session.queue.register(resource_id, attributes_of(pairs, attributes)))
 
@@ -416,12 +419,12 @@ def unregister(context: MatchContext, resource_id: ResourceId) -> None:
     session = context.session
     session.queue.unregister(resource_id)
     session.output.answer(
-        {"unregistered": resource_id}, f"resource {printable(resource_id)}: not registered any more"
+        {"unregistered": resource_id}, f"resource {printable(resource_id)}: no longer registered"
     )
 
 
 def enqueue(context: MatchContext, resource_ids: ResourceIds = None, every: AllAvailable = False) -> None:
-    """Let available resources wait, behind all that wait already."""
+    """Let available resources wait, behind all waiting resources."""
     session = context.session
     if bool(resource_ids) is every:
         raise ValueError("id: missing; give either resources or --all")
@@ -447,7 +450,7 @@ def _enqueue_all(context: MatchContext) -> int:
 
 
 def leave(context: MatchContext, resource_id: ResourceId) -> None:
-    """Stop a resource from waiting; it stays registered."""
+    """Take a resource out of the line. It stays registered."""
     session = context.session
     print_changed(session, session.queue.leave(resource_id))
 
@@ -461,7 +464,7 @@ def ls(context: MatchContext, status: Status = None, limit: ListLimit = 100) -> 
 
 
 def depths(context: MatchContext, at_most: AtMost = 1000) -> None:
-    """Show how many resources wait for each combination of values."""
+    """Show the number of waiting resources for each combination of values."""
     session = context.session
     print_depths(session, session.queue.depths(at_most), at_most)
 
@@ -495,10 +498,10 @@ def _caller_text(caller: MadeUpCaller, match: Match | None) -> str:
 
 
 def attributes_of(pairs: Sequence[str] | None, text: str | None) -> dict[str, Any]:
-    """Return the attributes that a command line gives, for `MatchQueue.register`.
+    """Return the attributes from a command line, for `MatchQueue.register`.
 
     Raises:
-        ValueError: If they are in the wrong form.
+        ValueError: If their form is wrong.
     """
     if text is None:
         return {name: set(values.split(OTHER)) for name, values in _split("attributes", pairs).items()}
@@ -511,10 +514,10 @@ def attributes_of(pairs: Sequence[str] | None, text: str | None) -> dict[str, An
 
 
 def criteria_of(pairs: Sequence[str] | None, text: str | None) -> Any:
-    """Return the criteria that a command line gives, for `MatchQueue.match`.
+    """Return the criteria from a command line, for `MatchQueue.match`.
 
     Raises:
-        ValueError: If they are in the wrong form.
+        ValueError: If their form is wrong.
     """
     if text is None:
         split = _split("criteria", pairs)
@@ -568,7 +571,7 @@ def _only_one(argument: str, pairs: Sequence[str] | None) -> None:
         raise ValueError(msg)
 
 
-# By the heading that help lists them under.
+# Commands by their heading in help.
 VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Table": {"create": create, "generate": generate, "delete": delete},
     "Resources": {

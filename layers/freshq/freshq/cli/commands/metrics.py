@@ -43,7 +43,7 @@ class QueueCollector(Collector):
         self._queue = queue
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges, but those that the store does not count.
+        """Yield the gauges that the store counts.
 
         Raises:
             StoreError: If the store did not answer.
@@ -83,7 +83,7 @@ def _answer(collector: QueueCollector, path: str) -> HttpResponse:
         registry.register(collector)
         text = generate_latest(registry)
     except FreshqError as error:
-        logger.warning("the queue was not read: %s", error)
+        logger.warning("cannot read the queue: %s", error)
         return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
     return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)
 

@@ -30,24 +30,26 @@ BATCH_TASKS: Final = 200
 Payload = Annotated[
     str | None, typer.Argument(metavar="JSON", help="The payload, any JSON value; - reads standard input.")
 ]
-NewId = Annotated[str | None, typer.Option("--id", help="Id of the task; by default a new one.")]
+NewId = Annotated[str | None, typer.Option("--id", help="Id of the task. By default, a new id.")]
 Priority = Annotated[int, typer.Option(help="0 to 9, higher first.")]
 DelaySeconds = Annotated[
-    float, typer.Option("--delay-seconds", "--delay", help="Seconds until it becomes claimable.")
+    float, typer.Option("--delay-seconds", "--delay", help="Seconds until the task can be claimed.")
 ]
 At = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="When it becomes claimable, with a time zone: 2026-12-01T08:00Z."),
+    typer.Option(
+        metavar="TIME", help="Time from which the task can be claimed, with a time zone: 2026-12-01T08:00Z."
+    ),
 ]
 MaxAgeSeconds = Annotated[
     float | None,
-    typer.Option(help="Seconds from when it is claimable until it is stale; at most the queue's max age."),
+    typer.Option(help="Age in seconds at which the task is stale; at most the queue's max age."),
 ]
 Group = Annotated[str | None, typer.Option(help="Tenant or key; groups take turns.")]
-Kind = Annotated[str | None, typer.Option(help="Type of the message; a worker may choose its handler by it.")]
+Kind = Annotated[str | None, typer.Option(help="Type of the task; handlers are chosen by it.")]
 Conflict = Annotated[
     str | None,
-    typer.Option(metavar="ignore|update", help="If a task with this id is live: keep it, or replace it."),
+    typer.Option(metavar="ignore|update", help="If a task with this id is live, keep it or replace it."),
 ]
 AsText = Annotated[bool, typer.Option("--text", help="The payload is a string, not JSON.")]
 Lines = Annotated[
@@ -84,7 +86,7 @@ def put(
     }
     if lines is not None:
         if payload is not None or task_id is not None:
-            raise ValueError("lines: give either JSON or --lines; lines cannot have an --id")
+            raise ValueError("lines: give either JSON or --lines; lines have no --id")
         if on_conflict is not None:
             raise ValueError("on_conflict: lines have no --id that could conflict")
         put_lines(session, lines, options, as_text=text)

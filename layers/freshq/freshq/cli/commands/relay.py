@@ -1,4 +1,4 @@
-"""`freshq relay`: moves tasks from an outbox to another queue."""
+"""`freshq relay`: forward tasks from an outbox to another queue."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ToName = Annotated[
 MaxAgeSeconds = Annotated[
     float | None,
     typer.Option(
-        help="Max age of the destination in seconds, the same as its workers use.", show_default="3600"
+        help="Max age of the destination in seconds. Use the same value as its workers.", show_default="3600"
     ),
 ]
-Batch = Annotated[int, typer.Option(min=1, max=1000, help="Tasks moved at a time.")]
+Batch = Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks per batch.")]
 UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="Stop when the outbox is empty.")]
 
 
@@ -51,13 +51,13 @@ def relay(
 ) -> None:
     """Forward tasks to another queue, at least once. Ids are kept, so repeats are ignored.
 
-    Runs until SIGTERM or Ctrl-C, which let the batch end; a second one ends it at once. It can be killed at
-    any point, and several can run at once.
+    Runs until SIGTERM or Ctrl-C. The first lets the batch finish, the second ends the command at once. It can
+    be killed at any point, and several can run at the same time.
     """
     _check("--from", source, {"name": from_name})
     _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})
     with (
-        # By default the outbox moves every waiting task, whatever max age its producers gave it.
+        # By default every waiting task moves, whatever its max age.
         closing(_open("--from", source, from_name, stored={"max_age_seconds": MAX_SECONDS})) as outbox,
         closing(_open("--to", destination, to_name, max_age_seconds)) as target,
     ):
@@ -66,14 +66,14 @@ def relay(
         work = partial(Relay(outbox, target, batch=batch).run, until_empty=until_empty)
         ended = run_until_told("freshq-relay", work, control, lambda: None)
         if not ended.done():
-            typer.echo("ended at once; tasks that it held are free once their leases expire", err=True)
+            typer.echo("ended at once; tasks that it held are claimable once their leases expire", err=True)
             end_process(WorkStatus.UNFINISHED, control)
         moved = ended.result()
     typer.echo(f"{counted(moved, 'task')} relayed")
 
 
 def _check(option: str, address: str, given: Mapping[str, object]) -> None:
-    """Refuse a wrong address of either queue before the other one is opened, and what contradicts it."""
+    """Refuse a wrong address, or options that contradict it, before any queue is opened."""
     with _named(option):
         options, _others = split_options(Address.parse(address).options, QUEUE_OPTIONS)
         for name, value in given.items():
@@ -95,7 +95,7 @@ def _open(
 
 @contextmanager
 def _named(option: str) -> Iterator[None]:
-    """Name the option in which an address is wrong."""
+    """Name the option of a wrong address in its error."""
     try:
         yield
     except ValueError as error:

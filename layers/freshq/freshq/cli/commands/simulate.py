@@ -1,4 +1,4 @@
-"""`freshq simulate`: compare policies on an invented or recorded load."""
+"""`freshq simulate`: compare policies under a random or recorded load."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_DURATION_SECONDS: Final = 1000.0
 load_option = partial(typer.Option, rich_help_panel="Load")
 policy_option = partial(typer.Option, rich_help_panel="Policy")
-# The load at which a sweep is summed up: clearly too much, and not beyond what happens.
+# The load of the summary of a sweep: a clear but realistic overload.
 TELLING_LOAD: Final = 3.0
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
@@ -72,18 +72,18 @@ class SimulateOptions:
         str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
     ] = None
     burst: Annotated[
-        str | None, load_option(help="A time of higher load, FACTOR@START+SECONDS, such as 10@300+60.")
+        str | None, load_option(help="A period of higher load, FACTOR@START+SECONDS, such as 10@300+60.")
     ] = None
     duration: Annotated[
         float | None,
-        load_option(help="Seconds during which tasks arrive; by default 1000, or all of the file."),
+        load_option(help="Duration of the arrivals in seconds. By default 1000, or the whole file."),
     ] = None
     servers: Annotated[int, load_option(help="Number of tasks that can run at a time.")] = 10
     service: Annotated[ServiceDistribution, load_option(help="Distribution of service times.")] = (
         ServiceDistribution.EXP
     )
     service_mean: Annotated[float, load_option(help="Mean service time in seconds.")] = 1.0
-    seed: Annotated[int, load_option(help="The same seed gives the same result.")] = 1
+    seed: Annotated[int, load_option(help="Seed of the random numbers.")] = 1
 
     deadline_seconds: Annotated[float, policy_option(help="Age at which a task is stale.")] = 10.0
     order: Annotated[Order, policy_option(help="Order within a priority level.")] = Order.LIFO
@@ -237,7 +237,7 @@ def parse_level(name: str) -> int:
 
 
 def sentence_of(result: Result) -> str:
-    """Return what became of the tasks of one simulation, such as `At 3 times the capacity, 33 % ...`."""
+    """Return the fates of the tasks of one simulation, such as `At 3 times the capacity, 33 % ...`."""
     if not result.offered:
         return "No task arrived."
     in_time, late = (
@@ -253,10 +253,10 @@ def sentence_of(result: Result) -> str:
 
 
 def sentence_of_sweep(cells: Sequence[Cell]) -> str:
-    """Return which policies do most and least in time under much load."""
+    """Return the policies that do most and least in time under heavy load."""
     load = min({cell.load for cell in cells}, key=lambda one: abs(one - TELLING_LOAD))
     under = sorted((cell for cell in cells if cell.load == load), key=lambda cell: -cell.result.goodput_ratio)
-    # Above 1 is the chance of the draws.
+    # Values above 1 are noise.
     used = {cell.policy: _percent(min(1.0, cell.result.goodput_ratio)) for cell in under}
     (_, most), *_, (worst, least) = used.items()
     alike = _all([policy for policy, share in used.items() if share == most])

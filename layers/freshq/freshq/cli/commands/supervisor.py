@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 # Time between two checks of the worker.
 CONTROL_CHECK_SECONDS: Final = 0.25
-# Between the death of a process and its replacement.
+# Delay between the death of a process and its replacement.
 RESTART_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=30.0)
-# A process that lived for this time did not die of its start.
+# A process that lived this long did not fail at its start.
 HEALTHY_SECONDS: Final = 60.0
 # Between two checks of the processes.
 CHECK_SECONDS: Final = 0.1
-# How long the last lines of a process that has ended are waited for.
+# Maximum wait for the last lines of a process that has ended.
 LAST_LINES_SECONDS: Final = 1.0
-# Extra time for a process that should end at once, before it is killed.
+# A process that should end at once is killed after this time.
 KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """When waiting is over, in seconds of the monotonic clock.
+    """Ends of waits, in seconds of the monotonic clock.
 
     Attributes:
-        drain: When the draining has taken long enough.
-        stop: When the process ends, whatever its worker waits for.
+        drain: End of the wait for running tasks.
+        stop: Time at which the process ends, even if its worker still waits.
     """
 
     drain: float = float("inf")
@@ -76,9 +76,9 @@ class WorkProcess:
 
         Args:
             worker: The worker.
-            reporter: Receives what happens.
-            control: Says when to end.
-            drain_seconds: How long to wait for running tasks before their leases are given back.
+            reporter: Receives events.
+            control: Ends the run.
+            drain_seconds: Maximum wait for running tasks before their leases are given back.
         """
         self._worker = worker
         self._reporter = reporter
@@ -114,7 +114,7 @@ class WorkProcess:
         return self._ended(ended.result())
 
     def _follow(self, stage: Stage) -> None:
-        """Do what the stage asks for, once."""
+        """Enter the stage, once."""
         now = time.monotonic()
         if stage is Stage.DRAINING and now >= self._deadlines.drain:
             stage = self._control.stage = Stage.STOPPING
@@ -140,22 +140,22 @@ class WorkProcess:
 
 
 class Child:
-    """One place among the processes, and the process in it.
+    """One slot of a supervisor, and the process in it.
 
     Attributes:
-        number: The number of the place, from 1 on.
-        status: What its process last said of itself.
-        exit_status: That of the last process that ended.
-        problem: What the last process ended of if it cannot pass by itself, such as a missing table; None
-            once the store has answered.
+        number: Number of the slot, from 1.
+        status: The last reported status of its process.
+        exit_status: Exit status of the last process that ended.
+        problem: Permanent error that ended the last process, such as a missing table; None once the store
+            has answered.
     """
 
     def __init__(self, number: int, command: Sequence[str]) -> None:
         """Start no process yet.
 
         Args:
-            number: The number of the place, from 1 on.
-            command: What to run.
+            number: Number of the slot, from 1.
+            command: Command line of the process.
         """
         self.number = number
         self.status: ProcessStatus | None = None
@@ -171,7 +171,7 @@ class Child:
 
     @property
     def is_over(self) -> bool:
-        """Whether no process runs here, and none will."""
+        """Whether no process runs here or will start."""
         return self._process is None and self._restart_at is None
 
     @property
@@ -180,7 +180,7 @@ class Child:
         return self._restart_at is not None and time.monotonic() >= self._restart_at
 
     def start(self) -> int:
-        """Start a process with its own connections and no open files but its three; return its id."""
+        """Start a process with its own connections and only its standard streams open; return its id."""
         process = subprocess.Popen(  # noqa: S603 - this interpreter, this command
             self._command,
             stdin=subprocess.PIPE,
@@ -200,12 +200,12 @@ class Child:
             self._lines.put(line)
 
     def allow(self) -> None:
-        """Let the first process start, unless it has started or must not."""
+        """Let the first process start, unless it has started or must not start."""
         if self._restart_at == float("inf"):
             self._restart_at = 0.0
 
     def lines(self) -> list[str]:
-        """Return what the process has printed since the last call."""
+        """Return the lines that the process has printed since the last call."""
         found = []
         with suppress(Empty):
             while True:
@@ -213,10 +213,10 @@ class Child:
         return found
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message; a process that is waited for is not started any more."""
+        """Send a message. No further process starts here."""
         self._restart_at = None
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it has just died, and the next check will see that
+            with suppress(OSError):  # it has just died; the next check sees that
                 self._process.stdin.write(f"{message.value}\n")
                 self._process.stdin.flush()
 
@@ -239,7 +239,7 @@ class Child:
         return self.exit_status
 
     def restart_later(self) -> float:
-        """Plan the next process; return in how many seconds."""
+        """Plan the next process, and return the delay in seconds."""
         lived_seconds = time.monotonic() - self._started_at
         self._deaths = 1 if lived_seconds >= HEALTHY_SECONDS else self._deaths + 1
         seconds = RESTART_BACKOFF.delay_seconds(self._deaths, 0.5 + random.random() / 2)  # noqa: S311 - jitter
@@ -248,7 +248,7 @@ class Child:
 
 
 class Supervisor:
-    """Keeps a number of processes at work until they end, or a signal ends them."""
+    """Keeps a number of processes running until they end or a signal ends them."""
 
     def __init__(
         self, processes: int, command: Sequence[str], reporter: Reporter, control: ControlChannel
@@ -256,10 +256,10 @@ class Supervisor:
         """Start nothing yet.
 
         Args:
-            processes: How many.
+            processes: Number of processes.
             command: Starts one process.
-            reporter: Receives what happens.
-            control: Says when to end.
+            reporter: Receives events.
+            control: Ends the run.
         """
         self._children = [Child(number, command) for number in range(1, processes + 1)]
         self._reporter = reporter
@@ -268,12 +268,12 @@ class Supervisor:
         self._kill_at = float("inf")
 
     def statuses(self) -> list[ProcessStatus]:
-        """Return what the processes last said of themselves."""
+        """Return the last reported statuses of the processes."""
         return [child.status for child in self._children if child.status is not None]
 
     def run(self) -> int:
         """Supervise until every process has ended; return the exit status for them all."""
-        self._children[0].allow()  # a wrong runner is one error, not one of each process
+        self._children[0].allow()  # a wrong runner is one error, not one error per process
         while not all(child.is_over for child in self._children):
             for child in self._children:
                 self._tend(child)
@@ -307,7 +307,7 @@ class Supervisor:
         self._reporter.event(
             "process_ended", process=child.number, exit_status=exit_status, restart_in_seconds=seconds
         )
-        if wrong_use or self.common_problem() is not None:  # the next would end like this one
+        if wrong_use or self.common_problem() is not None:  # the next process would end the same way
             self._control.send(ControlMessage.DRAIN)
 
     def _follow(self, stage: Stage) -> None:
@@ -320,7 +320,7 @@ class Supervisor:
             child.send(ControlMessage.STOP if stage is Stage.STOPPING else ControlMessage.DRAIN)
 
     def _pass_on(self, child: Child, line: str) -> None:
-        """Report what a process said, under its number."""
+        """Report an event of a process, under its number."""
         values = _event_of(line)
         event = values.pop("event")
         if event == "status":
@@ -339,7 +339,7 @@ class Supervisor:
 
 
 def _event_of(line: str) -> dict[str, Any]:
-    """Parse a line as an event; other lines were printed by the application."""
+    """Parse a line as an event. Other lines come from the application."""
     try:
         values = json.loads(line)
     except ValueError:
@@ -352,7 +352,7 @@ def _event_of(line: str) -> dict[str, Any]:
 
 
 def exit_status_of(statuses: Sequence[int | None]) -> int:
-    """Return the exit status for several processes: the worst of theirs; None for one that never started."""
+    """Return the worst of the exit statuses of several processes. None: it never started."""
     if ExitStatus.WRONG_USE in statuses:
         return int(ExitStatus.WRONG_USE)
     known = [status for status in statuses if status is not None]

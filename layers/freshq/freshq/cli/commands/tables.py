@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.stores.dynamodb.table import TablePlan
 
-Forget = Annotated[bool, typer.Option("--forget", help="Delete what is stored.")]
+Forget = Annotated[bool, typer.Option("--forget", help="Delete the stored options.")]
 app = typer.Typer(cls=Group, help="Tables of a new queue, or from a description file.", no_args_is_help=True)
 Url = Annotated[
     str,
@@ -57,7 +57,7 @@ CloudFormation = Annotated[
 def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
     """Store options with a queue, so that addresses need not repeat them. Without options, show them.
 
-    Commands read them when they start, `freshq work` included. An option in an address wins. Applications
+    Commands, including `freshq work`, read them when they start. An option in an address wins. Applications
     pass their own options.
     """
     session = context.session
@@ -87,9 +87,9 @@ def _check_names(session: Session, names: Iterable[str]) -> None:
 
 @app.command(cls=PlainCommand)
 def create(url: Url) -> None:
-    """Create what a new queue needs, in any store. Safe to repeat: what exists stays.
+    """Create the tables of a new queue, in any store. Safe to repeat: existing tables stay.
 
-    The options after ? are stored with the queue, see freshq configure.
+    The options after ? are stored with the queue; see freshq configure.
     """
     refuse_memory(url)
     options = storable_options(url)

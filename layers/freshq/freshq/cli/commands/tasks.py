@@ -25,30 +25,28 @@ Status = Annotated[
     str | None,
     typer.Option(
         help=f"Only tasks with this status: {', '.join(TaskStatus)}. "
-        "The last two are of records on an attached table."
+        "The last two are states of records of an attached table."
     ),
 ]
 Next = Annotated[
     bool,
     typer.Option(
-        "--next", help="The waiting tasks in the order in which claims would take them, and why some wait."
+        "--next", help="List waiting tasks in the order of the next claims, with the reason of a wait."
     ),
 ]
 Approximate = Annotated[
     bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
 ]
-Ids = Annotated[
-    int | None, typer.Option(metavar="N", help="With each count, the first N ids of tasks in that state.")
-]
+Ids = Annotated[int | None, typer.Option(metavar="N", help="Also show the first N ids of each state.")]
 IdAndPriority = Annotated[
-    list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task, and its new priority, 0 to 9.")
+    list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task and its new priority, 0 to 9.")
 ]
 SomeTasks = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TASK_ID]...", help="The tasks; more than one need confirmation."),
+    typer.Argument(metavar="[TASK_ID]...", help="The tasks. Several tasks need confirmation."),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Also a task that a worker holds; the worker loses its lease.")
+    bool, typer.Option("--force", help="Also change a task that a worker holds. The worker loses its lease.")
 ]
 
 
@@ -142,7 +140,7 @@ def _change_each(
     yes: bool,
     verb: Callable[[str], Task],
 ) -> None:
-    """Change tasks, by default the current one; print what they are now, and why others were refused."""
+    """Change tasks, by default the current task; print their new states and the refusals."""
     wanted = task_ids or [session.task_id(None)]
     if len(wanted) > 1:
         session.confirm(f"{name} {len(wanted)} tasks?", yes=yes)
@@ -180,7 +178,7 @@ def purge(context: QueueContext, yes: Yes = False) -> None:
     """Delete every task of the queue, including claimed ones."""
     session = context.session
     name = session.queue.name
-    session.confirm(f"Delete every task of queue {name!r}, including those being worked on?", yes=yes)
+    session.confirm(f"Delete every task of queue {name!r}, including claimed ones?", yes=yes)
     deleted = session.queue.purge(confirm=name)
     session.claims.clear()
     session.output.answer({"deleted": deleted}, f"queue {name}: {counted(deleted, 'task')} deleted")

@@ -71,8 +71,8 @@ class Snapshot:
         claimed_per_second: Estimated claim rate; None in the first snapshot.
         backlog: Pairs of an age in seconds and the number of waiting tasks younger than that, up to
             `MAX_COUNTED`.
-        dead_letters: The last to die, the latest first.
-        in_work: Tasks in work that reported progress, of those whose leases end first.
+        dead_letters: Dead letters, the latest first.
+        in_work: Running tasks with progress, among those whose leases expire first.
     """
 
     at: float
@@ -86,7 +86,7 @@ class Snapshot:
     in_work: tuple[Task, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the snapshot as JSON has it."""
+        """Return the snapshot as values for JSON."""
         return asdict(self) | {
             "backlog": [
                 {"younger_than_seconds": None if math.isinf(age) else age, "tasks": tasks}
@@ -98,7 +98,7 @@ class Snapshot:
 
 
 class Watcher:
-    """Takes snapshots of a queue."""
+    """Takes snapshots of a queue for the terminal."""
 
     def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
@@ -131,7 +131,7 @@ class Watcher:
         )
 
     def _read_tasks(self, now: float) -> None:
-        """Read the tasks that a frame shows, unless that was done a few seconds ago."""
+        """Read the tasks of a frame, at most every few seconds."""
         if now < self._next_read:
             return
         self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
@@ -150,7 +150,7 @@ class Watcher:
         return max(0.0, served_per_second + (taken - taken_then) / (now - since))
 
     def _backlog(self, now: float, stats: Stats) -> tuple[tuple[float, int], ...]:
-        """Count the waiting tasks below each age, up to that of the oldest."""
+        """Count the waiting tasks below each age, up to the age of the oldest."""
         oldest_seconds = stats.oldest_pending_seconds
         if oldest_seconds is None:
             return ()
@@ -177,8 +177,8 @@ def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]
 def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = None) -> RenderableType:
     """Return a snapshot as a frame that fits the terminal.
 
-    If there is not enough room, parts are left out in this order: all dead letters but the last, blank lines,
-    tasks in work, tables (replaced by lines), bars, the last dead letter, the less important figures.
+    If there is not enough room, parts are left out in this order: all but the latest dead letter, blank
+    lines, tasks in work, tables (replaced by lines), bars, the latest dead letter, less important figures.
 
     Args:
         snapshot: The queue.
@@ -191,7 +191,7 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     lines = _lines(snapshot, width)
     working, working_rows = _in_work(snapshot, width)
     blank = Text()
-    # Each with the rows that it takes above the dead letters, and the fewest that these need.
+    # Each layout with its rows above the dead letters, and the minimum rows of these.
     layouts: list[tuple[list[RenderableType], int, int]] = [
         (
             [head, blank, tables, blank, bars, blank, *working, *([blank] if working else [])],
@@ -314,7 +314,7 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
 
 
 def _in_work(snapshot: Snapshot, width: int) -> tuple[list[RenderableType], int]:
-    """Return the tasks in work that reported progress, and the number of rows that they take."""
+    """Return the running tasks with progress, and their number of rows."""
     found = snapshot.in_work[:SHOWN_IN_WORK]
     if not found:
         return [], 0
@@ -322,7 +322,7 @@ def _in_work(snapshot: Snapshot, width: int) -> tuple[list[RenderableType], int]
     for task in found:
         held = span(max(0.0, snapshot.at - (task.last_claim_at or task.updated)))
         grid.add_row(printable(task.task_id), held, excerpt(progress(task), width))
-    heading = Text("in work, for how long and how far", style="bold", no_wrap=True, overflow="ellipsis")
+    heading = Text("in work: time held, progress", style="bold", no_wrap=True, overflow="ellipsis")
     return [heading, Padding(grid, (0, 0, 0, 2))], 1 + len(found)
 
 

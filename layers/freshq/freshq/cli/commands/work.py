@@ -98,24 +98,24 @@ DryRun = Annotated[
     ),
 ]
 Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
-# A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
+# A store call may take nine tenths of a lease, and a round of the loop makes a few calls.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
-# A store that has not answered for this time is unreachable, although the call has not failed yet.
+# A store without an answer for this time is unreachable, even if the call has not failed yet.
 ANSWER_SECONDS: Final = 5.0
-# Besides one for each task: for upkeep, the control record, and what all workers share.
+# Connections besides one per task: for upkeep, the control record and shared limits.
 OTHER_CONNECTIONS: Final = 3
-# Under a supervisor, which shows the status itself.
+# Interval under a supervisor, which shows the status itself.
 SUPERVISED_STATUS_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """How long a round of a worker's loop may take.
+    """Limits of one round of a worker's loop.
 
     Attributes:
-        live_seconds: Beyond this the loop is stuck.
-        ready_seconds: Beyond this it waits for the store.
+        live_seconds: A longer round means that the loop is stuck.
+        ready_seconds: A longer round means that it waits for the store.
     """
 
     live_seconds: float
@@ -123,13 +123,13 @@ class LoopLimits:
 
     @classmethod
     def of(cls, lease_seconds: float, poll_seconds: float) -> LoopLimits:
-        """Return the limits for the leases of a queue, and the pauses of its workers."""
+        """Return the limits for the leases of a queue and the pauses of its workers."""
         live_seconds = poll_seconds + max(MIN_LOOP_SECONDS, LEASES_PER_LOOP * lease_seconds)
         return cls(live_seconds, poll_seconds + ANSWER_SECONDS)
 
 
 def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
-    """Return whether the loop of every process goes round."""
+    """Return whether no process has a stuck loop."""
     return all(each.turned_seconds < limits.live_seconds for each in processes)
 
 
@@ -139,7 +139,7 @@ def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
 
 
 class HealthServer:
-    """Answers `/live` and `/ready` in a thread, as long as the block of this context manager lasts."""
+    """Answers `/live` and `/ready` in a thread inside a `with` block."""
 
     def __init__(
         self, host: str, port: int, limits: LoopLimits, processes: Callable[[], Sequence[ProcessStatus]]
@@ -149,7 +149,7 @@ class HealthServer:
         Args:
             host: Address to listen on.
             port: Port; 0 for a free one.
-            limits: How long a round of a loop may take.
+            limits: Limits of a round of the loop.
             processes: Returns the status of the processes.
 
         Raises:
@@ -186,14 +186,14 @@ def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class WorkJob:
-    """What one call of the command should do.
+    """The arguments of one run of the command.
 
     Attributes:
         session: The queue, and whether the output is JSON.
         runner: Name of the runner.
         worker_options: The options of the worker.
-        drain_seconds: How long to wait for running tasks at the end; None: until they are done.
-        health_address: Host and port of the health endpoint; no port for none.
+        drain_seconds: Maximum wait for running tasks at the end; None: until they are done.
+        health_address: Host and port of the health checks; without a port there are none.
         status_seconds: Time between two lines with the status.
         supervised: Whether a supervisor started this process.
     """
@@ -211,7 +211,7 @@ def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLim
     """Return the limit between two bounds; None if there are none.
 
     Raises:
-        ValueError: If only one is given, or they do not fit.
+        ValueError: If only one bound is given, or they contradict each other.
     """
     if lowest is None and highest is None:
         return None
@@ -221,12 +221,12 @@ def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLim
 
 
 def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
-    """Do a job.
+    """Run the command.
 
     Args:
-        job: What to do.
-        processes: In how many processes.
-        dry_run: Whether to show only what would be claimed.
+        job: The arguments.
+        processes: Number of processes.
+        dry_run: Whether to only show the next tasks.
 
     Raises:
         Exit: At the end of the work, with its status.
@@ -276,7 +276,7 @@ def _reporter(job: WorkJob) -> Reporter:
 
 
 def _stdout_for_lines() -> TextIO:
-    """Return standard output for the supervisor's lines alone; what else is written there goes to stderr.
+    """Return standard output for the lines to the supervisor; other output goes to standard error.
 
     A program that the runner starts inherits the descriptor, whatever `sys.stdout` is.
     """
@@ -300,10 +300,10 @@ def _work_here(job: WorkJob, worker: Worker) -> NoReturn:
 
 
 def _supervise(job: WorkJob, processes: int) -> NoReturn:
-    """Run the worker in several processes, and exit with the status for all.
+    """Run the worker in several processes, and exit with their common status.
 
     Raises:
-        StoreError: If the store failed all of them in a way that does not pass, and never answered.
+        StoreError: If a permanent error ended all of them before the store ever answered.
     """
     from freshq.cli.commands.supervisor import Supervisor
 
@@ -326,7 +326,7 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
 def _reporting(
     job: WorkJob, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
 ) -> Iterator[int | None]:
-    """Report the log and serve health checks, as long as the block lasts; yield the port of these."""
+    """Report the log and serve health checks inside the block; yield the port of the checks."""
     with ExitStack() as stack:
         stack.callback(reporter.close)
         report_log(reporter)
@@ -340,7 +340,7 @@ def _reporting(
         except StoreError as error:
             lasting = not isinstance(error, OUTAGES)
             reporter.event("ended", error=str(error), lasting=lasting, exit_status=int(exit_status(error)))
-            if job.supervised:  # the supervisor prints one error for all
+            if job.supervised:  # the supervisor prints one error for all processes
                 raise typer.Exit(exit_status(error)) from error
             raise
 
@@ -357,12 +357,12 @@ def _facts(job: WorkJob) -> dict[str, Any]:
 
 
 def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
-    """Print the tasks that the next claims would take, and take none.
+    """Print the tasks of the next claims, and claim none.
 
     Args:
         queue: The queue.
-        limit: Most tasks to show.
-        output: Where to print.
+        limit: Maximum number of tasks.
+        output: Prints them.
 
     Raises:
         StoreError: If the store did not answer.

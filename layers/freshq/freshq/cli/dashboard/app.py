@@ -1,4 +1,4 @@
-"""The pages and answers of the dashboard, and who may ask."""
+"""Pages and API of the dashboard, and access to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not what it carries
-# Paths outside it need no token, and show nothing of the queue.
+# Other paths need no token and show nothing of the queue.
 API: Final = "/api/"
 # Nothing is loaded from elsewhere, no script is inline, no site may frame the page.
 POLICY: Final = (
@@ -58,35 +58,35 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 LISTED_TASKS: Final = 25
-# Dead letters that one click redrives; a click more takes the next ones.
+# Dead letters per click; another click takes the next ones.
 REDRIVEN_TASKS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Decides about requests.
+    """The access rules of the dashboard.
 
     Attributes:
-        names: Host names under which the dashboard is called.
-        token: What every call of the API must carry.
+        names: Accepted host names.
+        token: The token of every API call.
     """
 
     names: Collection[str]
     token: str
 
     def refusal(self, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
-        """Return why a request is refused, and the status of the answer; None if it is not.
+        """Return the status and the reason of a refusal; None if the request is allowed.
 
-        A page of another site may make a browser call the dashboard. It cannot forge Host or Origin, and does
-        not know the token. Host reveals a name that was bound to this machine's address.
+        A page of another site can make a browser call the dashboard, but it cannot forge Host or Origin, and
+        does not know the token. Host reveals DNS rebinding.
 
         Args:
-            path: What is called.
-            headers: The headers of the request.
+            path: Path of the request.
+            headers: Headers of the request.
         """
         host = headers.get("host", "")
         if _name(f"//{host}") not in self.names:
-            return HTTPStatus.MISDIRECTED_REQUEST, "the dashboard is not called by this host name"
+            return HTTPStatus.MISDIRECTED_REQUEST, "unknown host name; add it with --allow-host"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return HTTPStatus.FORBIDDEN, "the request comes from a page of another origin"
@@ -97,7 +97,7 @@ class Access:
 
 
 def _name(address: str) -> str | None:
-    """Return the host name of an address; None if it is no address."""
+    """Return the host name of an address; None if it is not an address."""
     try:
         return urlsplit(address).hostname
     except ValueError:
@@ -105,7 +105,7 @@ def _name(address: str) -> str | None:
 
 
 class Guarded:
-    """An application behind its access rules; each answer carries `HEADERS`."""
+    """An application behind its access rules; every answer has `HEADERS`."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -135,11 +135,11 @@ STATIC: Final = Path(__file__).parent / "static"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a dashboard shows.
+    """The content of a dashboard.
 
     Attributes:
         queue: The queue.
-        schedules: Schedules that put tasks into it, as far as they are known.
+        schedules: Known schedules that put tasks into it.
         every_seconds: Time between two snapshots.
         changes: Whether the page may change the queue.
     """
@@ -159,7 +159,7 @@ class Json(JSONResponse):
 
 
 def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
-    """Return the application of a dashboard, and what streams to its pages."""
+    """Return the application of a dashboard, and the stream to its pages."""
     live = Live(PageWatcher(shown.queue), shown.every_seconds)
 
     @asynccontextmanager
@@ -209,7 +209,7 @@ class _Api:
         self._live = live
 
     def queue(self, _request: Request) -> Response:
-        """Describe the queue: what does not change while the dashboard runs."""
+        """Describe the fixed properties of the queue."""
         queue = self._queue
         return Json(
             {
@@ -232,7 +232,7 @@ class _Api:
         return Json({"rows": schedule_rows(self._queue, self._shown.schedules)})
 
     def tasks(self, request: Request) -> Response:
-        """List tasks, of one status or all."""
+        """List tasks, all or of one status."""
         asked = request.query_params
         page = self._queue.list(asked.get("status") or None, LISTED_TASKS, asked.get("cursor") or None)
         now = self._queue.now()
@@ -257,7 +257,7 @@ class _Api:
         """Change the queue or a task."""
         if not self._shown.changes:
             return Json(
-                {"error": "this dashboard only shows; start it without --read-only"}, HTTPStatus.FORBIDDEN
+                {"error": "this dashboard is read-only; start it without --read-only"}, HTTPStatus.FORBIDDEN
             )
         order = await request.json()
         verb = VERBS.get(str(order.get("verb"))) if isinstance(order, dict) else None
@@ -275,12 +275,12 @@ class _Api:
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """What a page may do.
+    """An action of the page.
 
     Attributes:
-        do: Does it, given the queue and the id of the task.
-        said: What it tells the page, formatted with the id and the result of `do`.
-        of_task: Whether it is done to one task.
+        do: The action, given the queue and the id of the task.
+        said: Message for the page, formatted with the id and the result of `do`.
+        of_task: Whether it applies to one task.
     """
 
     do: Callable[[BaseQueue, str], object]
@@ -288,7 +288,7 @@ class _Verb:
     of_task: bool = True
 
     def __call__(self, queue: BaseQueue, task_id: str) -> str:
-        """Do it, and return what it tells the page."""
+        """Act, and return the message for the page."""
         return self.said.format(id=task_id, result=self.do(queue, task_id))
 
 

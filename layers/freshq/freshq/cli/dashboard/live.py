@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The snapshots that the chart of rates begins with on a page that was just opened.
+# Snapshots in the chart of rates of a newly opened page.
 KEPT_SNAPSHOTS: Final = 300
 # Snapshots take at most this share of the time, so that a large or slow queue is read less often.
 LARGEST_SHARE: Final = 0.2
-# A page that gets nothing for this long reports a lost connection.
+# A page that receives nothing for this long reports a lost connection.
 QUIET_SECONDS: Final = 15.0
 
 SNAPSHOT: Final = "snapshot"
@@ -34,7 +34,7 @@ HISTORY: Final = "history"
 
 
 class Live:
-    """Watches a queue, in a thread, and only while there are readers."""
+    """Watches a queue in a thread while there are readers."""
 
     def __init__(self, watcher: PageWatcher, every_seconds: float) -> None:
         self._watcher = watcher
@@ -46,7 +46,7 @@ class Live:
         self._closed = False
 
     def refresh(self) -> None:
-        """Take a snapshot at once, and count all tasks again: something was changed."""
+        """Take a snapshot at once and restart the survey, after a change."""
         self._watcher.restart_survey()
         self._at_once.set()
 
@@ -58,7 +58,7 @@ class Live:
             _hand(reader, None)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield server-sent events: the rates so far, then each snapshot, or why there is none."""
+        """Yield server-sent events: the rates so far, then each snapshot, or the problem."""
         reader: asyncio.Queue[str | None] = asyncio.Queue(maxsize=1)
         self._readers.add(reader)
         try:
@@ -99,7 +99,7 @@ class Live:
         except FreshqError as error:
             return event(PROBLEM, {"problem": str(error)})
         except Exception as error:
-            # Pages would wait for ever, and not know why.
+            # Otherwise pages would wait indefinitely without a reason.
             logger.exception("the dashboard failed to read the queue")
             return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
         self._history.append({"at_ms": round(snapshot.at * 1000), **snapshot.rates()})
@@ -107,12 +107,12 @@ class Live:
 
 
 def _hand(reader: asyncio.Queue[str | None], text: str | None) -> None:
-    """Hand a reader the latest; what it has not read yet is out of date."""
+    """Hand a reader the latest event, and drop unread ones."""
     while not reader.empty():
         reader.get_nowait()
     reader.put_nowait(text)
 
 
 def event(name: str, value: object) -> str:
-    """Return a server-sent event. JSON has no line breaks, which would end it."""
+    """Return a server-sent event. JSON has no line breaks, which would end the event."""
     return f"event: {name}\ndata: {json_text(value)}\n\n"

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8710
 TOKEN_BYTES: Final = 24
-# Streams end at once on request; a request under way has this long.
+# Streams end at once; other requests have this long to finish.
 END_SECONDS: Final = 2
 Host = Annotated[
     str, typer.Option(help="ListenAddress to serve on; others than this machine's need --allow-host.")
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="A further host name by which browsers call the dashboard."),
+    typer.Option(metavar="NAME", help="Additional Host header to accept."),
 ]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue, but allow no changes.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue without allowing changes.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two snapshots of the queue.")]
 Schedules = Annotated[
     str | None,
-    typer.Option(metavar="SCHEDULES", help="Show these schedules, named as for freshq cron."),
+    typer.Option(metavar="SCHEDULES", help="Schedules to show, as for freshq cron."),
 ]
 
 
@@ -47,7 +47,7 @@ class ListenAddress:
     Attributes:
         host: ListenAddress to listen on.
         port: Port; 0 for a free one.
-        names: Further host names under which it is called.
+        names: Additional host names.
     """
 
     host: str = LOOPBACK
@@ -58,12 +58,12 @@ class ListenAddress:
         """Return this address.
 
         Raises:
-            ValueError: If others can reach it, and it is not said by which name.
+            ValueError: If other machines can reach it, and no name is given.
         """
         if not _is_loopback(self.host) and not self.names:
             msg = (
-                f"host: {self.host!r} can be reached from elsewhere, unencrypted; "
-                "if that is what you want, add --allow-host NAME, the name that browsers use"
+                f"host: {self.host!r} can be reached from other machines, unencrypted; "
+                "to allow that, add --allow-host NAME, the name that browsers use"
             )
             raise ValueError(msg)
         return self
@@ -77,18 +77,18 @@ def _is_loopback(host: str) -> bool:
 
 
 class Dashboard(uvicorn.Server):
-    """A server that listens already.
+    """A server that already listens.
 
     Attributes:
-        url: What to open: the token is in its fragment, which browsers do not send.
+        url: The address to open. The token is in its fragment, which browsers do not send.
     """
 
     def __init__(self, shown: Shown, address: ListenAddress) -> None:
         """Listen.
 
         Args:
-            shown: What to show.
-            address: Where.
+            shown: The content.
+            address: Where to listen.
 
         Raises:
             ValueError: If it cannot listen there.
@@ -121,7 +121,7 @@ class Dashboard(uvicorn.Server):
 
     @contextmanager
     def beside(self) -> Iterator[str]:
-        """Serve in a thread as long as the block lasts; yields the address to open."""
+        """Serve in a thread inside the block; yield the address to open."""
         thread = Thread(target=self.serve_here, name="freshq-dashboard", daemon=True)
         thread.start()
         try:
@@ -136,7 +136,7 @@ class Dashboard(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams first: the server waits for them."""
+        """End the streams first, because the server waits for them."""
         self._live.close()
         await super().shutdown(sockets)
 
@@ -147,7 +147,7 @@ def _listening(address: ListenAddress) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address.host, address.port))
-        listening.listen()  # now, so that nobody else takes the port
+        listening.listen()  # at once, so that nobody else takes the port
     except (OSError, OverflowError) as error:
         listening.close()
         msg = f"port: cannot listen on {address.host}:{address.port} ({error}); give another port or host"
@@ -173,7 +173,7 @@ def dashboard(
         found = load_schedules(schedules)
     session = context.session
     session.refuse_memory()
-    # Report an unreachable queue here, not on an empty page.
+    # Report an unreachable queue here instead of on an empty page.
     session.queue.stats(approximate=True)
     shown = Shown(session.queue, found, every_seconds, changes=not read_only)
     server = Dashboard(shown, ListenAddress(host, port, allow_host or ()))
