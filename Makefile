@@ -70,7 +70,7 @@ test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bund
 
 # SAMPLE is the number of mutants of each room; 0 means all, which takes hours.
 SAMPLE ?= 0
-mutation: setup ## Mutation testing of policy/, model/ and queue/, into docs/contributing/mutation.md (SAMPLE=300 tries so many of each room)
+mutation: setup ## Mutation testing of policy, model, queue, stores and worker, into docs/contributing/mutation.md (SAMPLE=300 tries so many of each room)
 	@$(BIN)/python -m local.mutation --sample $(SAMPLE) --report docs/contributing/mutation.md
 
 mutation-sample: setup ## Mutation testing by a small random sample of each room

@@ -30,10 +30,17 @@ PROCESS: Final = Path(__file__).with_name("mutmut_process.py")
 REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
 UNKNOWN: Final = "No test notices it yet."
-# Runs on DynamoDB only.
-NOT_MUTATED: Final = ("freshq/queue/attached.py",)
+# Runs on DynamoDB, PostgreSQL or MariaDB only, or in processes of its own.
+NOT_MUTATED: Final = (
+    "freshq/queue/attached.py",
+    "freshq/stores/dynamodb/*",
+    "freshq/stores/sql/postgresql.py",
+    "freshq/worker/serving.py",
+)
+# SQLAlchemy reads the names of this constructor's arguments, which mutmut's wrapper hides: file, class.
+UNCHANGED_CONSTRUCTOR: Final = ("stores/sql/engine.py", "class StatementPool")
 # Imports of the tests besides the code itself.
-COPIED: Final = ("tests", "benchmarks", "local", "functions")
+COPIED: Final = ("tests", "benchmarks", "docs", "local", "functions")
 _UNIT: Final = (
     *(f"tests/unit/{room}" for room in ("model", "policy", "queue")),
     "tests/unit/house/test_errors.py",
@@ -45,9 +52,22 @@ TESTS: Final = {
     "policy": ("tests/unit/policy",),
     "model": ("tests/contract", *_UNIT),
     "queue": ("tests/contract", "tests/sql/test_store.py", "tests/sql/test_transactions.py", *_UNIT),
+    "stores": (
+        "tests/contract",
+        *(f"tests/sql/test_{name}.py" for name in ("engine", "history", "line_window", "store")),
+        *(f"tests/sql/test_{name}.py" for name in ("bounded_claims", "timeouts", "transactions", "urls")),
+        *(f"tests/unit/stores/test_{name}.py" for name in ("clocks", "statements")),
+    ),
+    "worker": (
+        *("tests/unit/worker", "tests/sql/test_transaction_worker.py", "tests/contract/test_kind.py"),
+        "tests/unit/model/test_codec.py",
+    ),
 }
 # SQLite runs the tests that need a database.
-IN_MEMORY: Final = "(memory or unit or test_options or (sqlite and not contract)) and not local"
+IN_MEMORY: Final = ("-k", "(memory or unit or test_options or (sqlite and not contract)) and not local")
+WITHOUT_SERVERS: Final = ("--without-servers",)
+# Rooms that are mutated together: they share most of their tests.
+TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
@@ -111,6 +131,7 @@ def prepare(folder: Path, rooms: list[str]) -> None:
     shutil.copytree(PROJECT / "layers/freshq/freshq", folder / "freshq", ignore=unwanted)
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name, ignore=unwanted)
+    _leave_constructor(folder / "freshq", *UNCHANGED_CONSTRUCTOR)
     tests = list(dict.fromkeys(test for room in rooms for test in TESTS[room]))
     settings = {
         "source_paths": ["freshq"],
@@ -120,8 +141,7 @@ def prepare(folder: Path, rooms: list[str]) -> None:
         "timeout_multiplier": TIMEOUT_MULTIPLIER,
         "timeout_constant": TIMEOUT_CONSTANT_SECONDS,
         "pytest_add_cli_args": [
-            "-k",
-            IN_MEMORY,
+            *(WITHOUT_SERVERS if {"stores", "worker"} & {*rooms} else IN_MEMORY),
             "-p",
             "no:cacheprovider",
             "-p",
@@ -135,6 +155,13 @@ def prepare(folder: Path, rooms: list[str]) -> None:
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     pytest = ["[tool.pytest.ini_options]", "addopts = \"-m 'not cluster'\"", 'markers = ["cluster: Spark"]']
     (folder / "pyproject.toml").write_text("\n".join(["[tool.mutmut]", *lines, *pytest, ""]), "utf-8")
+
+
+def _leave_constructor(package: Path, file: str, name: str) -> None:
+    """Tell mutmut to leave the constructor of a class as it is."""
+    before, start, after = (package / file).read_text("utf-8").partition(name)
+    marked = after.replace(") -> None:", ") -> None:  # pragma: no mutate block", 1)
+    (package / file).write_text(before + start + marked, "utf-8")
 
 
 def run(folder: Path, sample: int, processes: int) -> Run:
@@ -152,6 +179,19 @@ def run(folder: Path, sample: int, processes: int) -> Run:
     if functions := ", ".join(map(readable, found.get("uncalled", ()))):
         sys.exit(f"mutation: no test calls {functions}; add one, or its module to TESTS in local/mutation.py")
     return Run([Mutant(**entry) for entry in found["mutants"]], found["counts"], found["seed"])
+
+
+def run_rooms(rooms: list[str], sample: int, processes: int) -> Run:
+    """Prepare and run the mutants of rooms, those that share their tests in one go."""
+    runs = []
+    for together in TOGETHER:
+        chosen: list[str] = [room for room in together if room in rooms]
+        if chosen:
+            folder = FOLDER / "-".join(chosen)
+            prepare(folder, chosen)
+            runs.append(run(folder, sample, processes))
+    mutants = [mutant for each in runs for mutant in each.mutants]
+    return Run(mutants, {room: count for each in runs for room, count in each.counts.items()}, runs[0].seed)
 
 
 class Reasons:
@@ -189,7 +229,7 @@ def killed_ratios(mutants: list[Mutant]) -> dict[str, float]:
 def report(run: Run, known: Reasons) -> str:
     """Return the page that docs/contributing/mutation.md shows."""
     day = datetime.now(UTC).date().isoformat()
-    left_out = " and ".join(f"`{name.removeprefix('freshq/')}`" for name in NOT_MUTATED)
+    left_out = ", ".join(f"`{name.removeprefix('freshq/')}`" for name in NOT_MUTATED)
     lines = [
         "# Mutation testing",
         "",
@@ -198,7 +238,8 @@ def report(run: Run, known: Reasons) -> str:
         f"`make mutation-sample`, a few of each room. Both fail if less than {LEAST_KILLED_RATIO:.0%} of the",
         "mutants of a room are killed, or if no test calls one of its functions.",
         "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
-        f"{left_out}, which run on DynamoDB only.",
+        f"code that runs elsewhere only: {left_out},",
+        "and the functions of `stores/` that only database servers need.",
         "",
         f"Run of {day}. Where fewer were tried than there are, they are a random sample, seed {run.seed}.",
         "",
@@ -244,9 +285,7 @@ def main() -> None:
     """Run the mutants, write the page, and fail if too many survive."""
     arguments = parse_arguments()
     rooms = arguments.rooms or list(TESTS)
-    folder = FOLDER / "-".join(rooms)
-    prepare(folder, rooms)
-    done = run(folder, arguments.sample, arguments.processes)
+    done = run_rooms(rooms, arguments.sample, arguments.processes)
     if arguments.report:
         arguments.report.write_text(report(done, Reasons(REASONS.read_text("utf-8"))), "utf-8")
     for mutant in done.mutants:

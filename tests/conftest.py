@@ -67,8 +67,9 @@ pytest_plugins = [
 read_models_once()
 clean_names_once()
 # A busy machine may stall any example; Hypothesis would call that a failure.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+if settings.get_current_profile_name() == "default":
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
 # there should be only one emulator and one Spark session at a time.
@@ -163,15 +164,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test-all` ask for the whole matrix."""
+    """Let `make test-all` ask for the whole matrix, and `make mutation` for what needs no server."""
     parser.addoption("--all", action="store_true", help="run every test on every store")
+    parser.addoption("--without-servers", action="store_true", help="run no test that needs a server")
 
 
 def server_of(item: pytest.Item) -> str | None:
     """Return the first server that a test needs; None if it needs none."""
     callspec = getattr(item, "callspec", None)
     given = () if callspec is None else map(str, callspec.params.values())
-    needs = {*getattr(item, "fixturenames", ()), *given}
+    # Such as postgres_engine and postgres_server.
+    fixtures = (name.partition("_")[0] for name in getattr(item, "fixturenames", ()))
+    needs = {*getattr(item, "fixturenames", ()), *fixtures, *given}
     return next((server for server in SERVERS if server in needs), None)
 
 
@@ -208,8 +212,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Without --all, and unless tests are named, only the quick ones are run.
     """
-    if is_quick_run(config):
+    if config.getoption("without_servers"):
+        kept = [item for item in items if server_of(item) is None]
+    elif is_quick_run(config):
         kept = quick(items)
+    else:
+        kept = items
+    if len(kept) < len(items):
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
     tests = Counter(file_of(item.nodeid) for item in items)

@@ -174,3 +174,15 @@ def test_counts_and_ages_send_a_bounded_number_of_statements(queue: Queue) -> No
     assert len(waiting) == sum(waiting.values()) == 1_000
     assert tasks[0].created == oldest
     assert [task.priority for task in tasks] == [0, 0]
+
+
+def test_counts_of_very_many_finished_tasks_say_that_there_are_at_least_so_many(
+    queue: Queue, engine: sa.Engine
+) -> None:
+    queue.put("done", task_id="done")
+    queue.complete(queue.claim()[0])
+    multiply(engine, "done", COUNTED_ROWS, 1)
+    stats = queue.stats(approximate=True)
+    assert stats.success == COUNTED_ROWS
+    expected = dict.fromkeys(("success", "failure", "cancelled", "shed"), "at least")
+    assert {name: stats.bounded.get(name) for name in expected} == expected

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq.worker import background
 from freshq.worker.report import WorkerState
 from tests.sql.conftest import write, written
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import total
 from tests.support.working import Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq import Task
+    from tests.conftest import StoreUnderTest
 
 
 def work(queue: Queue, runner: Callable[[Task, sa.Connection], Any], **options: Any) -> Any:
@@ -177,3 +180,14 @@ def test_a_commit_that_fails_leaves_the_task_as_it_was(
     report = work(queue, lambda task, connection: write(connection, task.task_id), concurrency=1)
     assert (report.outcomes[Outcome.UNSETTLED], report.outcomes[Outcome.SUCCEEDED]) == (1, 1)
     assert written(effects) == ["a"]
+
+
+def test_it_does_the_upkeep_of_its_queue(store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PAUSE_SECONDS", 0.01)
+    queue = store.queue(retention_seconds=10)
+    queue.put("work")
+    assert work(queue, lambda task, connection: (task.payload, connection.dialect.name)).claimed == 1
+    store.clock.advance(11)
+    worker = Worker(queue, lambda task, connection: (task, connection), transaction=True, poll_seconds=0.01)
+    worker.run(until=lambda: total(queue) == 0)
+    assert total(queue) == 0

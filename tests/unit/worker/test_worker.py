@@ -22,6 +22,7 @@ from tests.support.working import FailingStore, InThread, Quiet, wait_until, wor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from freshq import RunReport, Task
     from freshq.stores.claim_request import ClaimRequest
@@ -342,6 +343,19 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_a_wrong_runner_is_an_error_that_says_what_to_do(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"runner: .*{message}"):
         load_runner(name, "look again")
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "error"),
+    [("import json\n\njson.loads('{')\n", 3, "JSONDecodeError"), ("import json\nx =\n", 2, "SyntaxError")],
+)
+def test_a_module_that_fails_when_imported_names_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: int, error: str
+) -> None:
+    (tmp_path / f"broken_{line}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/broken_{line}\.py, line {line}: {error}: "):
+        load_runner(f"broken_{line}:run", "look again")
 
 
 def test_a_runner_is_loaded_by_its_name() -> None:

@@ -194,9 +194,9 @@ class WorkLoop(ABC):
         """Raise the error of a background thread, if one failed."""
         self._upkeep.check()
 
+    @abstractmethod
     def _is_busy(self) -> bool:
         """Return whether a drain has to wait."""
-        return self._in_flight() > 0
 
     def _has_work(self) -> bool:
         """Return whether the worker is not idle."""
