@@ -7,9 +7,10 @@ import logging
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTaskError
+from freshq.model.fields import FIELDS, FieldType, SetBy
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.validation import json_text
@@ -27,6 +28,7 @@ from freshq.stores.dynamodb.schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from freshq.model.fields import StoredField
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
     from freshq.stores.lines import Line
@@ -44,62 +46,12 @@ CLAIMABLE: Final = (
 logger = logging.getLogger(__name__)
 
 
-class StoredField(NamedTuple):
-    """How one field of a task is stored.
-
-    Attributes:
-        field: Name of the field of `Task`.
-        name: Name of the attribute.
-        kind: How the value is written: TEXT, WHOLE, REAL, TIME or JSON.
-        required: Whether every task has it.
-    """
-
-    field: str
-    name: str
-    kind: int
-    required: bool = False
-
-
-TEXT: Final = 0
-WHOLE: Final = 1
-REAL: Final = 2
-# Milliseconds, with microseconds as the fraction.
-TIME: Final = 3
-JSON: Final = 4
-# The fields that a change of a task may change, besides its index keys.
-MUTABLE_FIELDS: Final = (
-    StoredField("status", "taskStatus", TEXT, required=True),
-    StoredField("created", "taskCreated", TIME, required=True),
-    StoredField("updated", "taskUpdated", TIME, required=True),
-    StoredField("deadline", "deadline", TIME, required=True),
-    StoredField("expires", "ttl", WHOLE),
-    StoredField("request_token", "requestToken", TEXT, required=True),
-    StoredField("priority", "priority", WHOLE, required=True),
-    StoredField("attempts", "attempts", WHOLE, required=True),
-    StoredField("lease_token", "leaseToken", TEXT),
-    StoredField("error", "error", TEXT),
-    StoredField("result", "result", JSON),
-    StoredField("shed_reason", "shedReason", TEXT),
-    StoredField("not_before", "notBefore", TIME),
-    StoredField("lease_until", "leaseUntil", TIME),
-    StoredField("put_at", "putAt", TIME),
-    StoredField("first_due", "firstDue", TIME),
-    StoredField("first_claim_at", "firstClaimAt", TIME),
-    StoredField("last_claim_at", "lastClaimAt", TIME),
-    StoredField("dead_at", "deadAt", TIME),
-    StoredField("progress_fraction", "progressFraction", REAL),
-    StoredField("progress_step", "progressStep", TEXT),
-)
-# The fields that only a put sets, besides the payload.
-PUT_FIELDS: Final = (
-    StoredField("task_id", "taskId", TEXT, required=True),
-    StoredField("queue", "taskQueue", TEXT, required=True),
-    StoredField("group", "taskGroup", TEXT),
-    StoredField("kind", "taskKind", TEXT),
-    StoredField("trace_context", "traceContext", TEXT),
-)
-
-
+TEXT, WHOLE, REAL, TIME, JSON = FieldType
+# The payload is stored apart: an application's record is its payload.
+_ATTRIBUTES: Final = tuple(field for field in FIELDS if field.field != "payload")
+# The fields that only a put sets, and those that a change may change besides the index keys.
+PUT_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is SetBy.PUT)
+MUTABLE_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is not SetBy.PUT)
 INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
 
 
@@ -185,16 +137,16 @@ class Keyspace:
 def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
     """Return the attributes that hold some fields of a task; None for a field that it does not have."""
     found: Item = {}
-    for field, name, kind, _required in fields:
+    for field, _column, name, kind, *_rules in fields:
         value = getattr(task, field)
         if value is None:
             found[name] = None
-        elif kind == TIME:
+        elif kind is TIME:
             found[name] = milliseconds(value)
-        elif kind == TEXT:
+        elif kind is TEXT:
             found[name] = {"S": str(value)}
         else:
-            found[name] = {"S": json_text(value)} if kind == JSON else {"N": str(value)}
+            found[name] = {"S": json_text(value)} if kind is JSON else {"N": str(value)}
     return found
 
 
@@ -208,7 +160,7 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
 
 def encode(task: Task, keyspace: Keyspace) -> Item:
     """Return the whole item of a task."""
-    item = attributes(task, MUTABLE_FIELDS + PUT_FIELDS) | keyspace.index_attributes(task)
+    item = attributes(task, _ATTRIBUTES) | keyspace.index_attributes(task)
     # A repeated put recognizes its task by the token, even after a worker changed the task.
     item |= {"payload": {"S": task.payload_text}, "putToken": item["requestToken"]}
     return {name: value for name, value in item.items() if value is not None}
@@ -270,19 +222,19 @@ def _stored_fields(item: Item) -> dict[str, Any]:
         KeyError: If an attribute is missing that every task has.
     """
     found: dict[str, Any] = {"expires": 0}
-    for field, name, kind, required in MUTABLE_FIELDS + PUT_FIELDS:
+    for field, _column, name, kind, _set_by, _event, required in _ATTRIBUTES:
         value = item.get(name)
         if value is None:
             if required:
                 raise KeyError(name)
-        elif kind == TEXT:
+        elif kind is TEXT:
             found[field] = value["S"]
-        elif kind == TIME:
+        elif kind is TIME:
             found[field] = seconds(value)
-        elif kind == JSON:
+        elif kind is JSON:
             found[field] = json.loads(value["S"])
         else:
-            found[field] = int(value["N"]) if kind == WHOLE else float(value["N"])
+            found[field] = int(value["N"]) if kind is WHOLE else float(value["N"])
     return found
 
 

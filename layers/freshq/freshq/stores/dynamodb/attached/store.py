@@ -55,11 +55,7 @@ if TYPE_CHECKING:
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # The attributes that only a queued record has.
 QUEUED_ATTRIBUTES: Final = (
-    *(
-        name
-        for _field, name, *_how in MUTABLE_FIELDS + PUT_FIELDS
-        if name not in (KEY, "ttl", "requestToken")
-    ),
+    *(field.name for field in MUTABLE_FIELDS + PUT_FIELDS if field.name not in (KEY, "ttl", "requestToken")),
     *("putToken", POSITION, *INDEX_KEYS),
 )
 MAX_RANGE_KEY_BYTES: Final = 1024
