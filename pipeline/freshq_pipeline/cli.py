@@ -233,7 +233,7 @@ def replay(
 ) -> None:
     """Simulate the load of recorded days under other policies and capacities.
 
-    Exits with status 5 if the replay of the recorded policy deviates more than 5 % from the recording.
+    Exits with status 5 if the replay of the recorded policy deviates more than 5% from the recording.
     """
     from freshq_pipeline.replays.replaying import replay_published
     from freshq_pipeline.runs.batch import as_before, execute, plan

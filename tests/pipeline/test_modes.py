@@ -250,7 +250,7 @@ def test_replay_and_report(
     assert "2026-01-01" in page
     # The charts over time, of shed tasks and the replay; in one queue no task waited or was shed.
     assert [page.count(f"<h3>Queue {name}</h3>") for name in ("default", "mail")] == [6, 4]
-    assert "Queue default, at its recorded capacity: lifo does" in page
+    assert "Queue default, at its recorded capacity: lifo completes" in page
 
 
 def test_the_headline_is_of_all_days_and_the_charts_of_the_newest(
@@ -263,7 +263,7 @@ def test_the_headline_is_of_all_days_and_the_charts_of_the_newest(
     shown = relations({"manifest": out.at("tables/manifest.json")})["tasks"]
     counted = f"select queue, count_if(in_time) / count(*) as ratio from {shown} group by 1"
     ratios = {row["queue"]: row["ratio"] for row in query(counted)}
-    assert {queue: said.split(" %")[0] for queue, said in headlines.items()} == {
+    assert {queue: said.split("%")[0] for queue, said in headlines.items()} == {
         queue: f"{100 * ratio:.0f}" for queue, ratio in ratios.items()
     }
     assert "on the newest 1 of 2 days" in (two_days_folder / "out/report.html").read_text()

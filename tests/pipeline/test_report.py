@@ -34,15 +34,15 @@ FIGURES = dict.fromkeys((*OUTCOMES, "in_time"), 0)
 def test_the_headline_says_what_became_of_the_tasks() -> None:
     counted = FIGURES | {"success": 23, "in_time": 22, "shed": 76, "pending": 1}
     said = headline(fates_of(counted), 0.06)
-    assert said == "22 % done in time, 76 % shed, 1 % done late, 1 % still waiting; median wait 60 ms."
+    assert said == "22% done in time, 76% shed, 1% done late, 1% still waiting; median wait 60 ms."
     in_time = FIGURES | {"success": 22, "in_time": 22}
-    assert headline(fates_of(in_time), 0.06) == "100 % done in time; median wait 60 ms."
+    assert headline(fates_of(in_time), 0.06) == "100% done in time; median wait 60 ms."
     assert headline(fates_of(FIGURES), None) == "No tasks."
 
 
 def test_something_is_never_nothing_and_not_everything_never_everything() -> None:
     assert [share(part, 1000) for part in (0, 1, 10, 999, 1000)] == [
-        "0 %", "under 1 %", "1 %", "over 99 %", "100 %",
+        "0%", "under 1%", "1%", "over 99%", "100%",
     ]  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_age_classes_are_ranges() -> None:
 
 def test_cells_have_units_and_thousands() -> None:
     cells = [("wait_p50_seconds", 0.06), ("claims", 12_345), ("shed_share", 0.5), ("jain_index", 0.25)]
-    assert [cell(*one) for one in cells] == ["60 ms", "12,345", "50 %", "0.250"]
+    assert [cell(*one) for one in cells] == ["60 ms", "12,345", "50%", "0.250"]
     values = (None, float("nan"), 7.0, "total")
     assert [cell("created", value) for value in values] == ["-", "-", "7", "total"]
 
@@ -96,8 +96,8 @@ def test_the_conclusions_of_a_replay() -> None:
     rows = [row("fifo", 2), row("lifo", 45), row("fifo", 99, capacity=2)]
     rows += [row("fifo", 100, "b"), row("lifo", 100, "b"), row("fifo", 1, "c")]
     assert conclusions({"scenarios": rows}) == [
-        "Queue mail, at its recorded capacity: lifo does 45 % in time, fifo 2 %.",
-        "Queue b, at its recorded capacity: all policies do 100 % in time.",
+        "Queue mail, at its recorded capacity: lifo completes 45% in time, fifo 2%.",
+        "Queue b, at its recorded capacity: all policies complete 100% in time.",
     ]
 
 
@@ -327,7 +327,9 @@ def test_a_replay_of_the_current_run_is_shown_with_its_days(out: Folder) -> None
     keep_replay(out, replay_of("/data/events"))
     section = replay_section(out, "1")
     assert section is not None
-    assert section.text.startswith("Queue mail, at its recorded capacity: lifo does 67 % in time, fifo 17 %.")
+    assert section.text.startswith(
+        "Queue mail, at its recorded capacity: lifo completes 67% in time, fifo 17%."
+    )
     assert "from 2026-01-10 to 2026-02-09, on 31 of 40 days with tasks" in section.text
     assert "earlier run" not in section.text
     assert list(section.charts) == ["mail"]

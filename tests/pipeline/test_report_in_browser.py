@@ -70,7 +70,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wait_p99_seconds": 0.06,
     }
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(page(summary, "<div><b>50 % done in time</b>, 50 % shed.</div>", sections), "utf-8")
+    file.write_text(page(summary, "<div><b>50% done in time</b>, 50% shed.</div>", sections), "utf-8")
     return file
 
 

@@ -30,7 +30,7 @@ AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
 MINUTES_A_DAY: Final = 24 * 60
 MINUTE_US: Final = 60_000_000
-# Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1 %. Histograms
+# Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1%. Histograms
 # add up exactly, unlike Spark's KLL sketches.
 HISTOGRAM_BASE: Final = 1.02
 _FLOWS: Final = (

@@ -102,7 +102,7 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     recent = f" on the newest {MAX_DAYS} of {days:,} days" if days > MAX_DAYS else ""
     sections = [*_over_time(tables, summary, recent), shed_section(tables, recent)]
     if len(groups) > 1:
-        text = "Puts and successes of the largest groups. Jain's index is 1 if all get the same, else less."
+        text = "Puts and successes of the largest groups. Jain's index is 1 if all get equal shares."
         sections.append(Section("Groups", text, table=groups.fillna({"task_group": NO_NAME})))
     workers = tables.largest("workers", "claims", MAX_ROWS)
     sections.append(Section("Workers", "The busiest workers.", table=workers))
@@ -118,7 +118,7 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
 
 def _ledger(ledger: pd.DataFrame, recent: str) -> Section:
     """Return the ledger: totals, the newest days first, and older days that do not balance."""
-    text = "Created = all fates; the difference must be 0."
+    text = "Created tasks equal the sum of all fates, so the difference must be 0."
     if recent:
         text += f" The table shows tasks created{recent}, the total, and all older days with violations."
     newest = sorted(ledger["day"].dropna().unique())[-MAX_DAYS:]

@@ -38,11 +38,11 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share in percent; never 0 % unless it is 0, nor 100 % unless it is everything."""
+    """Return a share in percent; never 0% unless it is 0, nor 100% unless it is everything."""
     percent = 100 * part / whole
     if 0 < percent < 1:
-        return "under 1 %"
-    return "over 99 %" if 99 < percent < 100 else f"{percent:.0f} %"  # noqa: PLR2004 - percent
+        return "under 1%"
+    return "over 99%" if 99 < percent < 100 else f"{percent:.0f}%"  # noqa: PLR2004 - percent
 
 
 def age_labels(ages_seconds: Sequence[int]) -> list[str]:
@@ -59,7 +59,7 @@ def _between(begin: int, end: int) -> str:
 
 
 def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
-    """Return a sentence about the outcome of tasks, such as "23 % done in time, 77 % shed".
+    """Return a sentence about the outcome of tasks, such as "23% done in time, 77% shed".
 
     Args:
         fates: Number of tasks by fate, from `fates_of`.
@@ -115,8 +115,8 @@ def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, An
     most, least = (share(row["served_in_time"], row["offered"]) for row in (best, worst))
     begin = f"Queue {queue_name(queue)}, at its recorded capacity:"
     if most == least:
-        return f"{begin} all policies do {most} in time."
-    return f"{begin} {best['policy']} does {most} in time, {worst['policy']} {least}."
+        return f"{begin} all policies complete {most} in time."
+    return f"{begin} {best['policy']} completes {most} in time, {worst['policy']} {least}."
 
 
 def cell(name: str, value: object) -> str:
@@ -173,20 +173,20 @@ def _reason(check: Mapping[str, Any], surplus: int) -> str:
     idle, extra, inverted = (check[f"{name}_ratio"] for name in ("idle", "surplus", "inverted"))
     if surplus > 0 and check["shed_early"] >= EXPLAINED_SHARE * surplus:
         return (
-            f"Probably because {check['shed_early']:,} tasks were shed early or at the door, which no replay "
-            "does. Expect the other scenarios to be as optimistic"
+            "Probably because tasks were shed early or on arrival, which no replay does: "
+            f"{check['shed_early']:,}. Expect the other scenarios to be equally optimistic"
         )
     if surplus > 0 and idle >= needed:
         return (
             "Probably the machine was starved or workers paused while it was recorded: "
             f"{idle:.0%} of the servers were idle while tasks waited. "
-            f"Expect the other scenarios to be as optimistic{_servers(check)}"
+            f"Expect the other scenarios to be equally optimistic{_servers(check)}"
         )
     if surplus < 0 and extra >= needed:
         return (
             f"Probably there were more servers at times: {extra:.0%} more tasks were in progress than on the "
-            f"{check['servers']:,} servers of the replay. Expect the other scenarios to be as pessimistic"
-            f"{_servers(check)}"
+            f"{check['servers']:,} servers of the replay. Expect the other scenarios to be equally "
+            f"pessimistic{_servers(check)}"
         )
     if check["policy"] == "lifo" and inverted >= needed:
         return (
