@@ -50,9 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache what is made once per machine in the repository, not in the home."""
+def _cache_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache what is made once per machine in the repository, and do not wait for the disk."""
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    monkeypatch.setattr("os.fsync", lambda _file: None)  # the tests kill processes, not the machine
 
 
 @pytest.fixture(autouse=True)

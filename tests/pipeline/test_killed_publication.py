@@ -121,9 +121,8 @@ def as_duckdb_makes_them(out: Path, events: Path) -> Seen:
 
 @pytest.mark.timeout(600)  # three runs on Spark, on a machine that may be busy
 def test_tables_of_a_killed_night_and_of_the_next_run_equal_duckdb(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _file: None)  # a process is killed, not the machine
     events, before = quiet_days(2).landed(), tmp_path / "first"
     late = [event for event in events if event["task_id"] in ("d1-0", "d1-1", "d1-2", "d0-1")]
     write_lines(tmp_path / "in/0.json.gz", [event for event in events if event not in late])
