@@ -105,7 +105,7 @@ def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
     """Return the blocks of a wide random corpus of which Arrow makes events, with these events."""
     generator = random.Random(20260101)
     made = {}
-    for _ in range(3000):
+    for _ in range(6000):
         lines = [json.dumps(EVENT_LINE), *(changed(generator) for _ in range(generator.choice((1, 1, 2))))]
         table = canonical_block(encoded(lines))
         if table is not None:
