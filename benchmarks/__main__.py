@@ -31,8 +31,8 @@ def listing() -> str:
     return "parts:\n" + "\n".join(lines)
 
 
-def main() -> None:
-    """Run the parts, then write the pages."""
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    """Return the arguments of the command line, and the options of the part."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         epilog=listing(),
@@ -49,6 +49,12 @@ def main() -> None:
         parser.exit(2, f"unknown part: {', '.join(unknown)}\n{listing()}\n")
     if not arguments.parts and "--help" in others:
         parser.exit(message=parser.format_help())
+    return arguments, others
+
+
+def main() -> None:
+    """Run the parts, then write the pages."""
+    arguments, others = parse()
     default = [] if arguments.pages else [name for name, part in PARTS.items() if part.is_default]
     for name in arguments.parts or default:
         measure(PARTS[name], arguments.peers, others)

@@ -107,7 +107,7 @@ def history_of(url: str, rounds: int, tasks: int) -> dict[str, Any]:
 def history(rounds: int = 100, tasks: int = 20) -> None:
     """Measure puts, claims and completions with and without a history on each database.
 
-    Rounds are short, so that the machine's noise is the same for all.
+    Rounds are short, so that the machine's noise is the same for all. At least two are needed for quartiles.
     """
     with ExitStack() as stack:
         found = {name: history_of(url, rounds, tasks) for name, url in databases(stack)}
