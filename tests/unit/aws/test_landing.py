@@ -133,7 +133,7 @@ def test_a_malformed_number_is_named() -> None:
     tape = Recording()
     tape.put(0, "a")
     tape.records[0]["dynamodb"]["NewImage"]["deadline"] = {"N": "soon"}
-    with pytest.raises(ValueError, match="deadline must be a number, got 'soon'"):
+    with pytest.raises(ValueError, match="deadline"):
         landed_event(tape.records[0])
 
 

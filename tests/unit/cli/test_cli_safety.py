@@ -57,7 +57,7 @@ def test_no_command_shows_the_password_of_a_url(url: str, arguments: tuple[str, 
 
 def test_postgres_is_refused_with_the_scheme_to_use() -> None:
     for opened in (Queue.sql, Address.parse):
-        with pytest.raises(ValueError, match="write postgresql://"):
+        with pytest.raises(ValueError, match=r"postgresql://"):
             opened("postgres://host/db")
 
 

@@ -166,7 +166,7 @@ def test_tasks_in_transactions_have_a_connection_each() -> None:
     assert address == "sqlite:///t.db?order=fifo&max_connections=19#jobs"
     assert with_connections(address, 5) == address
     assert with_connections("memory://", 5) == "memory://"
-    with pytest.raises(ValueError, match="max_connections: must be a number"):
+    with pytest.raises(ValueError, match=r"^max_connections: "):
         open_queue("sqlite:///t.db?max_connections=many")
 
 
@@ -257,7 +257,7 @@ class TestHealth:
     def test_a_port_in_use_is_named(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            with pytest.raises(ValueError, match=f"health_port: cannot listen on 127.0.0.1:{port} "):
+            with pytest.raises(ValueError, match=f"health_port: .*{port}"):
                 HealthServer("127.0.0.1", port, self.limits, list)
 
 

@@ -86,14 +86,14 @@ def test_a_number_that_is_none_is_refused_with_its_place() -> None:
 
 @pytest.mark.parametrize("value", ["\ud800", {"a": ["\ud800"]}])
 def test_a_lone_surrogate_is_refused_without_a_place(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"surrogates not allowed\); use dict"):
+    with pytest.raises(ValueError, match="surrogates"):
         json_text(value)
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(ValueError, match=r"Circular reference detected\); use dict"):
+    with pytest.raises(ValueError, match="Circular reference"):
         json_text(value)
 
 
@@ -150,5 +150,5 @@ def test_depth_counts_what_is_inside_dataclasses_too() -> None:
     for _ in range(MAX_JSON_DEPTH):
         deep = Point(1, deep)
     assert json_text(deep).count("{") == MAX_JSON_DEPTH
-    with pytest.raises(ValueError, match="nested more than 100 levels deep; flatten it"):
+    with pytest.raises(ValueError, match="100 levels"):
         json_text(Point(1, deep))

@@ -49,7 +49,7 @@ def test_a_put_may_be_due_now_or_in_a_century_but_not_later(queue: Queue) -> Non
     queue.put("work", task_id="late", at=START + MAX_SECONDS)
     queue.put("work", task_id="as late", delay_seconds=MAX_SECONDS)
     assert known(queue, "late").first_due == known(queue, "as late").first_due == START + MAX_SECONDS
-    with pytest.raises(ValueError, match=r"^tasks\[1\]\.at: more than a century ahead, got ") as caught:
+    with pytest.raises(ValueError, match=r"^tasks\[1\]\.at: ") as caught:
         queue.put_many([{"payload": 1}, {"payload": 1, "at": START + MAX_SECONDS + 1}])
     assert str(caught.value).endswith("; use seconds since the epoch")
 
