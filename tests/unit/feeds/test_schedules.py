@@ -17,6 +17,7 @@ from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import payloads, total, within_seconds
+from tests.support.refusals import refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEK_SECONDS = 7 * 86_400.0
@@ -58,12 +59,12 @@ class TestCron:
 
     @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 x", None, 5])
     def test_a_wrong_expression(self, expression: Any) -> None:
-        with pytest.raises(ValueError, match=r"^expression: "):
+        with refused("expression"):
             Cron(expression)
 
     @pytest.mark.parametrize("zone", ["", "Berlin", "../etc/passwd", None])
     def test_a_wrong_zone(self, zone: Any) -> None:
-        with pytest.raises(ValueError, match=r"^zone: "):
+        with refused("zone"):
             Cron("* * * * *", zone)
 
 
@@ -132,7 +133,7 @@ class TestEvery:
 
     @pytest.mark.parametrize("seconds", [0, -1, 1e-9, "5", True])
     def test_a_wrong_interval(self, seconds: Any) -> None:
-        with pytest.raises(ValueError, match=r"^seconds: "):
+        with refused("seconds"):
             Every(seconds)
 
 
@@ -217,18 +218,18 @@ class TestScheduler:
 
     def test_wrong_arguments(self, queue: Queue) -> None:
         twice = [Schedule.of("m", Every(60), 1), Schedule.of("m", Every(30), 2)]
-        with pytest.raises(ValueError, match=r"^schedules: "):
+        with refused("schedules"):
             Scheduler(queue, twice)
-        with pytest.raises(ValueError, match=r"^name: "):
+        with refused("name"):
             Schedule.of("", Every(1), 1)
-        with pytest.raises(ValueError, match=r"^catch_up: "):
+        with refused("catch_up"):
             Schedule.of("m", Every(1), 1, catch_up=0)
-        with pytest.raises(ValueError, match=r"^priority: "):
+        with refused("priority"):
             Schedule.of("m", Every(1), 1, priority=99)
 
     @pytest.mark.parametrize("argument", ["on_conflict", "task_id", "connection", "at", "colour"])
     def test_what_would_differ_for_each_tick_or_free_its_id_is_refused(self, argument: str) -> None:
-        with pytest.raises(ValueError, match=f"^{argument}: "):
+        with refused(argument):
             Schedule.of("m", Every(1), 1, **{argument: "update"})  # type: ignore[arg-type]
 
     def test_run_retries_while_the_store_does_not_answer(
@@ -292,7 +293,7 @@ class TestScheduler:
         assert "LookupError: no such report" in caplog.text
         assert "payload: " in caplog.text
         broken.clear()
-        with pytest.raises(ValueError, match="payload: "):
+        with refused("payload"):
             node.fire()
         assert "mended" in [task.payload for task in queue.list()]
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from freshq import Handlers, Outcome, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.testing import ManualClock, drain, make_task
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -140,7 +141,7 @@ class TestTypes:
 
     @pytest.mark.parametrize("payload", [{1: "a"}, [{"a": {None: 1}}], ({True: 1},)])
     def test_a_key_that_json_would_change_is_refused(self, queue: Queue, payload: Any) -> None:
-        with pytest.raises(ValueError, match=r"payload: a key .*is of type (int|NoneType|bool), and JSON"):
+        with refused("payload"):
             queue.put(payload)
 
     def test_a_result_with_such_a_key_is_a_dead_letter(self, queue: Queue) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from freshq import FreshqError, MatchQueue, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
 from freshq.policy.retry import Backoff
+from tests.support.refusals import refused
 from tests.support.working import Quiet, work_off
 
 if TYPE_CHECKING:
@@ -217,5 +218,5 @@ def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) ->
 
 @pytest.mark.parametrize("given", ["sqlite:///tasks.db", None, MatchQueue.memory()])
 def test_what_is_no_queue_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"^queue: "):
+    with refused("queue"):
         Worker(given, str)
