@@ -38,7 +38,7 @@ NOT_MUTATED: Final = (
     "freshq/worker/serving.py",
 )
 # SQLAlchemy reads the names of this constructor's arguments, which mutmut's wrapper hides: file, class.
-UNCHANGED_CONSTRUCTOR: Final = ("stores/sql/engine.py", "class StatementPool")
+UNCHANGED_CONSTRUCTOR: Final = ("stores/sql/database.py", "class StatementPool")
 # Imports of the tests besides the code itself.
 COPIED: Final = ("tests", "benchmarks", "docs", "local", "functions")
 _UNIT: Final = (

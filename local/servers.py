@@ -36,7 +36,7 @@ from sqlalchemy.exc import OperationalError
 
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.schema import table_definition
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.database import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,13 +27,14 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from freshq import Queue
 from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
 from freshq.stores.sql.counts import CountStatements, WaitingStatements
-from freshq.stores.sql.engine import PLANNING, parsed_url
+from freshq.stores.sql.database import PLANNING
 from freshq.stores.sql.history import CHANGES, HistoryStatements, Triggers
 from freshq.stores.sql.lines import ORDERS, ClaimStatements
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
 from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
+from freshq.stores.sql.url import parsed_url
 from freshq.stores.sql.windows import END, WindowStatements
 from local.servers import MariaDB, Postgres
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from freshq import Queue, Task
     from freshq.stores.base import Due, Store
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock, StoreUnderTest
 
 LEASE_SECONDS = 60.0

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from freshq import Queue, Relay
 from freshq.cli.main import app
 from freshq.stores.memory import MemoryStore
-from freshq.stores.sql.engine import place_of
+from freshq.stores.sql.url import place_of
 from tests.conftest import DATABASES
 from tests.support.readings import counts, ids, known
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from freshq import RunReport, Task
     from freshq.errors import FreshqError
     from freshq.stores.base import Guard
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
 
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "1.5"))
 SEED: Final = 20_270_000

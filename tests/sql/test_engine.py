@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
-from freshq.stores.sql import SqlStore, engine
-from freshq.stores.sql.engine import DEFAULT, StatementPool, open_engine
+from freshq.stores.sql import SqlStore, database
+from freshq.stores.sql.database import StatementPool, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
+from freshq.stores.sql.url import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,8 +122,8 @@ class TestPool:
         queue.put("work")
         parents = queue.store.database.engine.pool
         assert isinstance(parents, StatementPool)
-        monkeypatch.setattr(engine, "_ENGINES", [queue.store.database.engine])
-        engine._forget_connections()  # as after a fork
+        monkeypatch.setattr(database, "_ENGINES", [queue.store.database.engine])
+        database._forget_connections()  # as after a fork
         assert queue.store.database.engine.pool is not parents
         assert [claim.task.payload for claim in queue.claim()] == ["work"]
         _entry, cursor = parents.borrow()

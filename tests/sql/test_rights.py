@@ -9,7 +9,7 @@ import pytest
 
 from freshq import Queue, TableMissing
 from freshq.stores.sql import SqlStore, history
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.failures import RightsMissing
 from tests.support.histories import KEPT_SECONDS, keeping, pulled
 

@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from freshq.errors import StoreError
 from freshq.stores.sql.database import Database, PreparedStatement
-from freshq.stores.sql.engine import ConnectionLimits
+from freshq.stores.sql.url import ConnectionLimits
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from freshq import (
 )
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, database
-from freshq.stores.sql.database import DatabaseClock
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.database import DatabaseClock, open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.support.lost_replies import LostReplies

@@ -14,7 +14,7 @@ from local.servers import HOST
 from freshq import Queue, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, connection_limits_for, database
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
 from tests.support.patience import PATIENCE_SECONDS

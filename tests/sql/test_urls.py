@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from freshq import MatchQueue, Queue, TableMissing, Unreachable
 from freshq.cli.addresses import open_queue
 from freshq.cli.main import app
-from freshq.stores.sql.engine import ConnectionLimits, check_url_options, open_engine
+from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.url import ConnectionLimits, check_url_options
 from tests.support.refusals import refused
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def arguments(url: str) -> dict[str, Any]:
         raise InterruptedError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("freshq.stores.sql.engine._connect_bounded", connect)
+        patch.setattr("freshq.stores.sql.database._connect_bounded", connect)
         engine = open_engine(url, ConnectionLimits(connect_timeout_seconds=7, lock_timeout_seconds=8))
     event.listen(engine, "do_connect", connect)
     with pytest.raises(InterruptedError):
@@ -168,7 +169,7 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
     def deny(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("freshq.stores.sql.engine.Path.stat", deny)
+    monkeypatch.setattr("freshq.stores.sql.url.Path.stat", deny)
     for opened in (Queue.sql, open_queue):
         with pytest.raises(Unreachable):
             opened(f"sqlite:///{tmp_path}/none/a.db").put(1)

@@ -11,7 +11,7 @@ import pytest
 from local.servers import MariaDB, Postgres, Server, Unavailable, databases_are_required
 
 from freshq.stores.sql import ConnectionLimits, SqlStore
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
 

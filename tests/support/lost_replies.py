@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
     import sqlalchemy as sa
 
-    from freshq.stores.sql.engine import StatementPool
+    from freshq.stores.sql.database import StatementPool
 
 # What each driver raises if the reply does not come, by dialect: freshq repeats the call.
 ERRORS: Final[Mapping[str, Callable[[], Exception]]] = {

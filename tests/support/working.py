@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshq import Claim, Outcome, Queue, RunReport, Task
     from freshq.policy.order import OrderSwitch
     from freshq.stores.base import Guard
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock
 
 

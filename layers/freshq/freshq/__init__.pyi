@@ -42,7 +42,7 @@ from freshq.model.answers import Waiting as Waiting
 from freshq.model.answers import WaitsFor as WaitsFor
 from freshq.model.codec import Codec as Codec
 from freshq.model.codec import JsonCodec as JsonCodec
-from freshq.model.settlement import Settlement as Settlement
+from freshq.model.lifecycle import Settlement as Settlement
 from freshq.model.task import Task as Task
 from freshq.model.task import TaskStatus as TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit as BacklogLimit

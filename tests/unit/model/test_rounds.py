@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq.model.settlement import rounds
+from freshq.model.lifecycle import rounds
 
 
 @pytest.mark.parametrize(

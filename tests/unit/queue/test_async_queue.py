@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from freshq import Task
     from freshq.queue.attached import AttachedStore
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
 
 # What is no verb (tests/unit/house/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}

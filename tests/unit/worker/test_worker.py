@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from freshq import RunReport, Task
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock
 
 

@@ -29,7 +29,7 @@ from tests.support.working import (
 
 if TYPE_CHECKING:
     from freshq import Claim, Task
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock
 
 

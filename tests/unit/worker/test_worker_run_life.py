@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from freshq import Claim, Task
     from freshq.errors import FreshqError
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock
 
 

@@ -20,7 +20,7 @@ from tests.support.working import FailingStore, InThread, Quiet, wait_until, wor
 
 if TYPE_CHECKING:
     from freshq import Task
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from tests.conftest import Clock
 
 

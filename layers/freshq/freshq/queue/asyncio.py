@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias,
 
 from freshq.errors import StoreError
 from freshq.model.checks import checked_count
-from freshq.model.settlement import Settlement
+from freshq.model.lifecycle import Settlement
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import BaseQueue
 from freshq.queue.polling import Interval, poll_for_claims, poll_for_end

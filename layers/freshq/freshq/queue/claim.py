@@ -20,7 +20,7 @@ from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.stores.base import Guard, OldestRequest
-from freshq.stores.claim_request import ClaimRequest
+from freshq.stores.lines import ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -458,6 +458,7 @@ class Claiming(Verbs):
         self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> ClaimRequest:
         core, config = self._core, self._core.config
+        fixed_seconds = core.reserve.fixed_seconds
         return ClaimRequest(
             queue=core.name,
             orders=core.orders,
@@ -467,7 +468,7 @@ class Claiming(Verbs):
             clock=core.now,
             lease_seconds=lease_seconds,
             max_age_seconds=config.max_age_seconds,
-            reserve_seconds=core.reserve.seconds(core.now),
+            reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
             retention_seconds=config.retention_seconds,
             longest_wait_seconds=longest_wait_seconds,
         )

@@ -283,7 +283,7 @@ class Core:
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a finished task and its service time; return it."""
         self.meter.served(done.updated, in_time=done.updated <= done.deadline)
-        if self.reserve.learns:
+        if self.reserve.fixed_seconds is None:
             task = claim.task  # of a claim that was extended, `updated` is when it was
             self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
         return done

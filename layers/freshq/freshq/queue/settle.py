@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from freshq.errors import FreshqError, LeaseLost
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
-from freshq.model.settlement import SERVED, Settlement, checked_settlements, rounds
+from freshq.model.lifecycle import SERVED, Settlement, checked_settlements, rounds
 from freshq.model.task import Verb, checked_progress
 from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
 
     Connection: TypeAlias = sa.Connection
     from collections.abc import Iterator

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import OldestRequest, OnConflict, PutResult
-    from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.lines import Line
+    from freshq.stores.lines import ClaimRequest, Line
 
 # Deadline, task id, creation time, group.
 _CountedEntry: TypeAlias = tuple[float, str, float, str | None]

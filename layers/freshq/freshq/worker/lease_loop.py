@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.settlement import Settlement
+from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.crew import Crew
 from freshq.worker.loop import WorkLoop

@@ -11,7 +11,7 @@ from freshq.errors import DamagedTaskError, FreshqError, LeaseLost, StoreError, 
 from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
-from freshq.model.settlement import Settlement
+from freshq.model.lifecycle import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
 from freshq.worker.report import Outcome, log_fields, task_logger

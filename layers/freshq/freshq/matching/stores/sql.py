@@ -16,7 +16,6 @@ from freshq.matching.places import MAX_NAME_BYTES, MAX_RESOURCE_ID_BYTES, places
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import ConnectionLimits
 from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.migrations import check_owned
 from freshq.stores.sql.rows import microseconds
@@ -31,6 +30,7 @@ from freshq.stores.sql.schema import (
     table_options,
 )
 from freshq.stores.sql.statements import insert_or_ignore
+from freshq.stores.sql.url import ConnectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -360,7 +360,7 @@ class SqlMatchStore(MatchStore):
         """Use a database; nothing is sent before the first call.
 
         Args:
-            url: Address of the database, or an engine made by `freshq.stores.sql.engine.open_engine`.
+            url: Address of the database, or an engine made by `freshq.stores.sql.database.open_engine`.
             table: Name of the table of resources; the names of the others begin with it.
             limits: The limits of its connections; None for the defaults. An engine has its own.
             history_seconds: How long `create_table` makes the database keep the histories of resources and

@@ -223,7 +223,7 @@ class SharedReserve:
     to a shared record, and continues with the times that all of them saw.
 
     Attributes:
-        learns: Whether the reserve depends on the service times.
+        fixed_seconds: The reserve if it is fixed; None if it is learned.
     """
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
@@ -238,7 +238,7 @@ class SharedReserve:
         self._queue = queue
         self._lock = threading.Lock()
         self._reserve = LearnedReserve(rules.new_reserve)
-        self.learns = self._reserve.learns
+        self.fixed_seconds = None if self._reserve.learns else self._reserve.seconds
         self._skipped = SkippedTasks(rules.order)
 
     def observe(self, service_seconds: float) -> None:
@@ -248,7 +248,9 @@ class SharedReserve:
 
     def seconds(self, clock: Callable[[], float]) -> float:
         """Return the reserve, after a sync with other workers if one is due; only then is the time read."""
-        if self.learns and (now := clock()) >= self._reserve.next_sync:
+        if self.fixed_seconds is not None:
+            return self.fixed_seconds
+        if (now := clock()) >= self._reserve.next_sync:
             self.sync(now)
         return self._reserve.seconds
 

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
-    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.dynamodb.leases import Holding
     from freshq.stores.dynamodb.queries import IndexEntry, StatusIndex
     from freshq.stores.dynamodb.schema import Item
-    from freshq.stores.lines import Line
+    from freshq.stores.lines import ClaimRequest, Line
 
 logger = logging.getLogger(__name__)
 # Empty lines of groups that a claim may meet before it gives up, plus more for each task that it finds.

@@ -13,8 +13,7 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, LostRace
 from freshq.model.answers import PutOutcome
-from freshq.model.lifecycle import new_token
-from freshq.model.settlement import rounds
+from freshq.model.lifecycle import new_token, rounds
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
 from freshq.stores.base import ConflictError, DeadPlace, Guard, put_over

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
-    from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.lines import Line
+    from freshq.stores.lines import ClaimRequest, Line
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
     from freshq.stores.sql.windows import Window

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from freshq.errors import StoreError
-from freshq.stores.sql.engine import no_timeouts
+from freshq.stores.sql.database import no_timeouts
 from freshq.stores.sql.failures import FOREIGN_TABLE
 from freshq.stores.sql.rows import DUE, OVER, STALE
 from freshq.stores.sql.statements import FAILURE, PENDING, TAKEN

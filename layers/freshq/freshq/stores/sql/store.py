@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import DEFAULT, ConnectionLimits, connection_limits_for, place_of
 from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import migrate
@@ -18,6 +17,7 @@ from freshq.stores.sql.records import SqlRecords
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.tasks import SqlTasks
 from freshq.stores.sql.transactions import SqlTransactions
+from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_for, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         """Use a database; nothing is sent before the first call.
 
         Args:
-            url: Address of the database, or an engine made by `freshq.stores.sql.engine.open_engine`.
+            url: Address of the database, or an engine made by `freshq.stores.sql.database.open_engine`.
             table: Name of the table of tasks; the names of the others begin with it.
             queue: Whose tasks `get` returns: ids are unique within a queue. None: of any queue of the
                 table.

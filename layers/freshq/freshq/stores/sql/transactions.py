@@ -17,7 +17,7 @@ from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
-from freshq.stores.sql.engine import default_settings
+from freshq.stores.sql.database import default_settings
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.tasks import as_dead_letter
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
     from freshq.stores.base import OnConflict, SettlingContext
-    from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.lines import ClaimRequest
     from freshq.stores.sql.lines import SqlLines
     from freshq.stores.sql.tasks import SqlTasks
 

@@ -1,0 +1,232 @@
+"""The address of a database, and the limits of its connections."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
+from freshq.errors import quoted
+from freshq.model.checks import checked_count, checked_seconds, without_password
+from freshq.model.options import SqlOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# The lease for which the default timeouts are made, and how short they become for shorter ones: less would
+# fail calls that are only slow.
+LEASE_SECONDS: Final = 60.0
+MIN_TIMEOUT_SECONDS: Final = 2.0
+DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+OWN: Final = (*SqlOptions.__annotations__, "history", "history_seconds")
+# What Python's driver and SQLite itself know; they take any other name without a word.
+OF_SQLITE: Final = (
+    *("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements"),
+    *("uri", "mode", "modeof", "cache", "vfs", "psow", "nolock", "immutable"),
+)
+# Python's own driver; another one of SQLite may take more options.
+PYSQLITE: Final = ("sqlite", "sqlite+pysqlite")
+# The drivers' own options for what freshq sets by its limits, and the type of their values.
+LIMITS: Final[Mapping[str, Callable[[str], float]]] = {"timeout": float} | dict.fromkeys(
+    (
+        *("connect_timeout", "read_timeout", "write_timeout", "tcp_user_timeout"),
+        *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
+    ),
+    int,
+)
+# Less than this alike, a name is rather one of the database's: "dbname" is no misspelt "name".
+ALIKE: Final = 0.85
+
+
+def place_of(url: sa.URL) -> tuple[object, ...]:
+    """Return where a database is: two urls with equal answers mean the same tables.
+
+    The user and the options are part of it, because they may choose the schema of PostgreSQL.
+    """
+    if url.get_backend_name() == "sqlite":
+        return ("sqlite", os.path.realpath(url.database or ""))
+    name = url.get_backend_name().replace("mariadb", "mysql")
+    host, port = _server(url, name)
+    return (name, host.lower(), port, url.database, url.username, url.query)
+
+
+def _server(url: sa.URL, name: str) -> tuple[str, str]:
+    """Return the host and the port of a server; where the url is silent, what its driver takes instead.
+
+    PostgreSQL's takes them from the environment, and without a host there, a socket of this machine.
+    """
+    if name == "postgresql":
+        host, port = os.environ.get("PGHOST", ""), os.environ.get("PGPORT") or "5432"
+    else:
+        host, port = "localhost", "3306"
+    return url.host or host, str(url.port or port)
+
+
+def file_of(url: sa.URL) -> str | None:
+    """Return the path of a SQLite database from the root; None if SQLite interprets it, or for a server.
+
+    SQLAlchemy too makes the path absolute when it opens an engine, so a later change of the folder of
+    the process does not count.
+    """
+    file = url.database or ""
+    is_path = url.get_backend_name() == "sqlite" and not file.startswith((":", "file:"))
+    return os.path.abspath(file) if file and is_path else None  # noqa: PTH100 - exactly as SQLAlchemy does
+
+
+def is_missing(file: str) -> bool:
+    """Return whether there is certainly no such file; one that may not be looked for is left to SQLite."""
+    try:
+        Path(file).stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a path with a NUL
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of the connections of one process.
+
+    A call begins no further try once `answer_timeout_seconds` have passed, so it ends within twice that
+    time plus the time to connect. With the default values that is well within the default lease.
+
+    Attributes:
+        connect_timeout_seconds: How long to wait for a connection. PostgreSQL's driver counts whole
+            seconds, and at least 2.
+        answer_timeout_seconds: How long to wait for the answer to a statement, and for a free connection.
+        lock_timeout_seconds: How long a statement waits for a lock.
+        max_connections: Maximum number of connections.
+        durable: Whether SQLite waits for the disk at each commit. Without it a loss of power may undo the
+            last commits; the file stays sound.
+    """
+
+    connect_timeout_seconds: float = 5.0
+    answer_timeout_seconds: float = 15.0
+    lock_timeout_seconds: float = 5.0
+    max_connections: int = 10
+    durable: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: If a value is wrong.
+        """
+        for name in (field.name for field in fields(self) if field.name.endswith("_seconds")):
+            checked_seconds(name, getattr(self, name), above_zero=True)
+        checked_count("max_connections", self.max_connections)
+        durable: Any = self.durable
+        if durable not in (True, False):
+            msg = f"durable: must be True or False (in an address, on or off), got {durable!r:.60}"
+            raise ValueError(msg)
+
+
+def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimits:
+    """Return the limits of the connections of a queue.
+
+    Args:
+        lease_seconds: Length of its leases, not checked yet. The default timeouts are shortened in
+            proportion if it is less than `LEASE_SECONDS`.
+        **given: Values of `ConnectionLimits`; None for the default of a timeout.
+
+    Raises:
+        ValueError: If a value is wrong.
+    """
+    part = 1.0
+    if isinstance(lease_seconds, int | float) and 0 < lease_seconds < LEASE_SECONDS:
+        part = lease_seconds / LEASE_SECONDS
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in (field.name for field in fields(ConnectionLimits) if field.name.endswith("_seconds")):
+        values.setdefault(name, max(MIN_TIMEOUT_SECONDS, part * getattr(ConnectionLimits(), name)))
+    return ConnectionLimits(**values)
+
+
+def check_url_options(url: sa.URL) -> None:
+    """Check that no option of a url was meant for freshq.
+
+    Raises:
+        ValueError: If one is an option of freshq or nearly so, or on SQLite unknown, or a limit and not
+            a number.
+    """
+    for name, value in url.query.items():
+        if name in OWN:
+            msg = (
+                f"url: {name} is an option of freshq, not of the database; pass it as an argument, {name}=..."
+            )
+            raise ValueError(msg)
+        if (meant := _meant(name)) is not None:
+            msg = f"url: {quoted(name)} is not an option of the database; did you mean freshq's {meant}?"
+            raise ValueError(msg)
+        if url.drivername in PYSQLITE and name not in OF_SQLITE:
+            msg = f"url: SQLite has no option {quoted(name)}; use one of {', '.join(OF_SQLITE)}"
+            raise ValueError(msg)
+        if name in LIMITS:
+            _check_limit(name, value)
+
+
+def _check_limit(name: str, value: object) -> None:
+    kind = LIMITS[name]
+    try:
+        kind(str(value))
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        msg = f"url: {name} must be {wanted}, got {quoted(value)}"
+        raise ValueError(msg) from None
+
+
+def left_to_freshq(url: sa.URL, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a connection without the limits that its url sets itself: those count."""
+    return {name: value for name, value in arguments.items() if name not in url.query.keys() & LIMITS.keys()}
+
+
+def _meant(name: str) -> str | None:
+    """Return the option of freshq that a name is a part, or nearly the whole, of; None if there is none."""
+    if name in LIMITS:
+        return None
+    name = name.lower().replace("-", "_")
+    if name in OF_SQLITE:
+        return None
+    longer = (own for own in OWN if own == name or own.startswith(f"{name}_"))
+    return next(longer, next(iter(get_close_matches(name, OWN, 1, ALIKE)), None))
+
+
+def parsed_url(url: str | sa.URL) -> sa.URL:
+    """Return an address with its driver.
+
+    Raises:
+        ValueError: If it is malformed, or the store does not support the database.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, TypeError, AttributeError, ValueError):
+        given = without_password(str(url))
+        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
+        raise ValueError(msg) from None
+    name = parsed.get_backend_name()
+    if name not in DRIVERS:
+        also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
+        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
+        raise ValueError(msg)
+    check_url_options(parsed)
+    if "@" in (parsed.host or ""):
+        raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
+    if "+" not in parsed.drivername:
+        parsed = parsed.set(drivername=DRIVERS[name])
+    if name == "sqlite" and parsed.database in (None, "", ":memory:"):
+        msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
+        raise ValueError(msg)
+    return parsed
+
+
+DEFAULT: Final = ConnectionLimits()
