@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
+from tests.support.refusals import refused
 from tests.template.test_template import source
 
 if TYPE_CHECKING:
@@ -183,5 +184,5 @@ def test_a_worker_without_time_to_claim_fails(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "120")
-    with pytest.raises(ValueError, match=r"^FRESHQ_SETTLE_SECONDS: "):
+    with refused("FRESHQ_SETTLE_SECONDS"):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))

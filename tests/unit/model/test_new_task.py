@@ -20,6 +20,7 @@ from freshq.model.checks import (
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
 from freshq.model.validation import json_text
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.refusals import refused
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -76,14 +77,14 @@ def test_limits_are_inclusive() -> None:
 
 
 def test_a_payload_is_not_quoted() -> None:
-    with pytest.raises(ValueError, match=r"^payload: not a JSON value .*UUID and Decimal$"):
+    with refused("payload"):
         parse_new_task({"payload": {1, 2}})
 
 
 def test_what_is_no_mapping_is_named_with_its_place() -> None:
-    with pytest.raises(ValueError, match=r"^tasks\[3\]: "):
+    with refused("tasks[3]"):
         parse_new_task(5, "tasks[3].")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^task: "):
+    with refused("task"):
         parse_new_task([1])  # type: ignore[arg-type]
 
 
@@ -92,7 +93,7 @@ def test_json_has_no_spaces() -> None:
 
 
 def test_a_wrong_id_is_quoted() -> None:
-    with pytest.raises(ValueError, match=r"^key: "):
+    with refused("key"):
         checked_id("", "key")
     with pytest.raises(ValueError, match=r"got 'x{59}$"):
         checked_id("x" * 2000)
@@ -105,7 +106,7 @@ def test_a_result_must_fit_beside_its_payload() -> None:
         ValueError, match=rf"^result: {MAX_RESULT_AND_PAYLOAD_BYTES + 1} bytes with the payload"
     ):
         checked_result(half + "x", half)
-    with pytest.raises(ValueError, match=r"^result: a key at found "):
+    with refused("result"):
         checked_result({"found": {1: 2}}, None)
 
 
@@ -123,7 +124,7 @@ def test_a_password_is_hidden(url: str, shown: str) -> None:
 
 @pytest.mark.parametrize("name", ["poll_seconds", "timeout_seconds"])
 def test_the_wrong_argument_of_a_poll_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: "):
+    with refused(name):
         Queue.memory().poll(**{name: -1.0})  # type: ignore[arg-type]
 
 
@@ -136,7 +137,7 @@ def test_outcomes_keep_what_they_were_given() -> None:
         TypeError, match=r"^reason: must be a string, got int; pass a delay as delay_seconds="
     ):
         Retry(5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^delay_seconds: "):
+    with refused("delay_seconds"):
         Retry(delay_seconds=-1)
 
 
