@@ -361,8 +361,8 @@ class PreparedStatement:
 
         Args:
             statement: The statement.
-            dialect: That of the database.
-            columns: If the parameters are given as tuples, without their names: what these are.
+            dialect: The dialect of the database.
+            columns: The names of the parameters, if they are passed as tuples.
         """
         if columns is not None and dialect.paramstyle == "pyformat":
             # Values without names, which `psycopg` takes by another dialect only.
@@ -375,14 +375,17 @@ class PreparedStatement:
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
         self._order: Sequence[str] | None = compiled.positiontup
         self._processors = _processors(compiled, dialect)
-        self.arguments: Callable[[Any], Any] = self._converted
+        self.arguments: Callable[[Any], Any] = self._shortcut() or self._converted
+
+    def _shortcut(self) -> Callable[[Any], Any] | None:
+        """Return a built-in that does the work of `_converted`; None if none does."""
         if self._literals or self._processors:
-            return
+            return None
         if self._order is None:
-            self.arguments = dict
-        elif len(self._order) > 1:
-            order = self._order
-            self.arguments = itemgetter(*(order if columns is None else map(columns.index, order)))
+            return dict
+        if len(self._order) < 2:  # noqa: PLR2004 - of one name, itemgetter returns no sequence
+            return None
+        return itemgetter(*(self._order if self._columns is None else map(self._columns.index, self._order)))
 
     def _converted(self, parameters: Any) -> Any:
         given = dict(parameters if self._columns is None else zip(self._columns, parameters, strict=True))
