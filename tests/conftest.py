@@ -8,11 +8,14 @@ import random
 import threading
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import boto3
 import pytest
+from botocore.awsrequest import AWSPreparedRequest
 from hypothesis import settings
 from local.servers import (
     DynamoDBLocal,
@@ -23,23 +26,16 @@ from local.servers import (
 )
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
+from types_boto3_dynamodb import DynamoDBClient
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from freshq import Queue
+from freshq.stores.base import Store
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from botocore.awsrequest import AWSPreparedRequest
-    from types_boto3_dynamodb import DynamoDBClient
-    from xdist.workermanage import WorkerController
-
-    from freshq.stores.base import Store
 
 # No test may reach an account: these name none.
 REGION = "eu-west-1"

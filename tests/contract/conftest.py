@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.stores.dynamodb import line_records
 from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
 from tests.support.attached import Shipments
 from tests.support.matching import Desk, emptied_resources
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture(params=[DYNAMODB])

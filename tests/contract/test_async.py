@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,9 +18,6 @@ from tests.conftest import StoreUnderTest
 from tests.contract.test_verbs import *  # noqa: F403 - every test of the verbs runs here too
 from tests.contract.test_wait import *  # noqa: F403 - and those of waiting
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Blocking:

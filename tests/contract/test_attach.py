@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks.capacity import metered
 from local.faults import client_at, failing, meanwhile, refused, replies_lost
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import (
     AlreadyQueued,
@@ -35,11 +37,6 @@ from freshq.stores.dynamodb.table import TableChanges, enable_stream
 from tests.contract.test_concurrency import at_once
 from tests.support.attached import ID, Shipments
 from tests.support.readings import counts, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from benchmarks.capacity import metered
 from local.faults import client_at
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key
@@ -16,9 +17,6 @@ from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import counts, ids
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @dataclass(frozen=True)

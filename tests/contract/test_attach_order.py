@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks.capacity import metered
 from local.faults import client_at
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit
@@ -16,9 +17,6 @@ from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, 
 from freshq.stores.dynamodb.key import KeyPart
 from tests.support.attached import ID, Shipments
 from tests.support.readings import counts, ids
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 PRICES = {"cheap": "-0.5", "fair": "9", "dear": "10.25", "dearest": "1E+30"}
 PRICE = KeyPart("price", "N")

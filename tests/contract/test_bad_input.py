@@ -5,28 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from local.faults import counted, items
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, TableMissing
+from freshq import Claim, Queue, TableMissing
 from freshq.model.checks import checked_result
 from freshq.model.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_TRACESTATE_BYTES
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
+from tests.conftest import StoreUnderTest
 from tests.support.readings import known, total
 from tests.support.verbs import VERBS, prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
-    from tests.conftest import StoreUnderTest
 
 
 class Unspeakable:

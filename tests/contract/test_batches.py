@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from local.faults import (
@@ -19,8 +19,10 @@ from local.faults import (
     replies_lost_to_the_sdk,
     statements_left,
 )
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import (
+    Claim,
     LeaseLost,
     PutIncomplete,
     PutOutcome,
@@ -32,14 +34,8 @@ from freshq import (
 )
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import batches
-from tests.conftest import on_table
+from tests.conftest import StoreUnderTest, on_table
 from tests.support.readings import counts, known, payloads, total
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
-    from tests.conftest import StoreUnderTest
 
 BATCH = "BatchExecuteStatement"
 LEASE_SECONDS = 60.0

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from freshq import LeaseLost, StoreError
+from freshq import LeaseLost, Queue, StoreError, Task
 from freshq.queue.upkeep import SMALL_PORTION
+from freshq.stores.base import Due, Store
+from freshq.stores.lines import ClaimRequest
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.counting import counted_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Queue, Task
-    from freshq.stores.base import Due, Store
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock, StoreUnderTest
 
 LEASE_SECONDS = 60.0
 MIN_LEFT_SECONDS = 0.9 * LEASE_SECONDS

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from local.faults import client_at, counted
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, Queue, TaskStatus
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.readings import known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 HOUR_SECONDS: Final = 3600.0
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
-from freshq import IllegalTransition, LeaseLost, PutOutcome, TaskStatus
+from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
 
 T = TypeVar("T")
 THREADS = 8

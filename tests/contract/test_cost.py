@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from benchmarks import capacity, figures
-from benchmarks.capacity import Bench, metered
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.capacity import Cost
-    from types_boto3_dynamodb import DynamoDBClient
+from benchmarks.capacity import Bench, Cost, metered
+from types_boto3_dynamodb import DynamoDBClient
 
 
 def by_step(costs: list[Cost]) -> dict[str, Cost]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,8 @@ from freshq.cli.commands.watch import Watcher, frame
 from freshq.cli.output import Output
 from freshq.stores.base import Stats
 from freshq.stores.tally import SLACK_IDS
+from tests.conftest import StoreUnderTest
 from tests.support.readings import ids
-
-if TYPE_CHECKING:
-    from tests.conftest import StoreUnderTest
 
 STATES = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
 

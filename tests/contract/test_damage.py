@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, TaskStatus
 from freshq.errors import StoreError
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.passes import WorkerPasses
+from tests.conftest import StoreUnderTest
 from tests.support.readings import ids
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import StoreUnderTest
 
 DAMAGE: list[dict[str, Any]] = [
     {"payload": None},

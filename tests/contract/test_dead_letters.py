@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks.capacity import metered
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import TaskStatus
+from freshq import Queue, Task, TaskStatus
+from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids, known
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Queue, Task
-    from tests.conftest import StoreUnderTest
 
 DEAD = TaskStatus.FAILURE
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks.capacity import metered
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, Order, PutOutcome, Queue, TaskStatus
 from freshq.policy.rules import CodelRule
+from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads, total
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import StoreUnderTest
 
 DAY_SECONDS = 86_400.0
 

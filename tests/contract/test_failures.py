@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
@@ -27,22 +28,25 @@ from local.faults import (
     replies_lost_to_the_sdk,
 )
 from local.servers import load
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
+from freshq import (
+    Claim,
+    LeaseLost,
+    PutIncomplete,
+    PutOutcome,
+    Queue,
+    StoreError,
+    TaskStatus,
+    Throttled,
+    Unreachable,
+)
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
 from freshq.stores.dynamodb.batches import PUT_THREADS
-from tests.conftest import on_table
+from tests.conftest import Clock, StoreUnderTest, on_table
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
-    from tests.conftest import Clock, StoreUnderTest
 
 LEASE_SECONDS = 60.0
 THROTTLED = "ProvisionedThroughputExceededException"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, StoreError
 from freshq.cli.main import app
@@ -16,12 +19,6 @@ from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.conftest import DATABASES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 run = CliRunner().invoke
 REFUSAL = "it is not freshq's"

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from local.faults import counted, meanwhile
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import StoreError
+from freshq import Queue, StoreError
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
-from tests.conftest import on_table
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
+from tests.conftest import StoreUnderTest, on_table
 
 # An empty claim makes at most so many calls.
 MAX_EMPTY_CALLS = 10

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from freshq import PutOutcome
-
-if TYPE_CHECKING:
-    from freshq import Queue
+from freshq import PutOutcome, Queue
 
 
 def test_it_is_stored_with_the_task_through_its_life(queue: Queue) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
+from freshq import Queue
 from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.output import json_text
 from freshq.stores.memory import MAX_GROUPS
-
-if TYPE_CHECKING:
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
+from tests.conftest import StoreUnderTest
 
 MAX_AGE_SECONDS = 60.0
 

@@ -9,17 +9,13 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from botocore.exceptions import ClientError
 from local.faults import hooked
 
-from freshq import MatchQueue
-from tests.support.matching import join
-
-if TYPE_CHECKING:
-    from freshq import Match
-    from tests.support.matching import Desk
+from freshq import Match, MatchQueue
+from tests.support.matching import Desk, join
 
 THREADS: Final = 16
 REQUESTS: Final = 300

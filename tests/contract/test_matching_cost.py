@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks import capacity
 from benchmarks.capacity import cycle, match_metered
+from types_boto3_dynamodb import DynamoDBClient
 
 from tests.support.matching import Desk, join, names
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.mark.parametrize("languages", [1, 2, 3, 5])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -19,6 +20,7 @@ from local.faults import (
     replies_lost,
     replies_lost_to_the_sdk,
 )
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import (
     MatchQueue,
@@ -31,14 +33,7 @@ from freshq import (
 )
 from freshq.matching.stores import transactions
 from freshq.matching.stores.transactions import Cancellation, classify
-from tests.support.matching import ARTICLE, join, names, one
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.support.matching import Desk
+from tests.support.matching import ARTICLE, Desk, join, names, one
 
 WOMAN = {"gender": "F"}
 # The numbers of entries of three of the article's agents.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from benchmarks.capacity import match_metered
@@ -15,9 +16,6 @@ from local.faults import client_at, meanwhile, replies_lost
 from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable
 from freshq.matching import line
 from tests.support.matching import Desk, join
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 THREADS: Final = 16
 CALLS: Final = 2

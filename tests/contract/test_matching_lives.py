@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -15,16 +16,11 @@ from freshq.matching.history import caller_events, numbered, queues_of, resource
 from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, ChangedError
 from freshq.matching.stores.sql import MatchHistory, SqlMatchStore
-from tests.conftest import DATABASES
+from tests.conftest import DATABASES, Clock
 from tests.support.histories import KEPT_SECONDS
 from tests.support.matching import Desk, emptied_resources, join, names, one
 from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
 from tests.support.streams import enable_stream, stream_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import Clock
 
 # Queue, id, when it came, change, status, when, whose worker, until when the lease lasts. Times in seconds.
 EXPECTED: Final = [

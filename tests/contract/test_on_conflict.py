@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
 from local.faults import AFTER, hooked, meanwhile, refused
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
 from freshq.stores.dynamodb import tasks as puts
+from tests.conftest import Clock, StoreUnderTest
 from tests.contract.test_concurrency import at_once
 from tests.support.readings import counts, ids, known, payloads, total
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import Clock, StoreUnderTest
 
 EITHER = pytest.mark.parametrize("on_conflict", ["ignore", "update"])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,9 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
+from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.conftest import StoreUnderTest
 
 DEADLINE_SECONDS = 100.0
 # Of a claim that sheds by CoDel, beside the conditional writes of DynamoDB.

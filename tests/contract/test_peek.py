@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from benchmarks.capacity import metered
 
-from freshq import Order, WaitsFor
+from freshq import Order, Queue, WaitsFor
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 from tests.support.readings import ids
 from tests.support.statements import sent
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from freshq import Queue
 
 GROUPS = (None, "a", "b")
 

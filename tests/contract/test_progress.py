@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from benchmarks.capacity import metered
 
-from freshq import LeaseLost, Queue, TaskStatus
+from freshq import Claim, LeaseLost, Queue, Task, TaskStatus
 from freshq.model.task import MAX_STEP_CHARS
-from tests.support.attached import Shipments  # noqa: TC001 - pytest reads the fixture's type
+from tests.conftest import StoreUnderTest
+from tests.support.attached import Shipments
 from tests.support.readings import counts, known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Task
-    from tests.conftest import StoreUnderTest
 
 
 def begun(queue: Queue, task_id: str = "a", step: str | None = "loading") -> Claim:

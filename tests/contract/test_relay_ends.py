@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -13,13 +14,8 @@ from freshq import Queue, Relay
 from freshq.cli.main import app
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql.url import place_of
-from tests.conftest import DATABASES
+from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.readings import counts, ids, known
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import StoreUnderTest
 
 run = CliRunner().invoke
 REFUSAL = "destination: it is the source, or a queue of the source's table"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from freshq import IllegalTransition, LeaseLost, Order, StoreError, TaskNotFound, TaskStatus
+from freshq import (
+    Claim,
+    IllegalTransition,
+    LeaseLost,
+    Order,
+    Queue,
+    StoreError,
+    Task,
+    TaskNotFound,
+    TaskStatus,
+)
+from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Queue, Task
-    from tests.conftest import StoreUnderTest
 
 FORCED: dict[str, Callable[[Queue], Task]] = {
     "cancel": lambda queue: queue.cancel("a", force=True),

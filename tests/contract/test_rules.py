@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
-from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import LeaseLost, Order, PutOutcome, TaskStatus
+from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, TaskStatus
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.readings import payloads, total
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Queue
-    from tests.conftest import Clock, StoreUnderTest
 
 
 class TestOrder:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from local.faults import refused
 
-from freshq import LeaseLost, Settlement, StoreError, Task, TaskStatus, Throttled
+from freshq import Claim, LeaseLost, Queue, Settlement, StoreError, Task, TaskStatus, Throttled
 from freshq.model.task import Verb
 from freshq.policy.retry import Backoff
 from freshq.stores.sql import SqlStore
+from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.readings import counts, ids, known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Queue
-    from tests.conftest import StoreUnderTest
 
 TOO_MUCH = "ProvisionedThroughputExceededException"
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from local.faults import AFTER, hooked
 from local.servers import load
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Order, TaskStatus
 from freshq.stores.dynamodb import counts as approximate_counts
 from freshq.stores.dynamodb import queries, unfit
 from freshq.stores.dynamodb.queries import MAX_PAGES
+from tests.conftest import StoreUnderTest
 from tests.support.readings import known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import StoreUnderTest
 
 STALE = 3_000
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from benchmarks.capacity import Bench, metered
 from benchmarks.figures import PAYLOAD
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, Relay
+from freshq import Claim, Queue, Relay
 from freshq.model.task import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined
+from tests.conftest import StoreUnderTest
+from tests.support.attached import Shipments
 from tests.support.readings import known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
-    from tests.conftest import StoreUnderTest
-    from tests.support.attached import Shipments
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from freshq import IllegalTransition, PutOutcome, TaskStatus
+from freshq.stores.base import OnConflict
+from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known
-
-if TYPE_CHECKING:
-    from freshq.stores.base import OnConflict
-    from tests.conftest import StoreUnderTest
 
 
 def test_a_task_that_claims_pass_over_for_its_age_is_shed(store: StoreUnderTest) -> None:

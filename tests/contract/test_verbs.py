@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound, TaskStatus
+from freshq import Claim, IllegalTransition, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import line_records as control
 from freshq.stores.sql import records
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Queue
-    from tests.conftest import Clock, StoreUnderTest
 
 
 @pytest.fixture

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import TaskNotFound, TaskStatus, WaitTimeout
+from freshq import Queue, TaskNotFound, TaskStatus, WaitTimeout
+from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
 
 
 class TestWait:

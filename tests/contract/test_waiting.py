@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from freshq.stores.base import OldestRequest
-
-if TYPE_CHECKING:
-    from tests.conftest import StoreUnderTest
+from tests.conftest import StoreUnderTest
 
 
 def test_a_task_past_its_own_deadline_does_not_wait(store: StoreUnderTest) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
+import pytest
 from local.faults import counted, refused
 
-from freshq import Outcome, Worker
+from freshq import Outcome, RunReport, Task, Worker
 from freshq.policy.retry import Backoff
 from freshq.worker import loop, settle
+from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    import pytest
-
-    from freshq import RunReport, Task
-    from tests.conftest import StoreUnderTest
 
 
 def test_a_worker_outlives_an_outage_of_its_table(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from freshq import Queue, RefusedError
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from tests.support.browser_fixtures import patient
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Browser, Page
 
 MAX_AGE_SECONDS = 4.0
 PUT_PER_SECOND = 600

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,13 +29,8 @@ from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
 from freshq.testing import FaultyStore
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.conftest import Clock
 
 GIVEN = "given-at-the-start"
 HERE = "http://127.0.0.1:8710"

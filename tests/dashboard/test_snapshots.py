@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import Queue
+from freshq import Queue, Task
 from freshq.cli.dashboard import snapshots as survey
 from freshq.cli.dashboard.snapshots import (
     MAX_MARKS,
@@ -27,11 +26,8 @@ from freshq.cli.dashboard.snapshots import (
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.policy.pressure import Pressure
 from freshq.stores.base import Stats
+from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
-
-if TYPE_CHECKING:
-    from freshq import Task
-    from tests.conftest import Clock, StoreUnderTest
 
 PAYLOAD = "what nobody asked for"
 

@@ -7,28 +7,22 @@ import os
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 from local.deploy import PROJECT, STACK, build, deploy, template_values
 from local.emulator import Emulator
-from local.facts import read_changes, versions_by_task
+from local.facts import Change, read_changes, versions_by_task
 
-from freshq import Queue
+from freshq import Queue, Task
 from tests.e2e.package import Package
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from local.facts import Change
-
-    from freshq import Task
 
 
 def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:

@@ -5,16 +5,13 @@ SAM takes six seconds of processor time for each deployment; CloudFormation alon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import boto3
 from local.deploy import complete
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from local.emulator import Connection
+from local.emulator import Connection
 
 # CloudFormation takes larger templates than 51,200 bytes only from a bucket.
 TEMPLATE = "deployed.template"

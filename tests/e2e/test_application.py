@@ -7,20 +7,16 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from freshq import TaskStatus
-from tests.e2e.conftest import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.conftest import Deployment
+from tests.e2e.conftest import Deployment, wait_until
 
 # A chain of passes that does nothing for so long was broken.
 QUIET_SECONDS = 15.0

@@ -8,25 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from local.deploy import deploy
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import MatchQueue, Queue, TaskStatus
+from freshq import AttachedQueue, MatchQueue, Queue, TaskStatus
 from freshq.cli.main import app
 from tests.e2e.conftest import Deployment, delete, wait_until
 from tests.e2e.test_archive import archived
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import AttachedQueue
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from local.facts import Life, lives_of, served_in_time
@@ -17,10 +18,6 @@ from local.facts import Life, lives_of, served_in_time
 from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import Clock
 from tests.e2e.conftest import Deployment, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 pytestmark = pytest.mark.timeout(600)
 

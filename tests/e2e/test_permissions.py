@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
+from tests.e2e.conftest import Deployment
 from tests.support.functions import load_event
 from tests.support.readings import within_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.e2e.conftest import Deployment
 
 pytestmark = pytest.mark.timeout(600)
 

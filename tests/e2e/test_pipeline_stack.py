@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -12,10 +14,6 @@ from samtranslator.yaml_helper import yaml_parse
 
 from tests.e2e.conftest import wait_until
 from tests.template.test_pipeline_template import TEMPLATE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 APPLICATION = "00app"
 UNKNOWN = ("AWS::Athena::NamedQuery", "AWS::EMRServerless::Application")

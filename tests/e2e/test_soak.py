@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
-from freshq import TaskStatus
+from freshq import Task, TaskStatus
 from freshq.errors import RefusedError
 from tests.e2e.conftest import Deployment, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from freshq import Task
 
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "120"))
 KILL_EVERY_SECONDS: Final = 20.0

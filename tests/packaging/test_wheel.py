@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.packaging.conftest import REPOSITORY, Environment, environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIFE = """
 from freshq import Queue, TaskStatus, Worker

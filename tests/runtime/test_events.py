@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import boto3
 import pytest
 from local.deploy import PROJECT, build, runtime_folder
 from local.servers import REGION
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from tests.runtime.lambda_runtime import (
@@ -26,11 +28,6 @@ from tests.runtime.lambda_runtime import (
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import EVENTS, load_event
 from tests.unit.aws.test_functions import ACCEPTED, REFUSED
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 pytestmark = [
     pytest.mark.skipif(emulator() is None, reason="the runtime interface emulator is a program for Linux"),

@@ -8,15 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 from benchmarks.coldstart import ENVIRONMENT
 from local.deploy import PROJECT, build, runtime_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FUNCTIONS: Final = ("archive", "create_tasks", "process_tasks", "sweep", "trigger")
 # Of these a handler loads none: packages of other parts of freshq, and what only takes time.

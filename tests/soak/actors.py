@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import boto3
 from botocore.config import Config
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, FreshqError, Queue, StoreError
+from freshq import AttachedQueue, Claim, FreshqError, Queue, StoreError
 from tests.soak.history import Journal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
 
 LEASE_SECONDS: Final = 0.5
 # How long an actor waits for an answer, such as one that the proxy swallows.

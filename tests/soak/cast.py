@@ -7,20 +7,16 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Final
 
 from local.faults import Fault, Proxy
 
-from tests.soak.actors import LEASE_SECONDS, OPENING, play
+from tests.soak.actors import LEASE_SECONDS, OPENING, Place, play
 from tests.soak.history import OK, Stop, read
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.process import BaseProcess
-    from pathlib import Path
-
-    from tests.soak.actors import Place
 
 # How long a fault of the network lasts.
 FAULT_SECONDS: Final = 0.4

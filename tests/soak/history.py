@@ -10,17 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from freshq import FreshqError, RefusedError, TaskStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from freshq import Task
+from freshq import FreshqError, RefusedError, Task, TaskStatus
 
 OK: Final = "ok"
 REFUSED: Final = "refused"

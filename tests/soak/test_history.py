@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor, Watch
 from tests.soak.history import OK, REFUSED, UNKNOWN, Event, Journal, Stop, balance, check, read
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LEASE_SECONDS = 10.0
 

@@ -10,30 +10,24 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 import sqlalchemy as sa
 from local.faults import Proxy, client_at
-from local.servers import HOST, DynamoDBLocal, Postgres, create_without_stream
+from local.servers import HOST, DynamoDBLocal, Postgres, Server, create_without_stream
 
-from freshq import Task, TaskStatus
+from freshq import AttachedQueue, Queue, Task, TaskStatus
 from freshq.stores.dynamodb.key import TableKey
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
 from tests.soak.history import OK, balance, check, read
 from tests.support.attached import Shipments
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from local.servers import Server
-
-    from freshq import AttachedQueue, Queue
 
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))

@@ -12,23 +12,19 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from freshq import Busy, Handlers, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+import pytest
+
+from freshq import Busy, Handlers, Queue, Reject, Retry, RunReport, Task, TaskStatus, Unreachable, Worker
+from freshq.errors import FreshqError
 from freshq.policy.retry import Backoff
+from freshq.stores.base import Guard
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.worker import crew, loop, settle
 from tests.support.working import InThread, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
-
-    from freshq import RunReport, Task
-    from freshq.errors import FreshqError
-    from freshq.stores.base import Guard
-    from freshq.stores.lines import ClaimRequest
 
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "1.5"))
 SEED: Final = 20_270_000

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
 
+from freshq import Queue
 from freshq.stores.sql import SqlStore
 from tests.conftest import DATABASES, StoreUnderTest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import Queue
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("name", sa.String(100), primary_key=True))
 

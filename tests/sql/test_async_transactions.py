@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
+from local.servers import Postgres
 
 from freshq import AsyncQueue, Queue
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from local.servers import Postgres
 
 CONNECTIONS = 2
 TASKS = 8

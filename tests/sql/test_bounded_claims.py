@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
+import sqlalchemy as sa
 
 from freshq import Order, Queue
 from freshq.stores.base import OldestRequest
@@ -12,16 +14,9 @@ from freshq.stores.sql import SqlStore
 from freshq.stores.sql.counts import COUNTED_ROWS
 from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS
 from freshq.stores.sql.windows import WINDOW_LINES
-from tests.conftest import Clock
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.readings import counts, payloads
 from tests.support.statements import multiply, rows_read, sent, sqlite_work, vacuum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import sqlalchemy as sa
-
-    from tests.conftest import StoreUnderTest
 
 CLAIMS: Final = 30
 MANY_GROUPS: Final = 2_000

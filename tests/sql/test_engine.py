@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pymysql  # type: ignore[import-untyped]
@@ -18,10 +20,6 @@ from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import StatementPool, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
 from freshq.stores.sql.url import DEFAULT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from freshq import BacklogLimit, Queue, Reject, Retry, Settlement, TableMissing
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.history import Triggers
+from tests.conftest import Clock
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
 from tests.support.verbs import VERBS, prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import sqlalchemy as sa
-
-    from tests.conftest import Clock
 
 
 @pytest.fixture

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
+import sqlalchemy as sa
+from local.servers import Server
 
 from freshq import Queue
 from freshq.stores.sql import SqlStore
@@ -18,12 +21,6 @@ from freshq.stores.sql.schema import schema
 from tests.sql.conftest import EFFECTS, written
 from tests.sql.workers import Crew, relay, rows, work_in_transactions, work_under_leases
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import sqlalchemy as sa
-    from local.servers import Server
 
 SOAK: Final = os.environ.get("FRESHQ_SOAK") == "1"
 PROCESSES: Final = 16 if SOAK else 8

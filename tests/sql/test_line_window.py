@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
+from freshq import Queue
 from freshq.stores.sql import windows
 from freshq.stores.sql.windows import FEW_LINES, WINDOW_LINES
+from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, payloads
-
-if TYPE_CHECKING:
-    import pytest
-
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
 
 
 def test_every_group_has_its_turn(queue: Queue) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 import sqlalchemy as sa
+from local.servers import Server
 
 from freshq import Queue
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from local.servers import Server
 
 TABLE: Final = "planned"
 FINISHED: Final = 16_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from freshq import (
     BacklogLimit,
     PutIncomplete,
     Queue,
+    Receipt,
     RefusedError,
     StoreError,
     TaskStatus,
@@ -24,16 +26,9 @@ from freshq.cli.main import app
 from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
-from tests.conftest import START
+from tests.conftest import START, Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from freshq import Receipt
-    from tests.conftest import Clock, StoreUnderTest
-
 
 run = CliRunner().invoke
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
+import sqlalchemy as sa
 
 from freshq import Queue, TableMissing
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.failures import RightsMissing
+from tests.conftest import Clock
 from tests.support.histories import KEPT_SECONDS, keeping, pulled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import sqlalchemy as sa
-
-    from tests.conftest import Clock
 
 USER: Final = "app"
 TABLES: Final = ("tasks", "tasks_records", "tasks_counts")

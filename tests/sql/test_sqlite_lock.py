@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -17,10 +19,6 @@ from freshq.errors import StoreError
 from freshq.stores.sql.database import Database, PreparedStatement
 from freshq.stores.sql.url import ConnectionLimits
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 THREADS = 4
 

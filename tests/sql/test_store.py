@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
+from local.servers import Server
 
 from freshq import (
+    Claim,
     LeaseLost,
     Order,
     PutIncomplete,
@@ -29,19 +32,12 @@ from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import DatabaseClock, open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
+from tests.conftest import StoreUnderTest
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.refusals import refused
 from tests.support.verbs import VERBS, prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from local.servers import Server
-
-    from freshq import Claim
-    from tests.conftest import StoreUnderTest
 
 TABLE: Final = "some_tasks"
 # Longer than a test may take.

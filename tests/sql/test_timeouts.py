@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
 from local.faults import Fault, Proxy
-from local.servers import HOST
+from local.servers import HOST, Server
 
 from freshq import Queue, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
@@ -21,12 +22,6 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 from tests.support.refusals import refused
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from local.servers import Server
-
 
 T = TypeVar("T")
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq import Busy, Outcome, Queue, Reject, Retry, Task, TaskStatus, Unreachable, Worker
 from freshq.worker import background
 from freshq.worker.report import WorkerState
+from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import total
 from tests.support.working import Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import sqlalchemy as sa
-
-    from freshq import Task
-    from tests.conftest import StoreUnderTest
 
 
 def work(queue: Queue, runner: Callable[[Task, sa.Connection], Any], **options: Any) -> Any:

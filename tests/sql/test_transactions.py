@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
@@ -11,14 +10,12 @@ import sqlalchemy as sa
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
 from freshq.policy.rules import CodelRule
 from freshq.stores.sql.tasks import SqlTasks
+from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads, total
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from tests.conftest import StoreUnderTest
 
 # Far longer than a claim takes, and shorter than a database waits for a lock.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event, make_url
@@ -14,10 +16,6 @@ from freshq.cli.main import app
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.url import ConnectionLimits, check_url_options
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 run = CliRunner().invoke
 SERVERS = ("postgresql://app@localhost/a", "mariadb://app@localhost/a")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from local.faults import Fault, Proxy
 
 from freshq import Queue, TaskStatus
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import APP, Work, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import sqlalchemy as sa
 
 
 @pytest.fixture

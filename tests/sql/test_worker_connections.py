@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import sqlalchemy as sa
+from local.servers import Server
 
-from freshq import Outcome, Queue
+from freshq import Claim, Outcome, Queue, Task
 from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import work_off
-
-if TYPE_CHECKING:
-    import pytest
-    from local.servers import Server
-
-    from freshq import Claim, Task
 
 SLOTS = 256
 MAX_CONNECTIONS = 10

@@ -5,19 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from local.servers import Postgres, Unavailable, databases_are_required
 
-from freshq import Outcome, Queue, Worker
+from freshq import Outcome, Queue, RunReport, Task, Worker
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import RunReport, Task
 
 TASKS = 400
 # Slept through: the length of the outage is what the test is about. A worker once gave up after four tries,

@@ -8,20 +8,17 @@ import random
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from freshq import LeaseLost, Queue
 from freshq.feeds.relay import Relay
+from freshq.model.options import QueueOptions
 from tests.sql.conftest import write
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.process import BaseProcess
-
-    from freshq.model.options import QueueOptions
 
 LEASE_SECONDS: Final = 1.0
 # The processes are forked from one that has everything loaded and no threads.

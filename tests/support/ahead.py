@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import pytest
 
 from freshq.stores.dynamodb import part, passes
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Ahead:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Queue
 from freshq.stores.dynamodb.attached.attach import (
@@ -17,9 +19,6 @@ from freshq.stores.dynamodb.attached.attach import (
 from freshq.stores.dynamodb.key import TableKey
 from freshq.stores.dynamodb.schema import Names
 from tests.conftest import Clock
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 ID = TableKey.named("id")
 DATA: dict[str, Any] = {

@@ -8,11 +8,9 @@ import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 PUBLISHED = (
     '<PublishResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/">'

@@ -10,15 +10,17 @@ import json
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import boto3
 import pytest
 from botocore.config import Config
 from local.faults import AFTER, BEFORE, Died
 from local.servers import create_without_stream
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.aws import environment, observability, settings
@@ -26,11 +28,6 @@ from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 TRIGGER_TOPIC: Final = "arn:aws:sns:eu-west-1:123456789012:Trigger"
 PROCESS_TASKS_TOPIC: Final = "arn:aws:sns:eu-west-1:123456789012:ProcessTasks"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from local import faults
 
+from freshq import Queue
 from freshq.stores.sql import SqlStore
+from tests.conftest import StoreUnderTest
 from tests.support import statements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import Queue
-    from tests.conftest import StoreUnderTest
 
 
 @contextmanager

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
+import sqlalchemy as sa
 from local.servers import MariaDB, Postgres, Server, Unavailable, databases_are_required
 
 from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import sqlalchemy as sa
 
 # A thread or a server that the machine stalls is no outage.
 PATIENT: Final = ConnectionLimits(

@@ -8,10 +8,8 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 EVENTS = PROJECT / "events"

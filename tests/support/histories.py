@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from freshq import IllegalTransition, LeaseLost, Settlement, TaskStatus
+import sqlalchemy as sa
+
+from freshq import Claim, IllegalTransition, LeaseLost, Queue, Settlement, TaskStatus
 from freshq.stores.sql import SqlStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import sqlalchemy as sa
-
-    from freshq import Claim, Queue
-    from tests.conftest import Clock
+from tests.conftest import Clock
 
 NAME: Final = "default"
 KEPT_SECONDS: Final = 3_600.0

@@ -9,14 +9,12 @@ import logging
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # The event loop of a `Handlers`, which has nothing to do between tasks, lives as long as the process.
 STAYS: Final = "freshq-handlers"

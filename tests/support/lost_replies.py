@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import psycopg
 import pymysql  # type: ignore[import-untyped]
+import pytest
+import sqlalchemy as sa
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pytest
-    import sqlalchemy as sa
-
-    from freshq.stores.sql.database import StatementPool
+from freshq.stores.sql.database import StatementPool
 
 # What each driver raises if the reply does not come, by dialect: freshq repeats the call.
 ERRORS: Final[Mapping[str, Callable[[], Exception]]] = {

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from freshq import MatchQueue
+import sqlalchemy as sa
+from types_boto3_dynamodb import DynamoDBClient
+
+from freshq import Match, MatchQueue
 from freshq.matching.stores.memory import MemoryMatchStore
 from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from tests.conftest import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import sqlalchemy as sa
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Match
 
 # The agents of the article, in the order in which they are queued.
 ARTICLE = {

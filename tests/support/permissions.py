@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
     EvalContext,
@@ -20,9 +21,6 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.schema import KEY
 from tests.template.test_template import statements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 ACCOUNT: Final = "123456789012"
 REGION: Final = "eu-west-1"

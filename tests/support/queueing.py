@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Final
 
 # Student's t for a two-sided interval of 99.9 %, by degrees of freedom.
 T_999: Final = {5: 6.869, 7: 5.408, 9: 4.781, 11: 4.437, 15: 4.073}

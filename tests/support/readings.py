@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from freshq import Stats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from freshq import Claim, Queue, Task
+from freshq import Claim, Queue, Stats, Task
 
 STATES: Final = [field.name for field in fields(Stats) if field.type == "int"]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from freshq import MatchQueue
+from tests.conftest import Clock
 from tests.support.matching import join, one
-
-if TYPE_CHECKING:
-    from freshq import MatchQueue
-    from tests.conftest import Clock
 
 SPANISH: Final = {"language": "Spanish"}
 FRENCH: Final = {"language": "French"}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from freshq.simulate import Load
 
-    from freshq.simulate import Load
-
-    # Given the time and the live tasks that wait, oldest first, returns the one to serve.
-    Pick = Callable[[float, Sequence[int]], int | None]
+# Given the time and the live tasks that wait, oldest first, returns the one to serve.
+Pick = Callable[[float, Sequence[int]], int | None]
 
 
 @dataclass

@@ -10,19 +10,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from markdown_it import MarkdownIt
 from samtranslator.yaml_helper import yaml_parse
 
 from tests.support.functions import PROJECT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 # Written above a snippet that no test runs: <!-- not run: it needs an account -->
 _NOT_RUN: Final = re.compile(r"<!--\s*not run:\s*(\S.*?)\s*-->\s*\Z", re.DOTALL)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
+from freshq import Queue
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import Queue
 
 # Instructions of SQLite's virtual machine between two counts.
 INSTRUCTIONS: Final = 20

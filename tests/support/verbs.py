@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Queue
+from freshq import Claim, Queue
 
 
 def prepared(queue: Queue) -> Claim:

@@ -10,13 +10,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
 
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 QUICK: Final = ("--poll-seconds", "0.02", "--status-seconds", "0")
 

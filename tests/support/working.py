@@ -5,21 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Self
 
-from freshq import Unreachable, Worker
+from freshq import Claim, Outcome, Queue, RunReport, Task, Unreachable, Worker
+from freshq.policy.order import OrderSwitch
+from freshq.stores.base import Guard
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from freshq import Claim, Outcome, Queue, RunReport, Task
-    from freshq.policy.order import OrderSwitch
-    from freshq.stores.base import Guard
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

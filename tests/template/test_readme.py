@@ -9,22 +9,18 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
 from samcli.cli.types import CfnParameterOverridesType
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, Reject
+from freshq import Queue, Reject, Task
 from freshq.aws.producer import parse_load_request
 from freshq.worker.runner import load_runner
 from tests.support.functions import EVENTS, PROJECT
 from tests.template.test_template import source
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Task
 
 README = (PROJECT / "README.md").read_text("utf-8")
 DEPLOY = (PROJECT / "docs" / "deploy.md").read_text("utf-8")

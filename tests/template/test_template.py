@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from annotated_types import Ge, Le
@@ -27,9 +28,6 @@ from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
