@@ -302,14 +302,6 @@ class TestOrder:
         queue.enqueue("B")  # what was shed may be put again
         assert ids(queue.claim()) == ["B"]
 
-    def test_a_delayed_record_is_not_seen_before_its_time(
-        self, shipments: Shipments, queue: AttachedQueue
-    ) -> None:
-        queue.enqueue("A", delay_seconds=5)
-        assert queue.claim() == []
-        shipments.clock.advance(5)
-        assert ids(queue.claim()) == ["A"]
-
 
 def found(queue: AttachedQueue, task_id: str) -> Any:
     task = queue.get(task_id)

@@ -47,6 +47,18 @@ def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callab
     monkeypatch.setattr(store, "claim", claim)
 
 
+def slow_extensions(queue: Queue, store: StoreUnderTest, patched: pytest.MonkeyPatch) -> None:
+    """Have each extension of leases take most of a lease."""
+    original = queue.store.replace_many
+
+    def slow(changes: Any) -> Any:
+        stored = original(changes)
+        store.clock.advance(LEASE_SECONDS * 0.8)
+        return stored
+
+    patched.setattr(queue.store, "replace_many", slow)
+
+
 class TestFreshLeases:
     def test_each_lease_counts_from_the_write_that_took_the_task(self, store: StoreUnderTest) -> None:
         queue = store.queue(clock=TickingClock(store.clock, 0.1), lease_seconds=LEASE_SECONDS)
@@ -119,15 +131,8 @@ class TestFreshLeases:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
         after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
-        original = queue.store.replace_many
-
-        def slow(changes: Any) -> Any:
-            stored = original(changes)
-            store.clock.advance(LEASE_SECONDS * 0.8)
-            return stored
-
         with monkeypatch.context() as patched:
-            patched.setattr(queue.store, "replace_many", slow)
+            slow_extensions(queue, store, patched)
             assert queue.claim() == []
         (claim,) = queue.claim()
         assert claim.task.attempts == 1
@@ -137,18 +142,12 @@ class TestFreshLeases:
     ) -> None:
         queue.put("work")
         after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
-        original = queue.store.replace_many
-
-        def slow(changes: Any) -> Any:
-            stored = original(changes)
-            store.clock.advance(LEASE_SECONDS * 0.8)
-            return stored
 
         def lost(claim: Any, _changed: Any) -> None:
             raise LeaseLost(claim.task.task_id, "by the test")
 
         with monkeypatch.context() as patched:
-            patched.setattr(queue.store, "replace_many", slow)
+            slow_extensions(queue, store, patched)
             patched.setattr(queue._core, "settle", lost)
             assert queue.claim() == []
         store.clock.advance(LEASE_SECONDS)

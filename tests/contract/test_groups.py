@@ -14,6 +14,7 @@ from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.line_records import LINE_PREFIX, LineRules, line_record
 from tests.conftest import StoreUnderTest, on_table
+from tests.support.readings import known
 
 # An empty claim makes at most so many calls.
 MAX_EMPTY_CALLS = 10
@@ -46,8 +47,7 @@ def put_groups(table: StoreUnderTest, groups: int, tasks: int = 1) -> None:
     """Put tasks into each of some groups, ten seconds ago."""
     queue = table.queue()
     queue.put("first", task_id="first", group="g0")
-    task = queue.get("first")
-    assert task is not None
+    task = known(queue, "first")
     now = table.clock.now
     items: list[Any] = [
         line_record("default", (0, f"g{group}"), now, task.deadline) for group in range(groups)

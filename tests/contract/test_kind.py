@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from freshq import PutOutcome, Queue
+from tests.support.readings import known
 
 
 def test_it_is_stored_with_the_task_through_its_life(queue: Queue) -> None:
@@ -20,8 +21,7 @@ def test_it_stays_when_the_task_is_tried_again(queue: Queue) -> None:
     queue.retry(claim, "later", delay_seconds=0)
     (again,) = queue.claim()
     queue.complete(again, "done")
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.kind, task.result) == ("mail", "done")
 
 

@@ -11,6 +11,7 @@ from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.output import json_text
 from freshq.stores.memory import MAX_GROUPS
 from tests.conftest import StoreUnderTest
+from tests.support.readings import known
 
 MAX_AGE_SECONDS = 60.0
 
@@ -28,8 +29,7 @@ def put_one_a_second(
     created = []
     for n in range(number):
         receipt = queue.put(n, group=group)
-        task = queue.get(receipt.task_id)
-        assert task is not None
+        task = known(queue, receipt.task_id)
         created.append(task.created)
         store.clock.advance(1)
     return created[::-1]

@@ -19,6 +19,7 @@ from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 
 DEADLINE_SECONDS = 100.0
 # Of a claim that sheds by CoDel, beside the conditional writes of DynamoDB.
@@ -336,8 +337,7 @@ class TestBacklog:
         queue.put("a", task_id="a")
         store.clock.advance(1)
         queue.put("b", task_id="b")
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         assert (task.status, task.shed_reason) == (TaskStatus.SHED, "overflow")
         for verb in (queue.cancel, queue.touch, lambda task_id: queue.redrive(task_id=task_id)):
             with pytest.raises(Exception, match="SHED"):

@@ -7,9 +7,9 @@ from dataclasses import astuple
 
 import pytest
 
-from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, TaskStatus
+from freshq import Claim, LeaseLost, Order, Queue, TaskStatus
 from tests.conftest import Clock, StoreUnderTest
-from tests.support.readings import payloads, total
+from tests.support.readings import known, payloads, total
 
 
 class TestOrder:
@@ -67,14 +67,6 @@ class TestClaim:
         store.clock.advance(0.1)
         assert payloads(queue.claim()) == ["later"]
 
-    def test_the_sweep_promotes_due_tasks(self, queue: Queue, store: StoreUnderTest) -> None:
-        queue.put("later", delay_seconds=30)
-        assert queue.recover() == 0
-        store.clock.advance(30)
-        assert queue.recover() == 1
-        assert queue.stats().pending == 1
-        assert queue.recover() == 0
-
     def test_a_claim_has_its_task_and_the_end_of_its_lease(self, queue: Queue, store: StoreUnderTest) -> None:
         receipt = queue.put({"n": 1}, task_id="a", priority=3, group="tenant")
         (claim,) = queue.claim(lease_seconds=20)
@@ -85,13 +77,9 @@ class TestClaim:
         assert (claim.task.priority, claim.task.group, claim.task.payload) == (3, "tenant", {"n": 1})
         assert queue.get("a") == claim.task
 
-    def test_never_more_than_the_limit(self, queue: Queue) -> None:
-        queue.put_many([{"payload": number} for number in range(5)])
-        assert len(queue.claim(limit=2)) == 2
-        assert queue.stats().pending == 3
 
-
-SETTLEMENTS: dict[str, Callable[[Queue, Claim], object]] = {
+Settle = Callable[[Queue, Claim], object]
+SETTLEMENTS: dict[str, Settle] = {
     "complete": lambda queue, claim: queue.complete(claim, {"answer": 42}),
     "fail": lambda queue, claim: queue.fail(claim, "broken"),
     "retry": lambda queue, claim: queue.retry(claim, "broken"),
@@ -104,9 +92,7 @@ SETTLEMENTS: dict[str, Callable[[Queue, Claim], object]] = {
 class TestStaleHolder:
     """Rule 2: every settle verb is conditional on the claim's token."""
 
-    def test_after_another_claimed_it(
-        self, queue: Queue, store: StoreUnderTest, settle: Callable[[Queue, Claim], object]
-    ) -> None:
+    def test_after_another_claimed_it(self, queue: Queue, store: StoreUnderTest, settle: Settle) -> None:
         queue.put("work", task_id="a")
         (stale,) = queue.claim(lease_seconds=10)
         store.clock.advance(10)
@@ -118,9 +104,7 @@ class TestStaleHolder:
         assert queue.get("a") == before
         queue.complete(held)
 
-    def test_after_it_was_returned(
-        self, queue: Queue, store: StoreUnderTest, settle: Callable[[Queue, Claim], object]
-    ) -> None:
+    def test_after_it_was_returned(self, queue: Queue, store: StoreUnderTest, settle: Settle) -> None:
         queue.put("work", task_id="a")
         (stale,) = queue.claim(lease_seconds=10)
         store.clock.advance(10)
@@ -129,17 +113,16 @@ class TestStaleHolder:
             settle(queue, stale)
         assert payloads(queue.claim()) == ["work"]
 
-    def test_after_it_was_settled(self, queue: Queue, settle: Callable[[Queue, Claim], object]) -> None:
+    def test_after_it_was_settled(self, queue: Queue, settle: Settle) -> None:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         queue.complete(claim, "first")
         with pytest.raises(LeaseLost, match="SUCCESS"):
             settle(queue, claim)
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         assert (task.status, task.result) == (TaskStatus.SUCCESS, "first")
 
-    def test_after_it_was_deleted(self, queue: Queue, settle: Callable[[Queue, Claim], object]) -> None:
+    def test_after_it_was_deleted(self, queue: Queue, settle: Settle) -> None:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         queue.purge(confirm="default")
@@ -207,8 +190,7 @@ class TestCrash:
         settler.complete(claim)
         store.clock.advance(20)
         assert settler.recover() == 0
-        task = settler.get("a")
-        assert task is not None
+        task = known(settler, "a")
         assert task.status is TaskStatus.SUCCESS
 
     def test_claims_after_an_expired_lease_are_covered_too(self, store: StoreUnderTest) -> None:
@@ -228,8 +210,7 @@ class TestCrash:
             assert len(queue.claim(lease_seconds=10)) == 1
             store.clock.advance(10)
             assert queue.recover() == 1
-        task = queue.get("poison")
-        assert task is not None
+        task = known(queue, "poison")
         assert (task.status, task.attempts) == (TaskStatus.FAILURE, 2)
         assert "lease expired in attempt 2 of 2" in (task.error or "")
 
@@ -253,8 +234,7 @@ class TestPlaceInTime:
         else:
             queue.fail(claim, "broken")
             assert queue.redrive() == 1
-        task = queue.get("old")
-        assert task is not None
+        task = known(queue, "old")
         assert task.created == claim.task.created
         assert payloads(queue.claim(limit=2)) == ["young", "old"]
 
@@ -285,8 +265,7 @@ class TestStale:
         queue.put("stale", task_id="stale", max_age_seconds=5)
         store.clock.advance(5)
         assert payloads(queue.claim(limit=10)) == ["fresh"]
-        task = queue.get("stale")
-        assert task is not None
+        task = known(queue, "stale")
         assert task.status is TaskStatus.SHED
         assert queue.claim() == []
 
@@ -383,20 +362,6 @@ class TestAccounting:
 
 
 class TestDuplicates:
-    def test_a_second_put_changes_nothing(self, queue: Queue) -> None:
-        assert queue.put("first", task_id="a").outcome is PutOutcome.CREATED
-        assert queue.put("second", task_id="a").outcome is PutOutcome.DUPLICATE
-        task = queue.get("a")
-        assert task is not None
-        assert task.payload == "first"
-
-    def test_while_it_is_taken(self, queue: Queue) -> None:
-        queue.put("first", task_id="a")
-        (claim,) = queue.claim()
-        assert queue.put("second", task_id="a").outcome is PutOutcome.DUPLICATE
-        queue.complete(claim)
-        assert total(queue) == 1
-
     def test_within_one_batch_each_task_has_its_own_outcome(self, queue: Queue) -> None:
         queue.put("before", task_id="b")
         receipts = queue.put_many([{"payload": 1, "task_id": name} for name in ("a", "b", "c")])
@@ -411,8 +376,7 @@ def test_values_come_back_as_they_were_put(queue: Queue) -> None:
     (claim,) = queue.claim()
     assert claim.task.payload == payload
     queue.complete(claim, [payload, 1e300])
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert task.result == [payload, 1e300]
 
 
@@ -429,7 +393,6 @@ def test_two_queues_in_one_store_do_not_mix(store: StoreUnderTest) -> None:
 
 def test_a_task_is_the_same_whichever_way_it_is_read(queue: Queue, clock: Clock) -> None:
     queue.put({"n": 1}, task_id="a", group="g", delay_seconds=1.5, priority=2)
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert astuple(task) == astuple(queue.list()[0])
     assert task.not_before == pytest.approx(clock.now + 1.5, abs=1e-5)

@@ -432,15 +432,6 @@ class TestDelay:
         assert queue.recover() == 60
         assert counts(queue.stats()) == {"pending": 60}
 
-    def test_each_at_its_own_time(self, queue: Queue, store: StoreUnderTest) -> None:
-        for seconds in (30, 10, 20):
-            queue.put(seconds, delay_seconds=seconds)
-        came: list[object] = []
-        for _ in range(3):
-            store.clock.advance(10)
-            came += payloads(queue.claim(limit=3))
-        assert came == [10, 20, 30]
-
 
 class TestLease:
     def test_a_claim_may_set_the_length_of_its_lease(self, store: StoreUnderTest) -> None:
@@ -528,9 +519,6 @@ class TestList:
 
 
 class TestGet:
-    def test_an_unknown_id(self, queue: Queue) -> None:
-        assert queue.get("nobody") is None
-
     def test_the_store_s_own_items_are_not_tasks(self, queue: Queue) -> None:
         queue.put("work", priority=5)
         queue.pause()
@@ -575,13 +563,6 @@ class TestPurge:
         assert queue.claim(limit=5) == []
         store.clock.advance(100)
         assert queue.recover() == 0
-
-    @pytest.mark.parametrize("confirm", ["", "Default", "yes", None, True])
-    def test_a_wrong_confirmation_deletes_nothing(self, queue: Queue, confirm: Any) -> None:
-        queue.put("work")
-        with pytest.raises(ValueError, match=r"^confirm: .* queue's name 'default'.*nothing was deleted"):
-            queue.purge(confirm)
-        assert total(queue) == 1
 
     def test_the_queue_can_be_used_again(self, queue: Queue) -> None:
         queue.put("old", task_id="a", priority=3)

@@ -28,6 +28,7 @@ from freshq.policy.pressure import Pressure
 from freshq.stores.base import Stats
 from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
+from tests.support.readings import known
 
 PAYLOAD = "what nobody asked for"
 
@@ -225,8 +226,7 @@ class TestSurvey:
 
 class TestTask:
     def events(self, queue: Queue, task_id: str) -> list[str]:
-        task = queue.get(task_id)
-        assert task is not None
+        task = known(queue, task_id)
         return [each["event"] for each in details(task, queue.now())["history"]]
 
     def test_its_history_is_what_the_queue_keeps(self, store: StoreUnderTest) -> None:
@@ -254,16 +254,14 @@ class TestTask:
 
     def test_payload_and_token_are_not_shown(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        task = queue.get("held")
-        assert task is not None
+        task = known(queue, "held")
         shown = details(task, queue.now()) | listed_row(task, queue.now())
         assert not {"payload", "result", "lease_token", "request_token"} & shown.keys()
         assert not shown["has_result"]
 
     def test_a_long_error_is_cut_in_lists(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        task = queue.get("letter")
-        assert task is not None
+        task = known(queue, "letter")
         assert len(listed_row(replace(task, error="x" * 1000), queue.now())["error"]) == 301
 
 

@@ -17,7 +17,7 @@ from freshq.worker.report import WorkerState
 from tests.conftest import StoreUnderTest
 from tests.sql.conftest import write, written
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import total
+from tests.support.readings import known, total
 from tests.support.working import Quiet, wait_until, work_off
 
 
@@ -36,8 +36,7 @@ def test_every_task_and_its_effect_commit_together(queue: Queue, effects: sa.Eng
     assert sorted(written(effects)) == sorted(f"task-{number}" for number in range(20))
     assert (report.claimed, report.outcomes[Outcome.SUCCEEDED], report.idle) == (20, 20, True)
     assert queue.stats().success == len(observer.settlements) == 20
-    task = queue.get("task-7")
-    assert task is not None
+    task = known(queue, "task-7")
     assert task.result == "written"
 
 
@@ -51,8 +50,7 @@ def test_an_observer_that_fails_ends_the_worker_and_no_run(queue: Queue, event: 
     queue.put("work", task_id="a")
     with pytest.raises(Unreachable, match="where the observer writes to"):
         work(queue, lambda _task, _connection: None, observer=observer)
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.status, task.attempts) == (TaskStatus.SUCCESS, 1)
 
 
@@ -77,8 +75,7 @@ def test_what_a_runner_raises_undoes_its_effect_and_ends_the_attempt(
     observer = Quiet()
     worker = Worker(queue, runner, transaction=True, poll_seconds=0.01, observer=observer)
     report = worker.run(until=lambda: bool(observer.settlements))
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.status, task.error, written(effects)) == (status, text, [])
     assert report.outcomes[outcome] >= 1
     assert observer.settlements[0] == ("a", outcome, text)
@@ -96,8 +93,7 @@ def test_busy_is_released_and_tried_again(queue: Queue) -> None:
 
     queue.put("work", task_id="a")
     report = work(queue, runner, concurrency=1)
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.status, task.result) == (TaskStatus.SUCCESS, 1)
     assert report.outcomes[Outcome.RELEASED] == 1
 
@@ -140,8 +136,7 @@ def test_a_task_found_after_the_end_was_asked_for_is_given_back(queue: Queue) ->
     queue.transaction = found_late  # type: ignore[method-assign]
     report = worker.run()
     assert (report.outcomes[Outcome.RELEASED], report.unfinished) == (1, [])
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
 
 

@@ -13,6 +13,7 @@ from local.faults import Fault, Proxy
 
 from freshq import Queue, TaskStatus
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 from tests.support.work import APP, Work, until
 
 
@@ -36,8 +37,7 @@ def short_leases(sqlite_url: str) -> str:
 
 
 def status_of(queue: Queue, task_id: str) -> TaskStatus:
-    task = queue.get(task_id)
-    assert task is not None
+    task = known(queue, task_id)
     return task.status
 
 
@@ -74,8 +74,7 @@ def test_the_second_signal_gives_the_tasks_back(folder: Path, queue: Queue, sqli
     assert "ValueError: no good" in log["traceback"]
     assert "waits" not in str(work.events)
     assert work.all("ended")[0]["given_back"] == ["a"]
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
 
 
@@ -96,8 +95,7 @@ def test_a_process_that_dies_is_replaced_and_its_task_is_done(
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert task.result >= 2
 
 
@@ -132,8 +130,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_leaves_the_task_to_others(
         until(lambda: status_of(queue, "b") is TaskStatus.SUCCESS)
         assert work.end() == 0
     assert work.all("ended")[0]["outcomes"]["lease_lost"] >= 1
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert task.result == "by another worker"
     queue.close()
 

@@ -15,6 +15,7 @@ from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -55,8 +56,7 @@ class Quiet:
 
 
 def lease_of(queue: Queue, task_id: str = "a") -> float:
-    task = queue.get(task_id)
-    assert task is not None
+    task = known(queue, task_id)
     return task.lease_until or 0.0
 
 
