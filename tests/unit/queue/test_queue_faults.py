@@ -37,17 +37,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
+FOUR_SLOTS = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
 CODEL = CodelRule(target_seconds=5, interval_seconds=10)
 
 
 class Place:
-    """A queue in memory, and a way to act before one call of its store."""
+    """A queue in memory, a way to act before one call of its store, and the log."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
         """Start empty."""
         self.clock = Clock()
         self.store = MemoryStore()
         self._monkeypatch = monkeypatch
+        self._caplog = caplog
 
     def queue(self, **options: Any) -> Queue:
         return Queue(self.store, clock=self.clock, **options)
@@ -70,30 +72,33 @@ class Place:
 
         self._monkeypatch.setattr(self.store, verb, interrupted)
 
+    def logged(self) -> list[tuple[str, bool]]:
+        """Return what was logged, and whether with a traceback."""
+        return [(record.getMessage(), bool(record.exc_info)) for record in self._caplog.records]
+
+    def shared(self, record_name: str) -> dict[str, Any]:
+        """Return the values of a shared record of queue q."""
+        record = self.store.read_record("q", record_name)
+        assert record is not None
+        return record.values
+
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Place:
-    return Place(monkeypatch)
+def place(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Place:
+    return Place(monkeypatch, caplog)
 
 
 def fail() -> None:
     raise StoreError("no answer")
 
 
-def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, bool]]:
-    """Return what was logged, and whether with a traceback."""
-    return [(record.getMessage(), bool(record.exc_info)) for record in caplog.records]
-
-
 class TestClaim:
-    def test_what_was_claimed_before_recover_failed_is_returned(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_what_was_claimed_before_recover_failed_is_returned(self, place: Place) -> None:
         queue = place.queue()
         queue.put("work")
         place.before("due", fail)
         assert len(queue.claim(2)) == 1
-        assert logged(caplog) == [("claimed only 1 of 2 tasks", True)]
+        assert place.logged() == [("claimed only 1 of 2 tasks", True)]
         with pytest.raises(StoreError):
             queue.claim(2)
 
@@ -106,28 +111,24 @@ class TestClaim:
         queue.claim()
         place.clock.advance(11)
         queue.claim()
+        place.clock.advance(1)
         return queue
 
-    def test_what_was_claimed_before_the_second_take_failed_is_returned(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_what_was_claimed_before_the_second_take_failed_is_returned(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         queue.put("fresh")
         place.before("claim", fail, calls=range(1, 100))
         assert [claim.task.payload for claim in queue.claim(3)] == ["fresh"]
-        assert logged(caplog) == [("claimed only 1 of 3 tasks", True)]
+        assert place.logged() == [("claimed only 1 of 3 tasks", True)]
 
     def test_both_takes_of_a_claim_are_returned(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         for payload in ("fresh", "fresher", "freshest"):
             queue.put(payload)
         assert payloads(queue.claim(3)) == ["fresh", "fresher", "freshest"]
 
     def test_a_second_take_that_fails_with_nothing_claimed_is_an_error(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         place.before("claim", fail, calls=range(1, 100))
         with pytest.raises(StoreError):
             queue.claim()
@@ -135,7 +136,6 @@ class TestClaim:
 
     def test_what_a_claim_does_not_shed_is_passed_over_and_left_to_later_ones(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         queue.put_many([{"payload": number} for number in range(2 * MAX_SHED_BEHIND)])
         place.clock.advance(40)
         queue.claim()
@@ -148,20 +148,16 @@ class TestClaim:
         queue.claim()
         assert queue.stats().shed - before == 2 * MAX_SHED_BEHIND
 
-    def test_if_what_waits_cannot_be_read_it_is_passed_over(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_if_what_waits_cannot_be_read_it_is_passed_over(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         queue.put("fresh")
         place.before("oldest_tasks", fail)
         assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
         assert queue.stats().shed_by_reason == {"codel": 1}
-        assert logged(caplog) == [("queue 'default': could not read what else waited too long", True)]
+        assert place.logged() == [("queue 'default': could not read what else waited too long", True)]
 
     def test_a_task_behind_that_changes_meanwhile_is_not_shed(self, place: Place) -> None:
         queue, other = self.overloaded(place), place.queue()
-        place.clock.advance(1)
         (behind,) = [task for task in queue.list() if task.payload == 3]
         place.before("replace_many", lambda: other.touch(behind.task_id), calls=range(1))
         queue.claim()
@@ -181,7 +177,6 @@ class TestClaim:
 
     def test_what_was_shed_is_counted(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         queue.claim()
         queue.flush()
         minutes = range(int(START // 60), int(place.clock.now // 60) + 1)
@@ -216,14 +211,11 @@ class TestClaim:
         assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
         assert queue.stats().shed_by_reason == {"codel": 2}
 
-    def test_a_task_that_cannot_be_shed_is_recovered(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_task_that_cannot_be_shed_is_recovered(self, place: Place) -> None:
         queue = self.overloaded(place)
-        place.clock.advance(1)
         place.before("replace_many", fail, calls=range(1))
         queue.claim()
-        assert logged(caplog) == [("1 tasks could not be shed; each returns when its lease expires", True)]
+        assert place.logged() == [("1 tasks could not be shed; each returns when its lease expires", True)]
         assert (queue.stats().taken, queue.stats().shed) == (3, 1)
 
     def test_a_task_that_another_process_recovers_first_is_not_counted(self, place: Place) -> None:
@@ -247,9 +239,7 @@ class TestClaim:
 class TestFreshLeases:
     """Claims that take 20 s of a lease of 60 s."""
 
-    def test_a_lease_that_cannot_be_extended_is_left_to_expire(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_lease_that_cannot_be_extended_is_left_to_expire(self, place: Place) -> None:
         queue = place.queue()
         queue.put("old")
         queue.put("due", delay_seconds=15)
@@ -257,7 +247,7 @@ class TestFreshLeases:
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
         place.before("replace_many", fail, calls=range(1, 2))  # the first brings in what is due
         assert [claim.task.payload for claim in queue.claim(2)] == ["due"]
-        assert logged(caplog) == [("the leases of 1 claims could not be extended", True)]
+        assert place.logged() == [("the leases of 1 claims could not be extended", True)]
         assert queue.stats().taken == 2
 
     def test_an_extended_lease_ends_at_a_whole_microsecond(self, place: Place) -> None:
@@ -277,7 +267,7 @@ class TestFreshLeases:
         (claim,) = queue.claim(2)
         assert claim.lease_until == lease_until
 
-    def test_what_stays_short_is_released(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    def test_what_stays_short_is_released(self, place: Place) -> None:
         queue = place.queue()
         queue.put("old", task_id="a")
         place.before("claim", lambda: place.before("replace", lambda: place.clock.advance(20)), range(1))
@@ -285,11 +275,9 @@ class TestFreshLeases:
         assert queue.claim(2) == []
         released = known(queue, "a")
         assert (released.status, released.updated) == (TaskStatus.PENDING, START + 60)
-        assert logged(caplog) == []
+        assert place.logged() == []
 
-    def test_what_cannot_be_released_returns_when_its_lease_expires(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_what_cannot_be_released_returns_when_its_lease_expires(self, place: Place) -> None:
         queue = place.queue()
         queue.put("old", task_id="a")
 
@@ -302,7 +290,7 @@ class TestFreshLeases:
         place.before("replace", slow)
         assert queue.claim(2) == []
         message = "task a could not be released; it returns when its lease expires"
-        assert logged(caplog) == [(message, True)]
+        assert place.logged() == [(message, True)]
         assert queue.stats().taken == 1
 
 
@@ -430,30 +418,23 @@ class TestShared:
 
         place.before("write_record", interfere)
         assert not change_record(place.store, "q", "r", lambda _: {"own": 1})
-        record = place.store.read_record("q", "r")
-        assert record is not None
-        assert record.values == {"other": MAX_TRIES - 1}
+        assert place.shared("r") == {"other": MAX_TRIES - 1}
 
-    def test_slots_that_cannot_be_returned_expire(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        limit = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
-        slots, other = (SharedSlots(place.store, "q", limit, wanted=4) for _ in range(2))
+    def test_slots_that_cannot_be_returned_expire(self, place: Place) -> None:
+        slots, other = (SharedSlots(place.store, "q", FOUR_SLOTS, wanted=4) for _ in range(2))
         assert slots.free(0, 0.0) == 4
         place.before("read_record", fail, calls=range(1))
         slots.leave(1.0)
-        assert logged(caplog) == [("queue 'q': could not return concurrency slots; they expire", True)]
+        assert place.logged() == [("queue 'q': could not return concurrency slots; they expire", True)]
         assert other.free(0, 1.0) == 0
         assert other.free(0, 21.0) == 4
 
     def test_a_worker_without_slots_returns_none(self, place: Place) -> None:
-        limit = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
-        SharedSlots(place.store, "q", limit, wanted=4).leave(0.0)
+        SharedSlots(place.store, "q", FOUR_SLOTS, wanted=4).leave(0.0)
         assert place.store.read_record("q", "slots") is None
 
     def test_slots_end_when_others_change_the_record_each_time(self, place: Place) -> None:
-        limit = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
-        slots = SharedSlots(place.store, "q", limit, wanted=4)
+        slots = SharedSlots(place.store, "q", FOUR_SLOTS, wanted=4)
         assert slots.free(0, 0.0) == 4
 
         def interfere() -> None:
@@ -464,88 +445,70 @@ class TestShared:
         assert slots.free(1, 20.0) == 0
         assert slots.free(1, 30.0) == 3
 
-    def test_a_retry_is_granted_while_the_store_does_not_answer(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_retry_is_granted_while_the_store_does_not_answer(self, place: Place) -> None:
         retries = SharedRetries(place.store, "q", RetryBudget(fraction=0.1))
         place.before("read_record", fail, calls=range(1))
         for _ in range(20):
             retries.first_attempt()
-        assert logged(caplog) == [("queue 'q': could not reach the retry budget", True)]
+        assert place.logged() == [("queue 'q': could not reach the retry budget", True)]
         assert retries.spend()  # the first attempts are added now
-        record = place.store.read_record("q", "retries")
-        assert record is not None
-        assert record.values == {"balance": 10 + 2 - 1}
+        assert place.shared("retries") == {"balance": 10 + 2 - 1}
         place.before("read_record", fail)
         assert retries.spend()
 
     @pytest.mark.parametrize("values", [{"n": "one"}, {"m": 1}, {"n": [1]}])
-    def test_a_damaged_record_is_replaced(
-        self, place: Place, caplog: pytest.LogCaptureFixture, values: dict[str, Any]
-    ) -> None:
+    def test_a_damaged_record_is_replaced(self, place: Place, values: dict[str, Any]) -> None:
         place.store.write_record("q", "r", values, None)
         assert change_record(place.store, "q", "r", lambda old: {"n": old["n"] + 1 if old else 1})
-        record = place.store.read_record("q", "r")
-        assert record is not None
-        assert record.values == {"n": 1}
-        assert logged(caplog) == [("the shared record 'r' was damaged and is replaced", True)]
+        assert place.shared("r") == {"n": 1}
+        assert place.logged() == [("the shared record 'r' was damaged and is replaced", True)]
 
     def test_a_change_that_fails_on_no_record_is_an_error(self, place: Place) -> None:
         with pytest.raises(KeyError):
             change_record(place.store, "q", "r", lambda old: {"n": old["n"]})
 
-    def test_counts_that_could_not_be_written_are_written_later(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_counts_that_could_not_be_written_are_written_later(self, place: Place) -> None:
         queue = place.queue(backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
         queue.put("work")
         with pytest.raises(Overloaded):
             queue.put("too many")
         place.before("add_counts", fail, calls=range(2))
         queue.flush()
-        assert logged(caplog) == [("queue 'default': could not write the flow counts", True)] * 2
+        assert place.logged() == [("queue 'default': could not write the flow counts", True)] * 2
         queue.flush()
         other = place.queue()
         assert other.pressure().offered_per_second > 0
         assert other.pressure().overloaded  # a task was shed early
         assert other.stats().shed_by_reason == {"overflow": 1}
 
-    def test_a_bound_that_could_not_be_enforced_is_logged(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_bound_that_could_not_be_enforced_is_logged(self, place: Place) -> None:
         place.before("count_waiting", fail)
         place.queue(backlog=BacklogLimit(1)).put("work")
-        assert logged(caplog) == [("queue 'default': could not enforce the backlog limit", True)]
+        assert place.logged() == [("queue 'default': could not enforce the backlog limit", True)]
 
-    def test_service_times_that_could_not_be_shared_are_shared_later(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_service_times_that_could_not_be_shared_are_shared_later(self, place: Place) -> None:
         rules = OverloadRules(60.0, reserve=ReserveRule.parse("p90"))
         worker, other, elsewhere = (SharedReserve(place.store, name, rules) for name in ("q", "q", "r"))
         for _ in range(30):
             worker.observe(2.0)
         place.before("read_record", fail, calls=range(1))
         worker.sync(1000.0)
-        assert logged(caplog) == [("queue 'q': could not share service times", True)]
+        assert place.logged() == [("queue 'q': could not share service times", True)]
         worker.sync(1100.0)
         seconds = [reserve.seconds(lambda: 1100.0) for reserve in (worker, other, elsewhere)]
         assert seconds == pytest.approx([2.0, 2.0, 0.0], rel=0.1)
         assert place.store.read_record("q", "service-times") is not None
 
-    def test_times_in_which_tasks_were_skipped_are_kept_apart(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_times_in_which_tasks_were_skipped_are_kept_apart(self, place: Place) -> None:
         reserve = SharedReserve(place.store, "q", OverloadRules(60.0, reserve=ReserveRule.parse("p90")))
         for now in (1000.0, 1100.0):
             reserve.note_skipped(now, 5.0, now - 1, now, short=True)
         assert len(reserve.spans()) == 2
         place.before("read_record", fail, calls=range(1))
         reserve.note_skipped(1200.0, 5.0, 1199.0, 1200.0, short=True)
-        assert logged(caplog) == [("queue 'q': could not record the reserve", True)]
+        assert place.logged() == [("queue 'q': could not record the reserve", True)]
 
-    def test_a_damaged_record_of_the_reserve_is_as_none(
-        self, place: Place, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_damaged_record_of_the_reserve_is_as_none(self, place: Place) -> None:
         place.store.write_record("q", "reserve-spans", {"spans": 5}, None)
         assert len(SharedReserve(place.store, "q", OverloadRules(60.0)).spans()) == 0
-        assert logged(caplog) == [("queue 'q': the record of the reserve is damaged", False)]
+        assert place.logged() == [("queue 'q': the record of the reserve is damaged", False)]
