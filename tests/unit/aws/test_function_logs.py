@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq.aws import observability
+from tests.support.chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import source
 
@@ -97,19 +98,13 @@ def test_the_runtimes_report_lines_are_logged() -> None:
     assert source()["Globals"]["Function"]["LoggingConfig"]["SystemLogLevel"] == "INFO"
 
 
-def sns_event(ring: dict[str, Any]) -> dict[str, Any]:
-    event = load_event("process_tasks-doorbell")
-    event["Records"][0]["Sns"]["Message"] = json.dumps(ring)
-    return event
-
-
 def test_a_tail_call_too_many_logs_its_hop_and_the_limit(
     application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"PASS_SECONDS": "0.2", "DEMO_TASK_SECONDS": "0.1", "MAX_HOPS": "4"}.items():
         monkeypatch.setenv(f"FRESHQ_{name}", value)
     application.queue.put_many([{"payload": number} for number in range(30)])
-    application.invoke("process_tasks", sns_event({"hop": 7, "reason": "tail_call"}))
+    application.invoke("process_tasks", ring_event({"hop": 7, "reason": "tail_call"}))
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     (line,) = (line for line in lines if line["message"].startswith("too many tail calls"))
     assert (line["hop"], line["max_hops"]) == (7, 4)
@@ -125,7 +120,7 @@ def test_one_id_goes_from_ring_to_ring_and_into_every_line(
     log.seek(0)
     application.invoke("trigger", load_event("trigger-insert"))
     (first,) = application.rings(application.process_tasks_topic_arn)
-    assert application.invoke("process_tasks", sns_event(first))["tail_call"]
+    assert application.invoke("process_tasks", ring_event(first))["tail_call"]
     (second,) = application.rings(application.trigger_topic_arn)
     tail_call = load_event("trigger-tail_call")
     tail_call["Records"][0]["Sns"]["Message"] = json.dumps(second)
@@ -219,19 +214,3 @@ def test_what_a_record_factory_adds_ends_no_function_and_hides_no_field(
 def test_the_sample_has_its_share_of_the_tasks() -> None:
     sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
     assert 900 < sampled < 1100
-
-
-def test_the_line_of_too_many_hops_has_the_hop_and_the_bound(
-    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
-    monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.2")
-    monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.1")
-    application.queue.put_many([{"payload": number} for number in range(40)])
-    event = load_event("process_tasks-doorbell")
-    event["Records"][0]["Sns"]["Message"] = json.dumps({"hop": 6})
-    assert not application.invoke("process_tasks", event)["tail_call"]
-    (line,) = [
-        line for line in map(json.loads, log.getvalue().splitlines()) if "tail calls" in line["message"]
-    ]
-    assert (line["hop"], line["max_hops"]) == (6, 4)

@@ -18,6 +18,7 @@ from freshq.aws import observability
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
+from tests.support.chain import ring_event
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 # Powertools warns if a handler raises before its first metric.
 nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics to publish")
-
-
-def ring(**fields: Any) -> dict[str, Any]:
-    event = load_event("process_tasks-doorbell")
-    event["Records"][0]["Sns"]["Message"] = json.dumps(fields)
-    return event
 
 
 def hops(application: Application, topic_arn: str) -> list[tuple[int, str]]:
@@ -231,7 +226,7 @@ def test_a_wrong_setting_is_named(
     events = {
         "create_tasks": {},
         "trigger": load_event("trigger-insert"),
-        "process_tasks": ring(),
+        "process_tasks": ring_event({}),
         "sweep": {},
     }
     name = "runner" if variable == "FRESHQ_RUNNER" else variable
@@ -335,7 +330,7 @@ class TestProcessTasks:
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.leave_work(application, monkeypatch)
-        answer = application.invoke("process_tasks", ring(hop=4, reason="tail_call"))
+        answer = application.invoke("process_tasks", ring_event({"hop": 4, "reason": "tail_call"}))
         assert answer["tail_call"]
         assert hops(application, application.trigger_topic_arn) == [(5, "tail_call")]
         stats = application.queue.stats()
@@ -352,7 +347,7 @@ class TestProcessTasks:
         monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         (ahead,) = CLOCKS
         try:
-            answer = application.invoke("process_tasks", ring())
+            answer = application.invoke("process_tasks", ring_event({}))
             assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
             ahead.seconds += 2 * PASS_SECONDS
             assert application.queue.recover() == 1
@@ -367,7 +362,7 @@ class TestProcessTasks:
     def test_not_after_too_many_hops(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
         self.leave_work(application, monkeypatch)
         monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
-        assert not application.invoke("process_tasks", ring(hop=4))["tail_call"]
+        assert not application.invoke("process_tasks", ring_event({"hop": 4}))["tail_call"]
         assert application.rings(application.trigger_topic_arn) == []
 
     def test_not_after_a_pass_without_progress(
@@ -375,7 +370,7 @@ class TestProcessTasks:
     ) -> None:
         self.leave_work(application, monkeypatch)
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:busy_to_the_end")
-        answer = application.invoke("process_tasks", ring())
+        answer = application.invoke("process_tasks", ring_event({}))
         assert (answer["tail_call"], answer["succeeded"]) == (False, 0)
         assert answer["released"] > 0
         assert application.queue.stats().pending == 40
@@ -385,32 +380,32 @@ class TestProcessTasks:
     ) -> None:
         self.leave_work(application, monkeypatch)
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:pull_the_switch")
-        answer = application.invoke("process_tasks", ring())
+        answer = application.invoke("process_tasks", ring_event({}))
         assert answer["succeeded"] > 0
         assert not answer["tail_call"]
 
     def test_the_kill_switch_stops_a_pass_before_it_starts(self, application: Application) -> None:
         application.queue.put("work")
         application.set_switch("stop")
-        assert "kill switch" in application.invoke("process_tasks", ring())["skipped"]
+        assert "kill switch" in application.invoke("process_tasks", ring_event({}))["skipped"]
         assert application.queue.stats().pending == 1
 
     @nothing_to_measure
     def test_a_switch_that_says_neither_is_an_error(self, application: Application) -> None:
         application.set_switch("perhaps")
         with pytest.raises(ValueError, match="kill switch"):
-            application.invoke("process_tasks", ring())
+            application.invoke("process_tasks", ring_event({}))
 
     @pytest.mark.usefixtures("occupied")
     def test_one_pass_at_a_time(self, application: Application) -> None:
         application.queue.put("work")
-        assert "under way" in application.invoke("process_tasks", ring())["skipped"]
+        assert "under way" in application.invoke("process_tasks", ring_event({}))["skipped"]
         assert application.queue.stats().pending == 1
 
     def test_a_paused_queue_is_left_alone(self, application: Application) -> None:
         application.queue.put("work")
         application.queue.pause()
-        answer = application.invoke("process_tasks", ring())
+        answer = application.invoke("process_tasks", ring_event({}))
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
 
     @nothing_to_measure
@@ -420,7 +415,7 @@ class TestProcessTasks:
         application.queue.put("work")
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:never_awaited")
         with pytest.raises(ValueError, match=r"^runner: "):
-            application.invoke("process_tasks", ring())
+            application.invoke("process_tasks", ring_event({}))
         assert not pass_slots(application).all_taken()
 
     @nothing_to_measure

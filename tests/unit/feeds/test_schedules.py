@@ -154,10 +154,6 @@ class Advance(threading.Event):
 
 class TestScheduler:
     @pytest.fixture
-    def clock(self) -> Clock:
-        return Clock()
-
-    @pytest.fixture
     def queue(self, clock: Clock) -> Queue:
         return Queue(MemoryStore(), clock=clock, max_age_seconds=WEEK_SECONDS, retention_seconds=0)
 

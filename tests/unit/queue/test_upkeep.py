@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,144 +19,128 @@ if TYPE_CHECKING:
     from freshq.stores.base import Guard
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+class Shared:
+    """A table with its clock, and the queue as two processes have it."""
+
+    def __init__(self) -> None:
+        self.store, self.clock = MemoryStore(), Clock()
+        self.first, self.second = self.queue(), self.queue()
+
+    def queue(self, **options: Any) -> Queue:
+        return Queue(self.store, clock=self.clock, **options)
+
+    def put_due(self, queue: Queue) -> None:
+        """Put a task that is due at once."""
+        queue.put("work", delay_seconds=0.25)
+        self.clock.advance(0.25)
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def shared() -> Shared:
+    return Shared()
 
 
-@pytest.fixture
-def queues(store: MemoryStore, clock: Clock) -> tuple[Queue, Queue]:
-    """Return the queue as two processes have it."""
-    return Queue(store, clock=clock), Queue(store, clock=clock)
-
-
-def put_due(queue: Queue, clock: Clock) -> None:
-    """Put a task that is due at once."""
-    queue.put("work", delay_seconds=0.25)
-    clock.advance(0.25)
-
-
-def test_one_process_does_it_until_its_lease_ends(queues: tuple[Queue, Queue], clock: Clock) -> None:
-    first, second = queues
+def test_one_process_does_it_until_its_lease_ends(shared: Shared) -> None:
+    first, second = shared.first, shared.second
     for number in range(10):  # the holder renews its lease in time
-        put_due(first, clock)
+        shared.put_due(first)
         assert (second.upkeep().moved if number else 0, first.upkeep().moved) == (0, 1)
-        clock.advance(LEASE_SECONDS / 2)
-    clock.advance(LEASE_SECONDS / 2)
-    put_due(first, clock)
+        shared.clock.advance(LEASE_SECONDS / 2)
+    shared.clock.advance(LEASE_SECONDS / 2)
+    shared.put_due(first)
     assert (second.upkeep().moved, first.upkeep().moved) == (1, 0)
 
 
-def test_another_process_takes_over_when_the_lease_ends(queues: tuple[Queue, Queue], clock: Clock) -> None:
-    first, second = queues
+def test_another_process_takes_over_when_the_lease_ends(shared: Shared) -> None:
+    first, second = shared.first, shared.second
     first.put("work", delay_seconds=1)
     assert first.upkeep() == second.upkeep() == Portion(moved=0, more=False)
-    clock.advance(LEASE_SECONDS)
+    shared.clock.advance(LEASE_SECONDS)
     assert second.upkeep() == Portion(moved=1, more=False)
 
 
-def test_each_queue_of_a_table_has_its_own_lease(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
-) -> None:
-    other = Queue(store, clock=clock, name="other")
-    for queue in (queues[0], other):
-        put_due(queue, clock)
-    assert [queue.upkeep().moved for queue in (queues[0], other)] == [1, 1]
+def test_each_queue_of_a_table_has_its_own_lease(shared: Shared) -> None:
+    other = shared.queue(name="other")
+    for queue in (shared.first, other):
+        shared.put_due(queue)
+    assert [queue.upkeep().moved for queue in (shared.first, other)] == [1, 1]
 
 
-@pytest.mark.parametrize(("ahead_seconds", "moved"), [(LEASE_SECONDS + 0.25, 0), (LEASE_SECONDS + 0.75, 1)])
+@pytest.mark.parametrize(
+    ("ahead_seconds", "moved"), [(LEASE_SECONDS + 0.25, 0), (LEASE_SECONDS + 0.75, 1), (3600, 1)]
+)
 def test_a_lease_that_ends_later_than_any_can_is_not_respected(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, ahead_seconds: float, moved: int
+    shared: Shared, ahead_seconds: float, moved: int
 ) -> None:
-    Queue(store, clock=lambda: clock.now + ahead_seconds).upkeep()
-    put_due(queues[0], clock)
-    assert queues[0].upkeep().moved == moved
+    Queue(shared.store, clock=lambda: shared.clock.now + ahead_seconds).upkeep()
+    shared.put_due(shared.first)
+    assert shared.first.upkeep().moved == moved
 
 
-def test_it_costs_a_write_in_half_a_lease_only(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_costs_a_write_in_half_a_lease_only(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[str] = []
-    original = store.write_record
+    original = shared.store.write_record
 
     def write(queue: str, name: str, values: dict[str, object], version: str | None) -> bool:
         writes.append(name)
         return original(queue, name, values, version)
 
-    monkeypatch.setattr(store, "write_record", write)
+    monkeypatch.setattr(shared.store, "write_record", write)
     for _ in range(20):
-        for queue in queues:
+        for queue in (shared.first, shared.second):
             queue.upkeep()
-        clock.advance(LEASE_SECONDS / 10)
+        shared.clock.advance(LEASE_SECONDS / 10)
     assert writes == [RECORD] * 4
 
 
-def test_a_holder_with_a_wrong_clock_keeps_nobody_out(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
-) -> None:
-    ahead = Queue(store, clock=lambda: clock.now + 3600)
-    ahead.upkeep()
-    put_due(queues[0], clock)
-    assert queues[0].upkeep().moved == 1
-
-
 def test_who_loses_the_race_for_the_lease_does_nothing(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_due(queues[0], clock)
+    shared.put_due(shared.first)
     with monkeypatch.context() as patched:
-        patched.setattr(store, "write_record", lambda *_arguments: False)
-        assert queues[0].upkeep().moved == 0
-    assert queues[1].upkeep().moved == 1
+        patched.setattr(shared.store, "write_record", lambda *_arguments: False)
+        assert shared.first.upkeep().moved == 0
+    assert shared.second.upkeep().moved == 1
 
 
 def test_two_threads_of_a_process_do_not_do_it_at_once(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, _ = queues
-    put_due(queue, clock)
-    original = store.replace_many
+    queue = shared.first
+    shared.put_due(queue)
+    original = shared.store.replace_many
     meanwhile: list[int] = []
 
     def replace_many(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
         meanwhile.append(queue.upkeep().moved)
         return original(changes)
 
-    monkeypatch.setattr(store, "replace_many", replace_many)
+    monkeypatch.setattr(shared.store, "replace_many", replace_many)
     assert queue.upkeep().moved == 1
     assert meanwhile == [0]
 
 
-def test_a_lost_race_for_every_task_ends_a_recovery(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_race_for_every_task_ends_a_recovery(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(1001):
-        put_due(queues[0], clock)
-    monkeypatch.setattr(store, "replace_many", lambda changes: [None] * len(changes))
-    assert queues[0].recover() == 0
+        shared.put_due(shared.first)
+    monkeypatch.setattr(shared.store, "replace_many", lambda changes: [None] * len(changes))
+    assert shared.first.recover() == 0
 
 
-def test_a_full_portion_of_tidying_leaves_more_to_do(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
-) -> None:
-    queue, _ = queues
+def test_a_full_portion_of_tidying_leaves_more_to_do(shared: Shared) -> None:
+    queue = shared.first
     for task_id in ("a", "b"):
         queue.put("work", task_id=task_id)
         queue.cancel(task_id)
-    clock.advance(10 * 86_400)
-    tidying = Upkeep(store, queue.name, queue.lifecycle, queue.now)
+    shared.clock.advance(10 * 86_400)
+    tidying = Upkeep(shared.store, queue.name, queue.lifecycle, queue.now)
     assert tidying.portion(2) == Portion(moved=0, more=True)
     assert tidying.portion(2) == Portion(moved=0, more=False)
     assert list(queue.list()) == []
 
 
 def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
-    queues: tuple[Queue, Queue], store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tidied = list[str]()
 
@@ -169,44 +153,42 @@ def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
         return 0
 
     monkeypatch.setattr(upkeep, "SMALL_PORTION", LARGE_PORTION)
-    monkeypatch.setattr(store, "tidy", tidy_all)
-    monkeypatch.setattr(store, "tidy_in_claim", tidy_in_claim)
-    queues[0].claim()
-    queues[0].recover()
+    monkeypatch.setattr(shared.store, "tidy", tidy_all)
+    monkeypatch.setattr(shared.store, "tidy_in_claim", tidy_in_claim)
+    shared.first.claim()
+    shared.first.recover()
     assert tidied == ["in a claim", "all"]
 
 
-def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
-) -> None:
-    first, other = Queue(store, clock=clock, max_attempts=1, lease_seconds=5), queues[1]
+def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(shared: Shared) -> None:
+    first, other = shared.queue(max_attempts=1, lease_seconds=5), shared.second
     assert first.take_dead_letter_counts() == (0, 0)
     for number in (1, 2):
         first.put_many([{"payload": each} for each in range(number)])
         assert len(first.claim(number)) == number
-        clock.advance(5)
+        shared.clock.advance(5)
         first.recover()
     assert [first.take_dead_letter_counts().exhausted for _ in range(2)] == [3, 0]
     # A lease that returns its task to the line is none, and another process counts its own.
     other.put("work")
     other.claim()
-    clock.advance(other.lease_seconds)
+    shared.clock.advance(other.lease_seconds)
     assert other.recover() == 1
     assert [each.take_dead_letter_counts().exhausted for each in (first, other)] == [0, 0]
 
 
 def test_what_falls_due_during_a_recovery_is_for_the_next_one(
-    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, _ = queues
-    put_due(queue, clock)
+    queue = shared.first
+    shared.put_due(queue)
     queue.put("later", delay_seconds=5)
-    original = store.replace_many
+    original = shared.store.replace_many
 
     def replace_slowly(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
-        clock.advance(5)
+        shared.clock.advance(5)
         return original(changes)
 
     monkeypatch.setattr(upkeep, "LARGE_PORTION", 1)
-    monkeypatch.setattr(store, "replace_many", replace_slowly)
+    monkeypatch.setattr(shared.store, "replace_many", replace_slowly)
     assert [queue.recover(), queue.recover()] == [1, 1]
