@@ -33,6 +33,10 @@ class FakeTable:
     lose_replies: int = 0
     before_put: Callable[[], object] = lambda: None
 
+    def __post_init__(self) -> None:
+        calls: Any = self
+        self.leases = LeaseRecords(calls, Keyspace(shards=1))
+
     def put(self, item: dict[str, Any]) -> None:
         self.writes += 1
         self.before_put()
@@ -57,14 +61,8 @@ def table() -> FakeTable:
     return FakeTable()
 
 
-@pytest.fixture
-def leases(table: FakeTable) -> LeaseRecords:
-    calls: Any = table
-    return LeaseRecords(calls, Keyspace(shards=1))
-
-
-def cover(leases: LeaseRecords, *task_ids: str, at: float = NOW, ahead: tuple[str, ...] = ()) -> None:
-    leases.cover("q", [(task_id, HOLDER) for task_id in task_ids], at + LEASE_SECONDS, at, ahead)
+def cover(table: FakeTable, *task_ids: str, at: float = NOW, ahead: tuple[str, ...] = ()) -> None:
+    table.leases.cover("q", [(task_id, HOLDER) for task_id in task_ids], at + LEASE_SECONDS, at, ahead)
 
 
 def changed(task_id: str, lease_until: float | None) -> Task:
@@ -81,187 +79,171 @@ HELD = Guard(TaskStatus.TAKEN, lease_token=HOLDER)
 
 
 class TestNaming:
-    def test_what_was_named_ahead_needs_no_write(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a", ahead=("b", "c"))
-        cover(leases, "b", at=NOW + 1)
+    def test_what_was_named_ahead_needs_no_write(self, table: FakeTable) -> None:
+        cover(table, "a", ahead=("b", "c"))
+        cover(table, "b", at=NOW + 1)
         assert (table.writes, table.named()) == (1, {"a", "b", "c"})
 
-    def test_what_was_not_named_is_written_first(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a", ahead=("b",))
-        cover(leases, "c")
+    def test_what_was_not_named_is_written_first(self, table: FakeTable) -> None:
+        cover(table, "a", ahead=("b",))
+        cover(table, "c")
         assert (table.writes, table.named()) == (2, {"a", "c"})
 
-    def test_a_record_that_is_due_covers_nothing_more(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a", ahead=("b",))
-        leases.of("q").forget(("a", "token"))
-        cover(leases, "b", at=UNTIL)
+    def test_a_record_that_is_due_covers_nothing_more(self, table: FakeTable) -> None:
+        cover(table, "a", ahead=("b",))
+        table.leases.of("q").forget(("a", "token"))
+        cover(table, "b", at=UNTIL)
         assert table.writes == 2
         assert table.due() == UNTIL + LEASE_SECONDS
 
-    def test_a_longer_lease_than_the_record_covers_is_written(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a", ahead=("b",))
-        leases.cover("q", [("b", "token")], UNTIL + 3 * LEASE_SECONDS, NOW)
+    def test_a_longer_lease_than_the_record_covers_is_written(self, table: FakeTable) -> None:
+        cover(table, "a", ahead=("b",))
+        table.leases.cover("q", [("b", "token")], UNTIL + 3 * LEASE_SECONDS, NOW)
         assert table.writes == 2
 
-    def test_an_expired_lease_stays_in_its_record_for_the_sweep(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a")
-        cover(leases, "b", at=UNTIL)
+    def test_an_expired_lease_stays_in_its_record_for_the_sweep(self, table: FakeTable) -> None:
+        cover(table, "a")
+        cover(table, "b", at=UNTIL)
         assert sorted(task_ids_of(item) for item in table.items.values()) == [["a"], ["b"]]
 
-    def test_the_record_is_due_no_later_than_the_first_lease_ends(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a")
-        leases.cover("q", [("b", "token")], NOW + 5, NOW)
+    def test_the_record_is_due_no_later_than_the_first_lease_ends(self, table: FakeTable) -> None:
+        cover(table, "a")
+        table.leases.cover("q", [("b", "token")], NOW + 5, NOW)
         assert table.due() == NOW + 5
-        leases.of("q").forget(("b", "token"))
-        cover(leases, "c", at=NOW + 1)
+        table.leases.of("q").forget(("b", "token"))
+        cover(table, "c", at=NOW + 1)
         assert table.due() == UNTIL  # halfway through the new lease it would be too early
 
 
 class TestFailedWrites:
-    def test_nothing_relies_on_a_version_whose_write_failed(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
+    def test_nothing_relies_on_a_version_whose_write_failed(self, table: FakeTable) -> None:
         """The write was carried out, so what the version before it named ahead is named no more."""
-        cover(leases, "a", ahead=("b",))
+        cover(table, "a", ahead=("b",))
         table.lose_replies = 1
         with pytest.raises(Throttled):
-            cover(leases, "c")
+            cover(table, "c")
         assert table.named() == {"a", "c"}
-        cover(leases, "b")
+        cover(table, "b")
         assert {"a", "b"} <= table.named()
 
-    def test_what_was_not_named_is_not_held(self, leases: LeaseRecords, table: FakeTable) -> None:
+    def test_what_was_not_named_is_not_held(self, table: FakeTable) -> None:
         table.lose_replies = 1
         with pytest.raises(Throttled):
-            cover(leases, "a")
-        leases.close()
+            cover(table, "a")
+        table.leases.close()
         assert not table.items
 
 
 class TestWriteInProgress:
-    def test_no_claim_relies_on_the_version_that_is_being_replaced(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a", ahead=("b",))
-        claimer = threading.Thread(target=cover, args=(leases, "b"))
+    def test_no_claim_relies_on_the_version_that_is_being_replaced(self, table: FakeTable) -> None:
+        cover(table, "a", ahead=("b",))
+        claimer = threading.Thread(target=cover, args=(table, "b"))
 
         def claim_meanwhile() -> None:
             table.before_put = lambda: None
             claimer.start()
 
         table.before_put = claim_meanwhile
-        cover(leases, "c")
+        cover(table, "c")
         claimer.join(PATIENCE_SECONDS)
         assert table.named() >= {"a", "b", "c"}
 
-    def test_settling_and_extending_do_not_wait_for_it(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a", "b")
+    def test_settling_and_extending_do_not_wait_for_it(self, table: FakeTable) -> None:
+        cover(table, "a", "b")
 
         def settle_meanwhile() -> None:
             for task in (changed("a", None), changed("b", UNTIL + 30)):
-                settler = threading.Thread(target=follow, args=(leases, task), daemon=True)
+                settler = threading.Thread(target=follow, args=(table, task), daemon=True)
                 settler.start()
                 settler.join(PATIENCE_SECONDS)
                 assert not settler.is_alive()
 
         table.before_put = settle_meanwhile
-        cover(leases, "c")
+        cover(table, "c")
         assert table.writes == 2
 
-    def test_of_two_claims_at_once_the_second_waits_and_needs_no_write(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        claimer = threading.Thread(target=cover, args=(leases, "b"))
+    def test_of_two_claims_at_once_the_second_waits_and_needs_no_write(self, table: FakeTable) -> None:
+        claimer = threading.Thread(target=cover, args=(table, "b"))
 
         def claim_meanwhile() -> None:
             claimer.start()
 
         table.before_put = claim_meanwhile
-        cover(leases, "a", ahead=("b",))
+        cover(table, "a", ahead=("b",))
         claimer.join(PATIENCE_SECONDS)
         assert (table.writes, table.named()) == (1, {"a", "b"})
 
 
-def follow(leases: LeaseRecords, task: Task, guard: Guard = HELD) -> None:
-    with leases.following(task, guard):
+def follow(table: FakeTable, task: Task, guard: Guard = HELD) -> None:
+    with table.leases.following(task, guard):
         pass
 
 
 class TestFollowing:
-    def test_a_task_that_is_settled_is_forgotten(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a")
-        follow(leases, changed("a", None))
-        leases.close()
+    def test_a_task_that_is_settled_is_forgotten(self, table: FakeTable) -> None:
+        cover(table, "a")
+        follow(table, changed("a", None))
+        table.leases.close()
         assert not table.items
 
-    def test_a_lost_lease_is_forgotten(self, leases: LeaseRecords, table: FakeTable) -> None:
-        cover(leases, "a")
-        with pytest.raises(ConditionFailed), leases.following(changed("a", None), HELD):
+    def test_a_lost_lease_is_forgotten(self, table: FakeTable) -> None:
+        cover(table, "a")
+        with pytest.raises(ConditionFailed), table.leases.following(changed("a", None), HELD):
             raise ConditionFailed(None)
-        leases.close()
+        table.leases.close()
         assert not table.items
 
-    def test_an_unknown_outcome_leaves_the_task_to_the_sweep(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a")
-        with pytest.raises(Throttled), leases.following(changed("a", None), HELD):
+    def test_an_unknown_outcome_leaves_the_task_to_the_sweep(self, table: FakeTable) -> None:
+        cover(table, "a")
+        with pytest.raises(Throttled), table.leases.following(changed("a", None), HELD):
             raise Throttled("no reply")
-        leases.close()
+        table.leases.close()
         assert table.named() == {"a"}
 
-    def test_a_longer_lease_needs_no_write_and_a_shorter_one_does(
-        self, leases: LeaseRecords, table: FakeTable
-    ) -> None:
-        cover(leases, "a")
-        follow(leases, changed("a", UNTIL + 30))
+    def test_a_longer_lease_needs_no_write_and_a_shorter_one_does(self, table: FakeTable) -> None:
+        cover(table, "a")
+        follow(table, changed("a", UNTIL + 30))
         assert table.writes == 1
-        follow(leases, changed("a", NOW + 5))
+        follow(table, changed("a", NOW + 5))
         assert (table.writes, table.due()) == (2, NOW + 5)
 
-    def test_a_task_that_was_not_held_is_named_first(self, leases: LeaseRecords, table: FakeTable) -> None:
-        follow(leases, changed("dead", UNTIL), Guard(TaskStatus.FAILURE))
+    def test_a_task_that_was_not_held_is_named_first(self, table: FakeTable) -> None:
+        follow(table, changed("dead", UNTIL), Guard(TaskStatus.FAILURE))
         assert table.named() == {"dead"}
 
-    def test_a_task_without_a_lease_is_no_concern(self, leases: LeaseRecords, table: FakeTable) -> None:
-        follow(leases, changed("a", None), Guard(TaskStatus.PENDING))
-        leases.close()
+    def test_a_task_without_a_lease_is_no_concern(self, table: FakeTable) -> None:
+        follow(table, changed("a", None), Guard(TaskStatus.PENDING))
+        table.leases.close()
         assert (table.writes, table.items) == (0, {})
 
-    def test_a_changed_token_is_the_one_that_counts(self, leases: LeaseRecords, table: FakeTable) -> None:
-        leases.cover("q", [("a", "named")], UNTIL, NOW)
-        leases.of("q").change_token("a", "named", "token")
-        leases.of("q").change_token("unknown", "named", "token")
-        follow(leases, changed("a", None))
-        leases.close()
+    def test_a_changed_token_is_the_one_that_counts(self, table: FakeTable) -> None:
+        table.leases.cover("q", [("a", "named")], UNTIL, NOW)
+        table.leases.of("q").change_token("a", "named", "token")
+        table.leases.of("q").change_token("unknown", "named", "token")
+        follow(table, changed("a", None))
+        table.leases.close()
         assert not table.items
 
 
-def test_no_record_names_more_than_fits_into_an_item(leases: LeaseRecords, table: FakeTable) -> None:
+def test_no_record_names_more_than_fits_into_an_item(table: FakeTable) -> None:
     """Ids may have 1,024 bytes, and an item 400 KB. What full records name stays known."""
     ids = [f"{number:01000d}" for number in range(900)]
     for start in range(0, 900, 150):
-        cover(leases, *ids[start : start + 150])
+        cover(table, *ids[start : start + 150])
     assert table.named() == set(ids)
     assert len(table.items) == 3
     assert max(sum(map(len, task_ids_of(item))) for item in table.items.values()) <= MAX_NAMED_BYTES
-    with leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
+    with table.leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
         pass
     assert table.writes == 6  # a full record names it already
 
 
-def test_a_token_may_change_after_the_record_became_full(leases: LeaseRecords, table: FakeTable) -> None:
+def test_a_token_may_change_after_the_record_became_full(table: FakeTable) -> None:
     ids = [f"{number:01000d}" for number in range(400)]
-    cover(leases, *ids[:200])
-    cover(leases, *ids[200:])
-    leases.of("q").change_token(ids[0], HOLDER, "other")
-    leases.of("q").forget((ids[0], "other"))
-    with leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
+    cover(table, *ids[:200])
+    cover(table, *ids[200:])
+    table.leases.of("q").change_token(ids[0], HOLDER, "other")
+    table.leases.of("q").forget((ids[0], "other"))
+    with table.leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
         pass
     assert table.writes == 3  # it was not held any more, and is named again
