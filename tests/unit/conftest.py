@@ -30,6 +30,11 @@ class Application:
     queue: Queue | AttachedQueue
     trigger_topic_arn: str
     process_tasks_topic_arn: str
+    patch: pytest.MonkeyPatch
+
+    def set(self, name: str, value: str) -> None:
+        """Set a variable of the functions' environment, until the test ends."""
+        self.patch.setenv(name, value)
 
     def invoke(self, function: str, event: Any, context: Context | None = None) -> dict[str, Any]:
         """Invoke a function that has just been started."""
@@ -80,7 +85,7 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     queue = Queue.dynamodb("QueueTable", moto_client)
     queue.create_table()
-    application = Application(queue, *topics)
+    application = Application(queue, topics[0], topics[1], monkeypatch)
     application.set_switch("run")
     yield application
     queue.close()

@@ -98,11 +98,9 @@ def test_the_runtimes_report_lines_are_logged() -> None:
     assert source()["Globals"]["Function"]["LoggingConfig"]["SystemLogLevel"] == "INFO"
 
 
-def test_a_tail_call_too_many_logs_its_hop_and_the_limit(
-    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tail_call_too_many_logs_its_hop_and_the_limit(application: Application, log: io.StringIO) -> None:
     for name, value in {"PASS_SECONDS": "0.2", "DEMO_TASK_SECONDS": "0.1", "MAX_HOPS": "4"}.items():
-        monkeypatch.setenv(f"FRESHQ_{name}", value)
+        application.set(f"FRESHQ_{name}", value)
     application.queue.put_many([{"payload": number} for number in range(30)])
     application.invoke("process_tasks", ring_event({"hop": 7, "reason": "tail_call"}))
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
@@ -111,10 +109,10 @@ def test_a_tail_call_too_many_logs_its_hop_and_the_limit(
 
 
 def test_one_id_goes_from_ring_to_ring_and_into_every_line(
-    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    application: Application, log: io.StringIO
 ) -> None:
-    monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.2")
-    monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.1")
+    application.set("FRESHQ_PASS_SECONDS", "0.2")
+    application.set("FRESHQ_DEMO_TASK_SECONDS", "0.1")
     application.queue.put_many([{"payload": number} for number in range(30)])
     log.truncate(0)  # the put was no function's
     log.seek(0)
@@ -143,12 +141,11 @@ def test_one_id_goes_from_ring_to_ring_and_into_every_line(
 def test_the_transitions_of_a_sample_are_logged_and_all_failures(
     application: Application,
     log: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch,
     level: str,
     ratio: str,
     logged: int,
 ) -> None:
-    monkeypatch.setenv(observability.SAMPLE_VARIABLE, ratio)
+    application.set(observability.SAMPLE_VARIABLE, ratio)
     observability.set_log_levels(level)
     application.invoke("create_tasks", {"tasks": [{"payload": 1}, {"payload": 2}]})
     application.queue.put({"reject": True}, task_id="bad")

@@ -180,9 +180,7 @@ def test_nothing_claimed_is_alarming_only_while_nothing_is_in_work(
 
 
 @pytest.mark.filterwarnings("ignore:No application metrics to publish")
-def test_a_worker_without_time_to_claim_fails(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "120")
+def test_a_worker_without_time_to_claim_fails(application: Application) -> None:
+    application.set("FRESHQ_SETTLE_SECONDS", "120")
     with refused("FRESHQ_SETTLE_SECONDS"):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))

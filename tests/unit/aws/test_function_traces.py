@@ -65,10 +65,10 @@ def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> Non
     assert "s3cr3t" not in "".join(packets)
 
 
-def test_the_runner_has_its_environment(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_BUCKET", "")  # so that it is reset
-    monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_function_traces:name_bucket")
-    monkeypatch.setenv("FRESHQ_RUNNER_ENVIRONMENT", '{"MY_BUCKET": "quotes"}')
+def test_the_runner_has_its_environment(application: Application) -> None:
+    application.set("MY_BUCKET", "")  # so that it is reset
+    application.set("FRESHQ_RUNNER", "tests.unit.aws.test_function_traces:name_bucket")
+    application.set("FRESHQ_RUNNER_ENVIRONMENT", '{"MY_BUCKET": "quotes"}')
     application.queue.put(1, task_id="a")
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))
     task = application.queue.get("a")
@@ -78,10 +78,8 @@ def test_the_runner_has_its_environment(application: Application, monkeypatch: p
 
 @pytest.mark.filterwarnings("ignore:No application metrics to publish")
 @pytest.mark.parametrize("value", ["{", '{"A": 1}', "[]"])
-def test_a_wrong_environment_is_named(
-    application: Application, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("FRESHQ_RUNNER_ENVIRONMENT", value)
+def test_a_wrong_environment_is_named(application: Application, value: str) -> None:
+    application.set("FRESHQ_RUNNER_ENVIRONMENT", value)
     with pytest.raises(ValueError, match="FRESHQ_RUNNER_ENVIRONMENT"):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))
 

@@ -62,11 +62,9 @@ class TestCreateTasks:
         assert answer["pressure"]["probability_in_time"] == 1.0
         assert answer["pressure"]["retry_after_seconds"] is None
 
-    def test_tasks_turned_away_by_a_full_backlog_are_counted(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FRESHQ_MAX_BACKLOG", "10")
-        monkeypatch.setenv("FRESHQ_WHEN_FULL", "refuse-newest")
+    def test_tasks_turned_away_by_a_full_backlog_are_counted(self, application: Application) -> None:
+        application.set("FRESHQ_MAX_BACKLOG", "10")
+        application.set("FRESHQ_WHEN_FULL", "refuse-newest")
         answer = application.invoke("create_tasks", {"count": 30})
         assert (answer["created"], answer["turned_away"], answer["failed"]) == (10, {"overflow": 20}, 0)
         assert "try again in" in answer["errors"][0]["error"]
@@ -191,10 +189,8 @@ class TestCreateTasks:
         assert application.queue.stats().pending == 0
 
     @nothing_to_measure
-    def test_a_missing_table_is_an_error_that_names_it(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FRESHQ_TABLE", "NoSuchTable")
+    def test_a_missing_table_is_an_error_that_names_it(self, application: Application) -> None:
+        application.set("FRESHQ_TABLE", "NoSuchTable")
         with pytest.raises(TableMissing, match="NoSuchTable"):
             application.invoke("create_tasks", {"tasks": [{"payload": 1}]})
         with pytest.raises(TableMissing, match="NoSuchTable"):
@@ -217,12 +213,11 @@ class TestCreateTasks:
 )
 def test_a_wrong_setting_is_named(
     application: Application,
-    monkeypatch: pytest.MonkeyPatch,
     function: str,
     variable: str,
     value: str,
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    application.set(variable, value)
     events = {
         "create_tasks": {},
         "trigger": load_event("trigger-insert"),
@@ -295,10 +290,8 @@ class TestTrigger:
             application.invoke("trigger", load_event("trigger-malformed_ring"))
 
     @nothing_to_measure
-    def test_a_failing_topic_fails_the_batch_so_that_it_is_retried(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FRESHQ_PROCESS_TASKS_TOPIC_ARN", application.trigger_topic_arn + "-gone")
+    def test_a_failing_topic_fails_the_batch_so_that_it_is_retried(self, application: Application) -> None:
+        application.set("FRESHQ_PROCESS_TASKS_TOPIC_ARN", application.trigger_topic_arn + "-gone")
         with pytest.raises(ClientError):
             application.invoke("trigger", load_event("trigger-insert"))
 
@@ -321,15 +314,13 @@ class TestProcessTasks:
         yield
         CLOCKS.clear()
 
-    def leave_work(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:outlast_the_pass")
-        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
+    def leave_work(self, application: Application) -> None:
+        application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:outlast_the_pass")
+        application.set("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         application.queue.put_many([{"payload": number} for number in range(40)])
 
-    def test_it_calls_its_successor_if_work_is_left(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.leave_work(application, monkeypatch)
+    def test_it_calls_its_successor_if_work_is_left(self, application: Application) -> None:
+        self.leave_work(application)
         answer = application.invoke("process_tasks", ring_event({"hop": 4, "reason": "tail_call"}))
         assert answer["tail_call"]
         assert hops(application, application.trigger_topic_arn) == [(5, "tail_call")]
@@ -337,14 +328,12 @@ class TestProcessTasks:
         assert stats.taken == 0
         assert stats.success == answer["succeeded"] > 0
 
-    def test_a_runner_that_hangs_is_abandoned_at_the_end_of_the_pass(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_runner_that_hangs_is_abandoned_at_the_end_of_the_pass(self, application: Application) -> None:
         """After the pass ends, nothing extends the lease."""
         application.queue.put("work", task_id="a")
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:hang")
-        monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
-        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
+        application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:hang")
+        application.set("FRESHQ_SETTLE_SECONDS", "2")
+        application.set("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         (ahead,) = CLOCKS
         try:
             answer = application.invoke("process_tasks", ring_event({}))
@@ -359,27 +348,23 @@ class TestProcessTasks:
             observability.metrics.clear_metrics()
         assert application.queue.stats().pending == 1
 
-    def test_not_after_too_many_hops(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
+    def test_not_after_too_many_hops(self, application: Application) -> None:
+        self.leave_work(application)
+        application.set("FRESHQ_MAX_HOPS", "4")
         assert not application.invoke("process_tasks", ring_event({"hop": 4}))["tail_call"]
         assert application.rings(application.trigger_topic_arn) == []
 
-    def test_not_after_a_pass_without_progress(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:busy_to_the_end")
+    def test_not_after_a_pass_without_progress(self, application: Application) -> None:
+        self.leave_work(application)
+        application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:busy_to_the_end")
         answer = application.invoke("process_tasks", ring_event({}))
         assert (answer["tail_call"], answer["succeeded"]) == (False, 0)
         assert answer["released"] > 0
         assert application.queue.stats().pending == 40
 
-    def test_the_kill_switch_is_read_before_every_tail_call(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:pull_the_switch")
+    def test_the_kill_switch_is_read_before_every_tail_call(self, application: Application) -> None:
+        self.leave_work(application)
+        application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:pull_the_switch")
         answer = application.invoke("process_tasks", ring_event({}))
         assert answer["succeeded"] > 0
         assert not answer["tail_call"]
@@ -409,11 +394,9 @@ class TestProcessTasks:
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
 
     @nothing_to_measure
-    def test_a_pass_that_fails_frees_its_slot(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_pass_that_fails_frees_its_slot(self, application: Application) -> None:
         application.queue.put("work")
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:never_awaited")
+        application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:never_awaited")
         with pytest.raises(ValueError, match=r"^runner: "):
             application.invoke("process_tasks", ring_event({}))
         assert not pass_slots(application).all_taken()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -17,7 +18,6 @@ from tests.support.attached import Shipments
 from tests.support.functions import Context
 from tests.support.readings import counts
 from tests.unit.aws.test_landing import change_of
-from tests.unit.conftest import Application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import AttachedQueue
+    from tests.unit.conftest import Application
 
 KEY = TableKey(KeyPart("customer"), KeyPart("number", "N"))
 NAMES = ("c1/1", "c1/2", "c2/1")
@@ -42,16 +43,16 @@ def orders(moto_client: DynamoDBClient) -> Shipments:
 
 
 @pytest.fixture
-def attached(application: Application, orders: Shipments, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def attached(application: Application, orders: Shipments) -> Iterator[Any]:
     """Return an application whose functions work on the attached table."""
-    monkeypatch.setenv("FRESHQ_TABLE", orders.table)
-    monkeypatch.setenv("FRESHQ_ATTACH_KEY", "customer")
+    application.set("FRESHQ_TABLE", orders.table)
+    application.set("FRESHQ_ATTACH_KEY", "customer")
     # What the template gives, and an attached table does not heed.
-    monkeypatch.setenv("FRESHQ_SHARDS", "4")
-    monkeypatch.setenv("FRESHQ_ORDER", "adaptive")
-    monkeypatch.setenv("FRESHQ_MAX_AGE_SECONDS", "1")
+    application.set("FRESHQ_SHARDS", "4")
+    application.set("FRESHQ_ORDER", "adaptive")
+    application.set("FRESHQ_MAX_AGE_SECONDS", "1")
     queue = orders.queue(clock=application.queue.now)
-    yield Application(queue, application.trigger_topic_arn, application.process_tasks_topic_arn)
+    yield replace(application, queue=queue)
     queue.close()
 
 

@@ -12,9 +12,10 @@ from freshq import StoreError
 from freshq.aws import observability
 from freshq.policy.shedding import ShedReason
 from freshq.queue.base import BaseQueue
+from tests.support.chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import of_type
-from tests.unit.aws.test_function_logs import log, sns_event
+from tests.unit.aws.test_function_logs import log
 
 if TYPE_CHECKING:
     import io
@@ -89,10 +90,10 @@ def lines(application: Application, log: io.StringIO, monkeypatch: pytest.Monkey
     tasks = [{"payload": 1, "task_id": "a"}, {"payload": {"reject": True}, "task_id": "b"}]
     invoke("create_tasks", {"tasks": [*tasks, {"payload": 1, "priority": -1}]})
     invoke("trigger", load_event("trigger-insert"))
-    invoke("process_tasks", sns_event({"chain": "c", "hop": 1}))
+    invoke("process_tasks", ring_event({"chain": "c", "hop": 1}))
     application.set_switch("stop")
     invoke("trigger", load_event("trigger-insert"))
-    invoke("process_tasks", sns_event({"chain": "c"}))
+    invoke("process_tasks", ring_event({"chain": "c"}))
     monkeypatch.setattr(BaseQueue, "recover", fail)
     with pytest.raises(StoreError, match="no answer"):
         invoke("sweep", {})

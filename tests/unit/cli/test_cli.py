@@ -35,21 +35,6 @@ def test_stats_as_a_table_and_as_json(moto_client: DynamoDBClient) -> None:
     assert "not counted" in bounded
 
 
-@pytest.mark.usefixtures("moto_client")
-def test_a_missing_table_is_not_an_empty_queue() -> None:
-    answer = run(app, ["stats", "--queue", "dynamodb://NoSuchTable"])
-    assert answer.exit_code == 3
-    assert "'NoSuchTable'" in answer.output
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--queue", "Tasks"], ["--queue", "dynamodb://"], [], ["--queue", "dynamodb://T", "--name", "#"]],
-)
-def test_wrong_use_exits_with_status_2(arguments: list[str]) -> None:
-    assert run(app, ["stats", *arguments], env={"FRESHQ_QUEUE": None}).exit_code == 2
-
-
 def test_version() -> None:
     assert run(app, ["version"]).output.startswith("0.")
 

@@ -89,6 +89,7 @@ def claimed(*arguments: str) -> tuple[str, str]:
     return claim["task_id"], claim["token"]
 
 
+@pytest.mark.usefixtures("queue")
 class TestPutAndGet:
     def test_get_returns_a_put_task(self, queue: Queue) -> None:
         put = answer("put", '{"order": 42}', "--id", "a", "--priority", "3", "--group", "g")
@@ -101,13 +102,11 @@ class TestPutAndGet:
         assert queue.stats().pending == 1
         assert '{"order": 42}' in freshq("get", "a").stdout
 
-    @pytest.mark.usefixtures("queue")
     def test_a_duplicate_is_refused_and_changes_nothing(self) -> None:
         answer("put", "1", "--id", "a")
         fails(1, "already queued", "put", "2", "--id", "a")
         assert answer("get", "a")["payload"] == 1
 
-    @pytest.mark.usefixtures("queue")
     def test_on_conflict_keeps_or_replaces_a_live_task(self) -> None:
         answer("put", "1", "--id", "a")
         fails(1, "already queued", "put", "2", "--id", "a", "--on-conflict", "ignore")
@@ -150,11 +149,11 @@ class TestPutAndGet:
             ("limit: ", ["ls", "--limit", "0"]),
             ("token: missing", ["done", "a"]),
             ("priority: must look like", ["reprioritize", "a", "b"]),
+            ("name: ", ["stats", "--name", "#"]),
             ("No such option", ["ls", "--colour"]),
             ("No such command", ["fly"]),
         ],
     )
-    @pytest.mark.usefixtures("queue")
     def test_wrong_use_is_one_line(self, said: str, arguments: list[str]) -> None:
         fails(2, said, *arguments)
 
@@ -184,12 +183,12 @@ class TestPutAndGet:
         assert "line 2 is not JSON" in done.stderr
 
 
+@pytest.mark.usefixtures("queue")
 class TestClaims:
     @pytest.mark.parametrize(
         ("verb", "status"),
         [("done", "SUCCESS"), ("fail", "FAILURE"), ("retry", "PENDING"), ("release", "PENDING")],
     )
-    @pytest.mark.usefixtures("queue")
     def test_a_claim_is_carried_by_id_and_token(self, verb: str, status: str) -> None:
         answer("put", "1", "--id", "a")
         task_id, token = claimed()
@@ -205,7 +204,6 @@ class TestClaims:
         assert answer("done", "a", "--token", token, "--result", '{"n": 1}')["result"] == {"n": 1}
         assert queue.stats().success == 1
 
-    @pytest.mark.usefixtures("queue")
     def test_extend_keeps_the_token(self) -> None:
         answer("put", "1", "--id", "a")
         _, token = claimed("--lease-seconds", "90")
@@ -222,7 +220,6 @@ class TestClaims:
         assert task is not None
         assert task.status is TaskStatus.TAKEN
 
-    @pytest.mark.usefixtures("queue")
     def test_nothing_to_claim_is_refused(self) -> None:
         fails(1, "has nothing to claim", "claim")
         nothing = freshq("claim", "--json")
@@ -231,7 +228,6 @@ class TestClaims:
         fails(1, "is paused", "claim")
         assert answer("resume") == {"paused": False}
 
-    @pytest.mark.usefixtures("queue")
     def test_the_token_is_printed_in_full(self) -> None:
         answer("put", "1", "--id", "a" * 70)
         shown = freshq("claim").stdout
@@ -240,6 +236,7 @@ class TestClaims:
         assert answer("done", "a" * 70, "--token", token)["status"] == "SUCCESS"
 
 
+@pytest.mark.usefixtures("queue")
 class TestWaitingTasks:
     def test_touch_and_reprioritize_change_the_next_claim(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
@@ -259,7 +256,6 @@ class TestWaitingTasks:
         fails(1, "cannot cancel a task that is CANCELLED", "cancel", "a")
         assert queue.stats().cancelled == 3
 
-    @pytest.mark.usefixtures("queue")
     def test_a_list_continues_at_its_cursor(self) -> None:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
@@ -270,7 +266,6 @@ class TestWaitingTasks:
         assert f"more: add --cursor {first['cursor']}" in freshq("ls", "--limit", "2").stdout
         assert "no tasks" in freshq("ls", "--status", "taken").stdout
 
-    @pytest.mark.usefixtures("queue")
     @pytest.mark.parametrize("columns", ["50", "80", "120"])
     def test_lists_fit_the_terminal(self, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", columns)
@@ -279,7 +274,6 @@ class TestWaitingTasks:
         assert max(map(len, lines)) <= int(columns)
         assert any('"long' in line and line.rstrip().endswith("…") for line in lines)
 
-    @pytest.mark.usefixtures("queue")
     def test_a_short_id_leaves_room_for_the_other_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         answer("put", json.dumps("long " * 50), "--id", "a")
@@ -369,11 +363,7 @@ class TestAddresses:
             asked.append((url, table, options))
             return Queue.memory(**options)
 
-        monkeypatch.setattr(
-            Queue,
-            "sql",
-            sql,
-        )
+        monkeypatch.setattr(Queue, "sql", sql)
         answer("put", "1", "--queue", "mysql+pymysql://u@h/db?charset=utf8mb4&name=mail&max_attempts=2#work")
         options = {"name": "mail", "max_attempts": 2}
         assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]

@@ -34,7 +34,7 @@ from tests.support.readings import known, payloads
 from tests.support.refusals import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
 FOUR_SLOTS = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
@@ -76,7 +76,7 @@ class Place:
         """Return what was logged, and whether with a traceback."""
         return [(record.getMessage(), bool(record.exc_info)) for record in self._caplog.records]
 
-    def shared(self, record_name: str) -> dict[str, Any]:
+    def shared(self, record_name: str) -> Mapping[str, Any]:
         """Return the values of a shared record of queue q."""
         record = self.store.read_record("q", record_name)
         assert record is not None
