@@ -104,8 +104,7 @@ class Attached:
 
     def assert_untouched(self) -> None:
         """Check that the records are what they were, and that every other item is freshq's own."""
-        pages = self.table.client.get_paginator("scan").paginate(TableName=self.table.table)
-        items = [dict(item) for page in pages for item in page["Items"]]
+        items = self.table.items()
         records = [item for item in items if "photo" in item]
         assert len(records) == len(self.case.records)
         for record in records:
@@ -180,8 +179,7 @@ def test_leases_of_a_dead_process_expire(attached: Attached) -> None:
         attached.table.clock.advance(LATE_CLAIM_SECONDS + 120)
         attached.table.queue(max_attempts=1).recover()
     own_keys = {part.name for part in (attached.case.key.hash, attached.case.key.range) if part}
-    pages = attached.table.client.get_paginator("scan").paginate(TableName=attached.table.table)
-    items = [dict(item) for page in pages for item in page["Items"]]
+    items = attached.table.items()
     assert not [item for item in items if "freshq_taskIds" in item], "a lease record was left over"
     assert all(own_keys <= set(item) for item in items)
     attached.assert_untouched()
@@ -349,15 +347,11 @@ class TestIds:
         queue = table.queue()
         queue.enqueue("1")
         queue.claim()
-        (record,) = [item for item in scanned(table) if "freshq_taskIds" in item]
+        (record,) = [item for item in table.items() if "freshq_taskIds" in item]
         record["freshq_taskIds"] = {"SS": ["1", "not a number"]}
         client.put_item(TableName=table.table, Item=record)
         table.clock.advance(60)
         assert table.queue().recover() == 1
-
-
-def scanned(table: Shipments) -> list[dict[str, Any]]:
-    return [dict(item) for item in table.client.scan(TableName=table.table)["Items"]]
 
 
 @pytest.mark.parametrize("case", ["number and number", "text and number"])

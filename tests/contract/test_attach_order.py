@@ -16,7 +16,7 @@ from freshq.policy.rules import CodelRule
 from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
 from freshq.stores.dynamodb.key import KeyPart
 from tests.support.attached import ID, Shipments
-from tests.support.readings import counts, ids
+from tests.support.readings import counts, ids, known
 
 PRICES = {"cheap": "-0.5", "fair": "9", "dear": "10.25", "dearest": "1E+30"}
 PRICE = KeyPart("price", "N")
@@ -219,18 +219,12 @@ class TestAge:
         assert (stats.oldest_pending_seconds, stats.newest_pending_seconds) == (3, 1)
         assert "oldest_pending_seconds" not in stats.bounded
         queue.enqueue("dear")
-        assert {name: found(queue, name).status for name in PRICES} == {
+        assert {name: known(queue, name).status for name in PRICES} == {
             "fair": TaskStatus.SHED,
             "dearest": TaskStatus.PENDING,
             "cheap": TaskStatus.PENDING,
             "dear": TaskStatus.PENDING,
         }
-
-
-def found(queue: AttachedQueue, name: str) -> Any:
-    task = queue.get(name)
-    assert task is not None
-    return task
 
 
 def test_what_needs_the_order_of_time_is_refused(table: Shipments) -> None:

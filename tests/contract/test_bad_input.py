@@ -36,6 +36,7 @@ def nested(levels: int) -> Any:
     return value
 
 
+TRACEPARENT = f"00-{'1a' * 16}-{'2b' * 8}-01"
 NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, "5", True]
 # Wrong values for each argument of put.
 PUT: dict[str, list[Any]] = {
@@ -49,7 +50,11 @@ PUT: dict[str, list[Any]] = {
     "at": [datetime(2026, 1, 1), "noon", -1, 1e12, 2e11, True],  # noqa: DTZ001 - a time without a zone
     "max_age_seconds": [*NOT_SECONDS, 0, 3600.001],
     "group": ["", 5, "x" * 257, "\ud800", "a\0b"],
-    "trace_context": ["", 5, "00-1", "\ud800"],
+    "kind": ["", 7, "é" * 200, "\0"],
+    "trace_context": [
+        *("", 5, "00-1", "\ud800", TRACEPARENT[:-1], TRACEPARENT.upper()),
+        TRACEPARENT.replace("1a1a", "zzzz"),
+    ],
 }
 BATCHES: list[tuple[Any, str]] = [
     (None, "tasks"),
@@ -69,6 +74,14 @@ NOT_IDS: list[Any] = [None, "", 5, b"t0", "x" * 1025]
 NOT_COUNTS: list[Any] = [0, -1, 1.5, "1", True, None, math.nan]
 # Verb, argument, call, wrong values.
 CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] = [
+    ("put", "on_conflict", lambda queue, _, value: queue.put("work", on_conflict=value), ["replace", 5]),
+    (
+        "put_many",
+        "on_conflict",
+        lambda queue, _, value: queue.put_many([{"payload": 1}], on_conflict=value),
+        ["replace", 5],
+    ),
+    ("put", "at", lambda queue, _, value: queue.put("work", at=value, delay_seconds=1), [2e9]),
     ("claim", "limit", lambda queue, _, value: queue.claim(value), [*NOT_COUNTS, 1001]),
     (
         "claim",
@@ -102,6 +115,14 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
         [*NOT_SECONDS, 0, None],
     ),
     ("get", "task_id", lambda queue, _, value: queue.get(value), NOT_IDS),
+    ("wait", "task_id", lambda queue, _, value: queue.wait(value), NOT_IDS),
+    ("wait", "timeout_seconds", lambda queue, _, value: queue.wait("t0", value), [-1]),
+    ("wait", "poll_seconds", lambda queue, _, value: queue.wait("t0", poll_seconds=value), [0]),
+    ("bury", "error", lambda queue, _, value: queue.bury("t0", value), [3]),
+    ("dequeue", "limit", lambda queue, _, value: queue.dequeue(limit=value), NOT_COUNTS),
+    ("peek", "limit", lambda queue, _, value: queue.peek(value), [*NOT_COUNTS, 1001]),
+    ("stats", "ids", lambda queue, _, value: queue.stats(ids=value), [0]),
+    ("stats", "ids", lambda queue, _, value: queue.stats(ids=value, approximate=True), [2]),
     ("cancel", "task_id", lambda queue, _, value: queue.cancel(value), NOT_IDS),
     ("touch", "task_id", lambda queue, _, value: queue.touch(value), NOT_IDS),
     ("reprioritize", "task_id", lambda queue, _, value: queue.reprioritize(value, 1), NOT_IDS),
@@ -117,6 +138,12 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
     ("list", "limit", lambda queue, _, value: queue.list(limit=value), NOT_COUNTS),
     ("list", "status", lambda queue, _, value: queue.list(status=value), ["DONE", "pending", "", 5]),
     ("list", "cursor", lambda queue, _, value: queue.list(cursor=value), NOT_IDS[1:]),
+    (
+        "list of dead letters",
+        "cursor",
+        lambda queue, _, value: queue.list("FAILURE", 2, value),
+        ["a", "", "1/", "/a", "x/a", "-1/a", "1.5/a", 3],
+    ),
     ("purge", "confirm", lambda queue, _, value: queue.purge(confirm=value), ["", "other", None, True]),
 ]
 OPTIONS: dict[str, list[Any]] = {

@@ -102,18 +102,6 @@ def test_the_ids_of_many_tasks_are_found_in_bounded_memory() -> None:
     assert queue.stats(ids=3).ids["pending"] == ("t00000", "t00001", "t00002")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"ids": 0}, "ids: must be a whole number of 1 or more"),
-        ({"ids": 2, "approximate": True}, "ids: only with exact counts"),
-    ],
-)
-def test_a_wrong_number_of_ids_is_refused(queue: Queue, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        queue.stats(**arguments)
-
-
 def test_watch_shows_what_stats_counts(store: StoreUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
     queue = overloaded(store)
     output = Output(as_json=False)

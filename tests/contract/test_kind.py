@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from freshq import PutOutcome, Queue
 from tests.support.readings import known
 
@@ -31,13 +29,3 @@ def test_a_put_over_a_waiting_task_replaces_it(queue: Queue) -> None:
     assert queue.put(1, task_id="a", kind="letter", on_conflict="update").outcome is PutOutcome.UPDATED
     (claim,) = queue.claim()
     assert claim.task.kind == "letter"
-
-
-@pytest.mark.parametrize(
-    ("kind", "problem"),
-    [("", "kind: "), ("\0", "kind: .*NUL"), ("é" * 200, "kind: 400 bytes"), (7, "kind: ")],
-)
-def test_a_wrong_one_is_refused(queue: Queue, kind: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        queue.put(1, kind=kind)
-    assert not queue.list().tasks

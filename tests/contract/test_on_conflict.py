@@ -181,15 +181,6 @@ def test_of_concurrent_updates_one_creates_and_the_last_one_wins(store: StoreUnd
     assert counts(queues[0].stats()) == {"taken": 1}
 
 
-def test_a_wrong_value_is_named(queue: Queue) -> None:
-    wrong: Any = "replace"
-    with pytest.raises(ValueError, match=r"^on_conflict: must be 'ignore', 'update' or None"):
-        queue.put("work", on_conflict=wrong)
-    with pytest.raises(ValueError, match=r"^on_conflict: must be"):
-        queue.put_many([{"payload": 1}], on_conflict=wrong)
-    assert total(queue) == 0
-
-
 @contextmanager
 def first_write_unanswered(client: DynamoDBClient, act: Callable[[], object]) -> Iterator[None]:
     """Lose the reply of the first put, and act before the put is repeated."""
@@ -346,13 +337,6 @@ class TestWhen:
         for expected in ("now", "delay", "at"):
             assert payloads(queue.claim(limit=3)) == [expected]
             store.clock.advance(10)
-
-    def test_not_both_and_within_a_century(self, queue: Queue) -> None:
-        with pytest.raises(ValueError, match=r"^at: cannot be combined with delay_seconds"):
-            queue.put("work", at=2e9, delay_seconds=1)
-        with pytest.raises(ValueError, match=r"^at: more than a century ahead, got 200000000000"):
-            queue.put("work", at=2e11)
-        assert total(queue) == 0
 
     def test_contains_live_tasks_only(self, queue: Queue) -> None:
         assert not queue.contains("a")

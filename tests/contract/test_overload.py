@@ -165,15 +165,6 @@ class TestFairness:
             found += claimed(worker, 2)
         assert sorted(map(str, found)) == ["first", "second"]
 
-    def test_a_retried_task_comes_back_into_its_group(self, store: StoreUnderTest) -> None:
-        queue = queue_of(store)
-        queue.put("work", group="a")
-        (claim,) = queue.claim()
-        queue.retry(claim, "not yet", delay_seconds=5)
-        assert claimed(queue) == []
-        store.clock.advance(6)
-        assert claimed(queue) == ["work"]
-
 
 class TestReserve:
     def test_a_task_that_could_not_end_in_time_is_not_claimed_and_counted_under_reserve(

@@ -94,10 +94,6 @@ class TestReasons:
         store.clock.advance(10)
         assert peeked(queue, 10) == ["fresh"]
 
-    def test_a_wrong_limit(self, store: StoreUnderTest) -> None:
-        with pytest.raises(ValueError, match=r"^limit: must be a whole number from 1 to 1000, got 0"):
-            store.queue().peek(0)
-
 
 def test_a_look_leaves_the_tasks_as_they_are(store: StoreUnderTest) -> None:
     queue = store.queue()

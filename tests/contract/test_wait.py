@@ -54,12 +54,3 @@ class TestWait:
     def test_a_task_that_is_not_there_is_no_timeout(self, queue: Queue) -> None:
         with pytest.raises(TaskNotFound, match="'nobody'"):
             queue.wait("nobody", 5)
-
-    def test_wrong_arguments_are_refused(self, queue: Queue) -> None:
-        queue.put("work", task_id="a")
-        with pytest.raises(ValueError, match="timeout_seconds: must be a number"):
-            queue.wait("a", -1)
-        with pytest.raises(ValueError, match="poll_seconds: must be a number"):
-            queue.wait("a", poll_seconds=0)
-        with pytest.raises(ValueError, match="task_id"):
-            queue.wait("")

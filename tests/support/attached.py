@@ -109,6 +109,11 @@ class Shipments:
     def record(self, task_id: str) -> dict[str, Any]:
         return dict(self.client.get_item(TableName=self.table, Key=self.key.attributes(task_id))["Item"])
 
+    def items(self) -> list[dict[str, Any]]:
+        """Return every item of the table, freshq's own included."""
+        pages = self.client.get_paginator("scan").paginate(TableName=self.table)
+        return [dict(item) for page in pages for item in page["Items"]]
+
     def own(self, task_id: str) -> dict[str, Any]:
         """Return freshq's attributes of a record."""
         record = self.record(task_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Final
 
-from freshq import Claim, Queue, Stats, Task
+from freshq import AttachedQueue, Claim, Queue, Stats, Task
 
 STATES: Final = [field.name for field in fields(Stats) if field.type == "int"]
 
@@ -32,7 +32,7 @@ def ids(claims: Iterable[Claim]) -> list[str]:
     return [claim.task.task_id for claim in claims]
 
 
-def known(queue: Queue, task_id: str) -> Task:
+def known(queue: Queue | AttachedQueue, task_id: str) -> Task:
     """Return a task that must be there."""
     task = queue.get(task_id)
     assert task is not None
