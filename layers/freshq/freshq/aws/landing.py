@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.key import KeyValue
 
     Image = Mapping[str, Any]
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 # Types of key attributes, and the maximum number of keys of a table: a hash key and a range key.

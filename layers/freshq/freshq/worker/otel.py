@@ -313,14 +313,12 @@ def _parent_of(task: Task) -> Context | None:
 @contextmanager
 def _current_until_end(span: Span) -> Iterator[Span]:
     """Make a span current; end it with the block, as failed if that raises."""
-    try:
-        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
             yield span
-    except BaseException as error:
-        _fail(span, error)
-        raise
-    finally:
-        span.end()
+        except BaseException as error:
+            _fail(span, error)
+            raise
 
 
 def _fail(span: Span, error: BaseException) -> None:

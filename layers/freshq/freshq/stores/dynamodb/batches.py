@@ -237,8 +237,9 @@ class Batches:
             failure = error
         for index, write in enumerate(writes):
             if index not in answers:
-                answers[index] = failure or self._alone(write)
-                failure = failure or _unanswered(answers[index])
+                answer = answers[index] = failure or self._alone(write)
+                if isinstance(answer, Unreachable):
+                    failure = answer
         return [answers[index] for index in range(len(writes))]
 
     def _send(self, statements: list[Item]) -> list[Item]:
@@ -320,10 +321,6 @@ class Batches:
             reason,
             exc_info=error,
         )
-
-
-def _unanswered(answer: Item | FreshqError) -> Unreachable | None:
-    return answer if isinstance(answer, Unreachable) else None
 
 
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:

@@ -15,11 +15,7 @@ from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task
 from freshq.stores.dynamodb.leases import ahead_ids, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
-from freshq.stores.dynamodb.queries import (
-    claimable_pages,
-    due_query,
-    ids_of,
-)
+from freshq.stores.dynamodb.queries import claimable_pages, due_query, ids_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -17,7 +17,7 @@ from freshq.model.validation import first_problem, problem_of
 from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from types_boto3_dynamodb import DynamoDBClient
@@ -401,11 +401,7 @@ def apply_plans(
         if planned.billing is not None:
             changes.update(planned.billing)
         for index in planned.indexes:
-            keys = {key["AttributeName"] for key in index["KeySchema"]}
-            entries = [
-                entry for entry in definition["AttributeDefinitions"] if entry["AttributeName"] in keys
-            ]
-            changes.add_index(index, entries)
+            changes.add_index(index, definition["AttributeDefinitions"])
 
 
 def cloudformation_template(description: Description) -> Item:
@@ -449,12 +445,11 @@ def _plan(client: DynamoDBClient, table: Table, path: str) -> TablePlan:
 
 
 def _check_keys(found: Item, definition: Item, path: str) -> None:
-    types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
+    types = attribute_types(found)
     if found["KeySchema"] != definition["KeySchema"]:
         msg = f"{path}: table {definition['TableName']!r} has other keys: {_shown(found['KeySchema'])}"
         raise ValueError(msg + "; keys cannot change")
-    for entry in definition["AttributeDefinitions"]:
-        name, letter = entry["AttributeName"], entry["AttributeType"]
+    for name, letter in attribute_types(definition).items():
         if types.get(name, letter) != letter:
             msg = f"{path}: {name!r} of table {definition['TableName']!r} is of type {types[name]}"
             raise ValueError(msg + f", not {letter}; that cannot change")
@@ -586,18 +581,21 @@ class TableChanges:
             logger.warning("still waiting: %s", error)
             return None
 
-    def add_index(self, index: Item, definitions: Sequence[Any]) -> None:
+    def add_index(self, index: Item, definitions: Sequence[Item]) -> None:
         """Add a global secondary index unless it exists; return once it can be used.
 
         Args:
             index: As in CreateTable.
-            definitions: The attribute definitions of its keys.
+            definitions: Attribute definitions of its keys, perhaps among others.
         """
         name = index["IndexName"]
+        keys = {key["AttributeName"] for key in index["KeySchema"]}
         while name not in index_names(description := self.wait()):
             self._on_status(name, "requested")
             known = {entry["AttributeName"]: entry for entry in description["AttributeDefinitions"]}
-            known |= {entry["AttributeName"]: entry for entry in definitions}
+            known |= {
+                entry["AttributeName"]: entry for entry in definitions if entry["AttributeName"] in keys
+            }
             change = {
                 "AttributeDefinitions": list(known.values()),
                 "GlobalSecondaryIndexUpdates": [{"Create": index}],
@@ -638,6 +636,11 @@ def _may_pass(error: StoreError) -> bool:
     if isinstance(error, Throttled):
         return True
     return isinstance(error, Unreachable) and error_code(error) not in REFUSED_CODES
+
+
+def attribute_types(description: Mapping[str, Any]) -> dict[str, str]:
+    """Return the types of a table's key attributes, by name."""
+    return {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
 
 
 def index_names(description: Item) -> set[str]:

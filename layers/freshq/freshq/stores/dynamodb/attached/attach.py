@@ -26,7 +26,14 @@ from freshq.stores.dynamodb.schema import (
     Names,
     table_definition,
 )
-from freshq.stores.dynamodb.table import POLL_SECONDS, TableChanges, index_names, is_on_demand
+from freshq.stores.dynamodb.table import (
+    POLL_SECONDS,
+    TableChanges,
+    attribute_types,
+    index_names,
+    is_on_demand,
+    throughput,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -146,7 +153,7 @@ def attach_table(
     description = changes.description()
     _check(client, description, attachment)
     for index in index_definitions(attachment, description):
-        changes.add_index(index, _definitions(attachment, index))
+        changes.add_index(index, own_definitions(attachment))
     _write_record(
         client, replace(attachment, has_deadlines=_has_deadlines(changes.description(), attachment))
     )
@@ -184,7 +191,7 @@ def checked_key_name(key: object, name: str = "key") -> str:
 
 
 def _key_of(description: Item) -> TableKey:
-    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    types = attribute_types(description)
     names = {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
     parts = {key_type: KeyPart(name, types[name]) for key_type, name in names.items()}
     return TableKey(parts["HASH"], parts.get("RANGE"))
@@ -262,7 +269,7 @@ def _check(client: DynamoDBClient, description: Item, attachment: Attachment) ->
     if attachment.order_by is not None:
         checked_key_name(attachment.order_by.name, "order_by")
     _check_unchanged(read_attachment(client, table, key), attachment)
-    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    types = attribute_types(description)
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
@@ -290,10 +297,7 @@ def _by(order_by: KeyPart | None) -> str:
 def own_definitions(attachment: Attachment) -> list[Item]:
     """Return the definitions of freshq's key attributes."""
     names = attachment.names
-    definitions: list[Item] = [
-        dict(entry) for entry in table_definition(attachment.table)["AttributeDefinitions"]
-    ]
-    own = {entry["AttributeName"]: entry["AttributeType"] for entry in definitions}
+    own = attribute_types(table_definition(attachment.table))
     del own[KEY]
     if attachment.order_by is not None:
         own[POSITION] = attachment.order_by.attribute_type
@@ -301,15 +305,12 @@ def own_definitions(attachment: Attachment) -> list[Item]:
     return [{"AttributeName": names.attribute(name), "AttributeType": code} for name, code in own.items()]
 
 
-def _definitions(attachment: Attachment, index: Item) -> list[Item]:
-    keys = {key["AttributeName"] for key in index["KeySchema"]}
-    return [entry for entry in own_definitions(attachment) if entry["AttributeName"] in keys]
-
-
 def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as arguments of CreateTable, with the throughput of the table."""
     names = attachment.names
-    throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
+    capacity = (
+        {} if is_on_demand(description) else {"ProvisionedThroughput": throughput(*_units(description))}
+    )
     status = attachment.status_index
     beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED_ATTRIBUTE])]
     # freshq's own items, which the due index lists, have their id here or in their key.
@@ -322,7 +323,7 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
                 {"AttributeName": names.attribute(range_key), "KeyType": "RANGE"},
             ],
             "Projection": projection,
-            **throughput,
+            **capacity,
         }
         for name, hash_key, range_key, projection in (
             (status.name, "pendingShard", status.range_key, _including(names, beside)),
@@ -336,10 +337,5 @@ def _including(names: Names, attributes: Iterable[str]) -> Item:
 
 
 def _units(description: Item) -> tuple[int, int]:
-    throughput = description["ProvisionedThroughput"]
-    return throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]
-
-
-def _throughput(description: Item) -> Item:
-    read_units, write_units = _units(description)
-    return {"ReadCapacityUnits": read_units, "WriteCapacityUnits": write_units}
+    capacity = description["ProvisionedThroughput"]
+    return capacity["ReadCapacityUnits"], capacity["WriteCapacityUnits"]
