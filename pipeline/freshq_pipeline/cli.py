@@ -24,7 +24,7 @@ from freshq_pipeline.cluster.commands import Command
 from freshq_pipeline.errors import BAD_INPUT_STATUS, EXTRA, FAILED_STATUS, BadInput, PipelineError, complain
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ending import (
-    Batches,
+    BatchReports,
     finish,
     finish_replay,
     finish_submitted,
@@ -136,7 +136,7 @@ COMMAND_FLAGS: Final = {
 }
 
 
-class OneLineErrors(TyperGroup):
+class PipelineErrors(TyperGroup):
     """Prints each error in one line, including wrong usage, and exits with its status or a signal's."""
 
     @override
@@ -158,7 +158,7 @@ class OneLineErrors(TyperGroup):
 
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=PipelineErrors,
     help="What happened to every task, and what would have happened under another policy.",
     no_args_is_help=True,
     add_completion=False,
@@ -213,7 +213,7 @@ def stream(
     request.check_beside_events("checkpoint", Folder(checkpoint))
     # A continuing stream runs long enough for Java's optimizing compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
-    batches = Batches(request.out, reports=every_seconds is not None)
+    batches = BatchReports(request.out, reports=every_seconds is not None)
     with postponed() as problems, spark.session(tuning) as session, asked_to_stop() as stop:
         follow(session, request, Folder(checkpoint).uri, every_seconds, batches, files_per_batch, stop)
     headlines = report_on(request.out, problems)

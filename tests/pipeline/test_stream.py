@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq_pipeline.errors import BadInput, NotRegistered, Unfinished
-from freshq_pipeline.report.ending import Batches
+from freshq_pipeline.report.ending import BatchReports
 from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
@@ -156,7 +156,7 @@ def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(
         return {}
 
     monkeypatch.setattr("freshq_pipeline.report.ending.report_on", report_on)
-    batches = Batches(Folder(str(tmp_path)), reports=True)
+    batches = BatchReports(Folder(str(tmp_path)), reports=True)
     for mail, ship, total in ((2, 0, 2), (0, 0, 2), (1, 4, 7)):
         queues = [{"queue": name, NEW: new} for name, new in (("mail", mail), ("ship", ship))]
         batches({"queues": queues[: 1 + bool(ship)], NEW: mail + ship, "ledger_violations": total})

@@ -252,7 +252,7 @@ def finish_submitted(
 
 
 @dataclass(slots=True)
-class Batches:
+class BatchReports:
     """Reports on the batches of a stream. Call it with the summary of each published batch.
 
     Attributes:

@@ -14,7 +14,7 @@ import vl_convert
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
-from freshq_pipeline.report.sections import Page, Section, figures, replay_section, shed_section
+from freshq_pipeline.report.sections import PageDrawing, Section, figures, replay_section, shed_section
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
 from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment, queue_name
 from freshq_pipeline.schemas import OUTCOMES
@@ -232,7 +232,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
         sections: Sections in order.
     """
     queues = _largest(summary)
-    drawing = Page(names_queues=len(queues) > 1)
+    drawing = PageDrawing(names_queues=len(queues) > 1)
     body = "".join(map(drawing.section, sections))
     # A closing tag in the name of a group must not end the script.
     data = json.dumps(drawing.charts).replace("<", "\\u003c")

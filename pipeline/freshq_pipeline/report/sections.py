@@ -59,7 +59,7 @@ class Section:
     notes: str = ""
 
 
-class Page:
+class PageDrawing:
     """Renders sections as HTML, and collects the charts that a script draws into them."""
 
     def __init__(self, *, names_queues: bool) -> None:

@@ -25,7 +25,7 @@ steady_seconds: Final[Callable[[], float]] = (
 )
 
 
-class Stopwatch:
+class ElapsedTime:
     """The time since it was made.
 
     Even a steady clock may stand still while a virtual machine is paused, and the wall clock may be set

@@ -16,7 +16,7 @@ from freshq.errors import StoreError
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
-from freshq.matching.stores.transactions import Transactions
+from freshq.matching.stores.transactions import TransactionCalls
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.clock import server_clock
@@ -370,7 +370,7 @@ class DynamoDBMatchStore(MatchStore):
         with translated(table):
             self._client = client or default_client()
         self._table = table
-        self._transactions = Transactions(self._client, table)
+        self._transactions = TransactionCalls(self._client, table)
         # Names are never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
         self._added_combinations: frozenset[str] = frozenset()

@@ -50,7 +50,7 @@ PAGE_ROWS: Final = 1000
 
 
 @dataclass(frozen=True)
-class Tables:
+class MatchTables:
     """The tables of one store.
 
     Attributes:
@@ -72,7 +72,7 @@ class Tables:
     asks: sa.Table
 
 
-def tables_of(table: str, dialect: str) -> Tables:
+def tables_of(table: str, dialect: str) -> MatchTables:
     """Return the tables of a store, which all stores on the same tables share.
 
     Args:
@@ -86,10 +86,10 @@ def tables_of(table: str, dialect: str) -> Tables:
 
 
 @lru_cache(maxsize=16)
-def _tables_of(table: str, dialect: str) -> Tables:
+def _tables_of(table: str, dialect: str) -> MatchTables:
     metadata = sa.MetaData()
     options = table_options(dialect)
-    return Tables(
+    return MatchTables(
         metadata,
         _resources(table, metadata, options),
         _entries(table, metadata, options),

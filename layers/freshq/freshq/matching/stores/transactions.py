@@ -55,7 +55,7 @@ def classify(reasons: Sequence[Mapping[str, Any]]) -> Cancellation:
     return Cancellation.RETRYABLE if codes else Cancellation.INVALID
 
 
-class Transactions:
+class TransactionCalls:
     """Sends transactions on one table, and other calls that may conflict with one."""
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from freshq.errors import StoreError
 from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.clocks import Stopwatch
+from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, milliseconds
@@ -352,7 +352,7 @@ class LineClosings:
         self._index = status_index
         self._lock = threading.Lock()
         # Closings in the table: since when they are known here, and the lines not looked into yet.
-        self._known_for: dict[str, Stopwatch] = {}
+        self._known_for: dict[str, ElapsedTime] = {}
         self._left: dict[str, list[Line]] = {}
 
     def close(self, queue: str, lines: Sequence[Line], now: float) -> bool:
@@ -366,7 +366,7 @@ class LineClosings:
         Raises:
             StoreError: If the store did not answer. The records may be deleted; a closing names them.
         """
-        since = Stopwatch()
+        since = ElapsedTime()
         self._put_closing(queue, lines, now)
         if not RULES.may_delete(since.seconds()):
             return False
@@ -408,7 +408,7 @@ class LineClosings:
         more than clocks differ.
         """
         with self._lock:
-            known_for = {item_id: self._known_for.get(item_id) or Stopwatch() for item_id, _due in entries}
+            known_for = {item_id: self._known_for.get(item_id) or ElapsedTime() for item_id, _due in entries}
             self._known_for = known_for
             self._left = {item_id: left for item_id, left in self._left.items() if item_id in known_for}
         return [
@@ -614,7 +614,7 @@ class _Check(NamedTuple):
         deadline: A task with this deadline was put; the record stays for a day longer.
     """
 
-    since: Stopwatch
+    since: ElapsedTime
     deadline: float
 
 
@@ -700,7 +700,7 @@ class LineRecords:
         """Read the records of the lines that tasks are about to enter, and write the missing ones."""
         if not lines:
             return
-        since = Stopwatch()
+        since = ElapsedTime()
         records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
         missing = [
             line_record(queue, line, task.updated, task.deadline)

@@ -44,7 +44,7 @@ BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "Valida
 VIEW: Final = "NEW_AND_OLD_IMAGES"
 
 
-class _Part(BaseModel):
+class _TablePart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -55,7 +55,7 @@ class Billing(StrEnum):
     PROVISIONED = "provisioned"
 
 
-class Key(_Part):
+class Key(_TablePart):
     """An attribute that is a key.
 
     Attributes:
@@ -73,7 +73,7 @@ class Key(_Part):
         return TYPES[word if len(word) == 1 else word[:3]]
 
 
-class Projection(_Part):
+class Projection(_TablePart):
     """The attributes that an index holds besides keys.
 
     Attributes:
@@ -96,7 +96,7 @@ class Projection(_Part):
         return {"ProjectionType": self.type, **attributes}
 
 
-class Index(_Part):
+class Index(_TablePart):
     """An index.
 
     Attributes:
@@ -118,7 +118,7 @@ class Index(_Part):
     projection: Projection = Projection()
 
 
-class Table(_Part):
+class Table(_TablePart):
     """A table.
 
     Attributes:
@@ -182,7 +182,7 @@ class Table(_Part):
         return {"ProvisionedThroughput": throughput(part.read_capacity, part.write_capacity)}
 
 
-class Lambda(_Part):
+class Lambda(_TablePart):
     """A function in the article's file. It is checked, but not created.
 
     Attributes:
@@ -208,7 +208,7 @@ class Lambda(_Part):
     timeout_seconds: int | None = None
 
 
-class Description(_Part):
+class Description(_TablePart):
     """The whole file.
 
     Attributes:

@@ -474,7 +474,7 @@ def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) ->
     return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6)
 
 
-class Result(NamedTuple):
+class StatementResult(NamedTuple):
     """What a statement did.
 
     Attributes:
@@ -613,7 +613,7 @@ class Database:
         statement: PreparedStatement,
         parameters: Any,
         committed_earlier: PreparedStatement | None = None,
-    ) -> Result:
+    ) -> StatementResult:
         """Run one prepared statement, which commits by itself.
 
         Args:
@@ -629,7 +629,7 @@ class Database:
         except self._errors as error:
             failure = error
 
-        def repeat() -> Result:
+        def repeat() -> StatementResult:
             if committed_earlier is not None and (found := self._execute(committed_earlier, parameters)).rows:
                 return found
             return self._execute(statement, parameters)
@@ -673,7 +673,7 @@ class Database:
         statement: PreparedStatement,
         parameters: Any,
         rows: Sequence[Any] | None = None,
-    ) -> Result:
+    ) -> StatementResult:
         """Run a statement once, or in a transaction for each of several rows."""
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
@@ -685,7 +685,7 @@ class Database:
             else:
                 cursor.execute(BEGIN[self.dialect])
                 cursor.executemany(statement.text, [statement.arguments(row) for row in rows])
-            result = Result(cursor.fetchall() if statement.returns_rows else (), cursor.rowcount)
+            result = StatementResult(cursor.fetchall() if statement.returns_rows else (), cursor.rowcount)
             if rows is not None:
                 cursor.execute("COMMIT")
         except BaseException as error:
