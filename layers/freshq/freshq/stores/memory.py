@@ -7,7 +7,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, defaultdict
 from copy import deepcopy
-from functools import partial
 from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -31,7 +30,7 @@ from freshq.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
@@ -62,13 +61,8 @@ DEAD_PAGE: Final = 100
 
 
 def copied(task: Task) -> Task:
-    """Return a task whose payload the caller may change."""
+    """Return a copy of a task with a payload that the caller may change."""
     return changed(task, payload=deepcopy(task.payload))
-
-
-def when_needed(candidates: Callable[[], Iterator[str]]) -> Iterator[str]:
-    """Yield what a function returns that is not called before the first is asked for."""
-    yield from candidates()
 
 
 def due_time(task: Task) -> float | None:
@@ -101,7 +95,7 @@ class StateCounts:
                 self._in_line_since.add(task.created)
 
     def remove(self, task: Task) -> None:
-        """Count a task no longer."""
+        """Stop counting a task."""
         self._statuses[task.status] -= 1
         if task.status is TaskStatus.PENDING:
             (self._delayed if task.delayed else self._in_line).remove(_entry(task))
@@ -202,8 +196,8 @@ class _Chunk:
 class WaitingLine:
     """The claimable tasks of one line, by creation time, in chunks.
 
-    It is no `SortedList`, because a chunk knows when its last task goes stale: a claim passes, or drops, a
-    whole chunk of stale tasks in one step. The chunks of a `SortedList` are its own affair.
+    It is not a `SortedList`, because each of these chunks knows when its last task goes stale: a claim
+    passes, or drops, a whole chunk of stale tasks in one step. A `SortedList` does not expose its chunks.
     """
 
     __slots__ = ("_chunks", "_dropped", "_firsts")
@@ -226,10 +220,6 @@ class WaitingLine:
     def _insert(self, index: int, entries: list[_Entry]) -> None:
         self._chunks.insert(index, _Chunk(entries))
         self._firsts.insert(index, entries[0][:2])
-
-    def _delete(self, index: int) -> None:
-        del self._chunks[index]
-        del self._firsts[index]
 
     def add(self, created: float, task_id: str, deadline: float) -> None:
         """Add a task."""
@@ -259,7 +249,7 @@ class WaitingLine:
         if place < len(entries) and entries[place][:2] == (created, task_id):
             del entries[place]
             if not entries:
-                self._delete(index)
+                del self._chunks[index], self._firsts[index]
 
     def claimable(self, moment: ClaimMoment, *, newest_first: bool) -> Iterator[str]:
         """Yield the ids of the tasks that may be claimed, best first; drop the stale ones on the way.
@@ -314,6 +304,11 @@ class WaitingLine:
                 for created, task_id, deadline in chunk.entries:
                     if created > created_after and deadline > deadline_after:
                         yield created, task_id
+
+    def oldest(self, moment: ClaimMoment) -> float | None:
+        """Return the creation time of the oldest task that is not stale; None if there is none."""
+        waiting = self.waiting(moment.created_after, moment.deadline_after)
+        return next((created for created, _id in waiting), None)
 
     def newest(self, created_after: float, deadline_after: float) -> Iterator[float]:
         """Yield the creation times of the tasks that are not stale, newest first."""
@@ -389,8 +384,8 @@ class QueueLines:
             groups.move_to_end(group)
 
 
-class MemoryStore(Store):
-    """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
+class MemoryPart(Store):
+    """The base of the parts: the tasks, with the indexes that every change of a task keeps up to date."""
 
     def __init__(self) -> None:
         self.place = object()
@@ -402,39 +397,6 @@ class MemoryStore(Store):
         self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._dead: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._states: defaultdict[str, StateCounts] = defaultdict(StateCounts)
-        self._paused: set[str] = set()
-        self._records: dict[tuple[str, str], SharedRecord] = {}
-        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._expiring: list[tuple[int, tuple[str, str]]] = []
-
-    @override
-    def create_table(self) -> None:
-        pass
-
-    @override
-    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        with self._lock:
-            return [self._insert(task) for task in tasks]
-
-    def _insert(self, task: Task) -> bool:
-        if task.task_id in self._tasks:
-            return False
-        self._store(task)
-        return True
-
-    @override
-    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
-        with self._lock:
-            return [self._put_over(task, on_conflict) for task in tasks]
-
-    def _put_over(self, task: Task, on_conflict: OnConflict) -> PutOutcome:
-        current = self._tasks.get(task.task_id)
-        if current is not None and current.queue != task.queue:
-            return PutOutcome.DUPLICATE
-        outcome = PutOutcome.CREATED if current is None else put_over(current, task, on_conflict)
-        if outcome is not PutOutcome.DUPLICATE:
-            self._store(task)
-        return outcome
 
     def _store(self, task: Task) -> None:
         self._forget(task.task_id)
@@ -464,64 +426,39 @@ class MemoryStore(Store):
         self._retention[task.queue].remove((task.expires, task_id))
         self._states[task.queue].remove(task)
 
+
+class MemoryTasks(MemoryPart):
+    """Put, read, change and delete tasks by their ids."""
+
     @override
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         with self._lock:
-            moment = request.moment()
-            looked_at: list[Line] = []
-            chosen = list(islice(self._candidates(request, moment, looked_at), request.limit))
-            taken = [
-                self._take(self._tasks[task_id], token, moment)
-                for task_id, token in zip(chosen, request.tokens, strict=False)
-            ]
-            for line in looked_at:
-                self._lines[request.queue].looked_at(line)
-            return taken
+            return [self._insert(task) for task in tasks]
+
+    def _insert(self, task: Task) -> bool:
+        if task.task_id in self._tasks:
+            return False
+        self._store(task)
+        return True
 
     @override
-    def peek(self, request: ClaimRequest) -> list[Task]:
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
         with self._lock:
-            chosen = islice(self._candidates(request, request.moment(), []), request.limit)
-            return [copied(self._tasks[task_id]) for task_id in chosen]
+            return [self._put_over(task, on_conflict) for task in tasks]
+
+    def _put_over(self, task: Task, on_conflict: OnConflict) -> PutOutcome:
+        current = self._tasks.get(task.task_id)
+        if current is not None and current.queue != task.queue:
+            return PutOutcome.DUPLICATE
+        outcome = PutOutcome.CREATED if current is None else put_over(current, task, on_conflict)
+        if outcome is not PutOutcome.DUPLICATE:
+            self._store(task)
+        return outcome
 
     @override
-    def delayed(self, queue: str, limit: int) -> list[Task]:
-        return self._coming(queue, TaskStatus.PENDING, limit)
-
-    @override
-    def leased(self, queue: str, limit: int) -> list[Task]:
-        return self._coming(queue, TaskStatus.TAKEN, limit)
-
-    def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
+    def get(self, task_id: str) -> Task | None:
         with self._lock:
-            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], COMING_PAGE))
-            found = (task for task in coming if task.status is status)
-            return [copied(task) for task in islice(found, limit)]
-
-    def _candidates(self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line]) -> Iterator[str]:
-        """Yield the ids of claimable tasks, best first; note the lines that were looked at."""
-
-        def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
-            looked_at.append(line)
-            oldest = waiting.waiting(moment.created_after, moment.deadline_after)
-            newest_first = request.orders.newest_first(
-                line, moment.now, lambda: next((created for created, _id in oldest), None)
-            )
-            return waiting.claimable(moment, newest_first=newest_first)
-
-        for level, lines in self._lines[request.queue].windows():
-            yield from request.turns.interleave(
-                level,
-                {
-                    group: when_needed(partial(candidates, (level, group), line))
-                    for group, line in lines.items()
-                },
-            )
-
-    def _take(self, task: Task, token: str, moment: ClaimMoment) -> Task:
-        taken = claimed(task, moment, token)
-        self._store(taken)
-        return copied(taken)
+            return self._tasks.get(task_id)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -541,27 +478,12 @@ class MemoryStore(Store):
             self._forget(task.task_id)
 
     @override
-    def due(self, queue: str, now: float, limit: int) -> Due:
+    def purge(self, queue: str) -> int:
         with self._lock:
-            past = self._agenda[queue].irange(maximum=(now, LAST_ID))
-            tasks = [self._tasks[task_id] for _due_at, task_id in islice(past, limit + 1)]
-            return Due(tasks[:limit], more=len(tasks) > limit)
-
-    @override
-    def tidy(self, queue: str, now: float, limit: int) -> int:
-        with self._lock:
-            past = self._retention[queue].irange(maximum=(now, LAST_ID))
-            # What is due is brought in first.
-            over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
-            doomed = list(islice(over, limit))
+            doomed = [task.task_id for task in self._tasks.values() if task.queue == queue]
             for task_id in doomed:
                 self._forget(task_id)
             return len(doomed)
-
-    @override
-    def get(self, task_id: str) -> Task | None:
-        with self._lock:
-            return self._tasks.get(task_id)
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
@@ -583,18 +505,45 @@ class MemoryStore(Store):
                 return
             place = place_of(page[-1])
 
-    @override
-    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
-        with self._lock:
-            return self._states[queue].stats(now, created_after)
+
+class MemoryLines(MemoryPart):
+    """Claim tasks from their lines, and count those that wait."""
 
     @override
-    def purge(self, queue: str) -> int:
+    def claim(self, request: ClaimRequest) -> list[Task]:
         with self._lock:
-            doomed = [task.task_id for task in self._tasks.values() if task.queue == queue]
-            for task_id in doomed:
-                self._forget(task_id)
-            return len(doomed)
+            moment = request.moment()
+            looked_at: list[Line] = []
+            chosen = list(islice(self._candidates(request, moment, looked_at), request.limit))
+            taken = [
+                claimed(self._tasks[task_id], moment, token)
+                for task_id, token in zip(chosen, request.tokens, strict=False)
+            ]
+            for task in taken:
+                self._store(task)
+            for line in looked_at:
+                self._lines[request.queue].looked_at(line)
+            return [copied(task) for task in taken]
+
+    @override
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        with self._lock:
+            chosen = islice(self._candidates(request, request.moment(), []), request.limit)
+            return [copied(self._tasks[task_id]) for task_id in chosen]
+
+    def _candidates(self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line]) -> Iterator[str]:
+        """Yield the ids of claimable tasks, best first; add each line to `looked_at` when it is read."""
+
+        def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
+            looked_at.append(line)
+            newest_first = request.orders.newest_first(line, moment.now, lambda: waiting.oldest(moment))
+            yield from waiting.claimable(moment, newest_first=newest_first)
+
+        for level, lines in self._lines[request.queue].windows():
+            yield from request.turns.interleave(
+                level,
+                {group: candidates((level, group), line) for group, line in lines.items()},
+            )
 
     @override
     def count_waiting(
@@ -642,6 +591,58 @@ class MemoryStore(Store):
             return [self._tasks[task_id] for _created, task_id in islice(ranked, request.count)]
 
     @override
+    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
+        with self._lock:
+            return self._states[queue].stats(now, created_after)
+
+
+class MemoryAgenda(MemoryPart):
+    """Find tasks whose time has come or is to come, and delete those past their retention."""
+
+    @override
+    def due(self, queue: str, now: float, limit: int) -> Due:
+        with self._lock:
+            past = self._agenda[queue].irange(maximum=(now, LAST_ID))
+            tasks = [self._tasks[task_id] for _due_at, task_id in islice(past, limit + 1)]
+            return Due(tasks[:limit], more=len(tasks) > limit)
+
+    @override
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.PENDING, limit)
+
+    @override
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.TAKEN, limit)
+
+    def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
+        with self._lock:
+            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], COMING_PAGE))
+            found = (task for task in coming if task.status is status)
+            return [copied(task) for task in islice(found, limit)]
+
+    @override
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        with self._lock:
+            past = self._retention[queue].irange(maximum=(now, LAST_ID))
+            # What is due is brought in first.
+            over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
+            doomed = list(islice(over, limit))
+            for task_id in doomed:
+                self._forget(task_id)
+            return len(doomed)
+
+
+class MemoryRecords(MemoryPart):
+    """Keep shared records, counts and the pause of each queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paused: set[str] = set()
+        self._records: dict[tuple[str, str], SharedRecord] = {}
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._expiring: list[tuple[int, tuple[str, str]]] = []
+
+    @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
         return self._records.get((queue, name))
 
@@ -679,6 +680,14 @@ class MemoryStore(Store):
     @override
     def set_paused(self, queue: str, *, paused: bool) -> None:
         (self._paused.add if paused else self._paused.discard)(queue)
+
+
+class MemoryStore(MemoryTasks, MemoryLines, MemoryAgenda, MemoryRecords):
+    """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
+
+    @override
+    def create_table(self) -> None:
+        pass
 
     @override
     def close(self) -> None:
