@@ -1,4 +1,4 @@
-"""Find tasks with a time to come: expired leases, delays that have passed, stale tasks."""
+"""Find due tasks: expired leases, delays that have passed, stale tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class DynamoAgenda(DynamoPart):
-    """The tasks of a queue with a time to come: delayed, leased or stale."""
+    """The tasks of a queue that fall due: delayed, leased or stale."""
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -60,7 +60,7 @@ class DynamoAgenda(DynamoPart):
 
     @override
     def leased(self, queue: str, limit: int) -> list[Task]:
-        """Return TAKEN tasks of the lease records on the first page of each shard, the first to end first."""
+        """Return TAKEN tasks named on the first page of each shard, the earliest to expire first."""
         records = filter(is_lease_record, self.calls.get_many(self._coming_ids(queue)))
         named = {task_id for record in records for task_id in task_ids_of(record)}
         tasks = map(decode_if_task, self.calls.get_many(sorted(named)))

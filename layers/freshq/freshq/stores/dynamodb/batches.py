@@ -269,9 +269,9 @@ class Batches:
         return responses
 
     def _found(self, writes: Sequence[_Write], responses: Sequence[Item]) -> dict[str, Item] | FreshqError:
-        """Return the items whose state refused a write, where the response does not have them.
+        """Return the items that made DynamoDB refuse a write, if its response lacks them.
 
-        DynamoDB has the item with a condition that failed, but not with an id that is taken.
+        DynamoDB returns the item if a condition failed, but not if the id is taken.
         """
         unknown = []
         for write, response in zip(writes, responses, strict=True):
@@ -324,7 +324,7 @@ class Batches:
 
 
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
-    """Put tasks concurrently, those of the same id one after the other; return the answers in order.
+    """Put tasks concurrently, tasks of the same id one after the other; return the answers in order.
 
     Once a put was never answered, the remaining puts get the same error. So all end with the puts that are
     under way, rather than each after its own timeout.

@@ -222,7 +222,7 @@ class TableCalls:
         return self._own(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
-        """Return those of the items that exist, strongly consistent, in no particular order."""
+        """Return the items that exist, strongly consistent, in no particular order."""
         found: list[Item] = []
 
         def read(keys: Any) -> Any:
@@ -317,7 +317,7 @@ class TableCalls:
             raise failure from error
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
-        """Send entries in batches; `send` returns those of a batch that stayed unprocessed."""
+        """Send entries in batches; `send` returns the entries of a batch that stayed unprocessed."""
         for start in range(0, len(entries), size):
             self._send_batch(entries[start : start + size], send)
 
@@ -333,7 +333,7 @@ class TableCalls:
 
 
 def sent_despite_lost_reply(send: Callable[[], T]) -> T:
-    """Send a call; once more, at once, if no reply came.
+    """Send a call, and repeat it immediately, once, if no reply came.
 
     Args:
         send: Sends it; it must be safe to repeat.

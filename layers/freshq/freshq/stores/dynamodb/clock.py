@@ -28,9 +28,9 @@ DATE_RESOLUTION_SECONDS: Final = 1.0
 DATE_LAG_SECONDS: Final = 1.0
 # The clocks of the servers of one region differ by less than this.
 SPREAD_SECONDS: Final = 0.25
-# How fast two clocks part, at most: far more than crystals do.
+# Maximum drift between two clocks, per second: far above the drift of crystals.
 MAX_DRIFT: Final = 0.0005
-# Where answers have no Date header, one is looked for again after this time.
+# If answers have no Date header, look for one again after this time.
 CHECK_INTERVAL_SECONDS: Final = 30.0
 # A clock that was wrong counts as right again once it is this part of the range away from both ends.
 INNER_PART: Final = 0.25
@@ -145,7 +145,7 @@ class ServerTime:
         return TimeRange(least - SPREAD_SECONDS, most + SPREAD_SECONDS, likely)
 
     def _known(self, steady: float) -> tuple[float, float] | None:
-        """Return how far the server's clock is ahead of the steady one; None if it is not known any more."""
+        """Return how far the server's clock is ahead of the steady one; None if it is no longer known."""
         if self._ahead is None or abs(self._wall() - steady - self._wall_ahead) > JUMP_SECONDS:
             return None
         drift = MAX_DRIFT * (steady - self._as_of)

@@ -162,9 +162,9 @@ class DynamoCounts(DynamoPart):
     def newest_created(
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, list[float]]:
-        """Return the creation times of claimable tasks by group, of each partition the `at_most` newest.
+        """Return the creation times of claimable tasks by group: the `at_most` newest of each partition.
 
-        Where time is not the order, the last ones of each partition, newest first.
+        If time is not the order, they are the times of the last tasks of each partition, newest first.
         """
         live = self.status_index.live(created_after, now)
         times: defaultdict[str | None, list[float]] = defaultdict(list)
@@ -192,7 +192,7 @@ class DynamoCounts(DynamoPart):
 
     @override
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        """Return the oldest claimable tasks, those of the lowest priority level first."""
+        """Return the oldest claimable tasks, the lowest priority level first."""
         levels: dict[int, list[Line]] = {}
         for line in self._asked_lines(request):
             levels.setdefault(line[0], []).append(line)

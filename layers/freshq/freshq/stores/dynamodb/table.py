@@ -552,7 +552,7 @@ class TableChanges:
     def wait(self) -> Item:
         """Return the description once the table and all its indexes can be used and changed.
 
-        A description that DynamoDB failed to give is asked for again: the change goes on meanwhile.
+        If DynamoDB fails to describe the table, ask again: the change goes on meanwhile.
 
         Raises:
             TableMissing: If the table does not exist.

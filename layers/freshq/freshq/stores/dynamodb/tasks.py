@@ -154,7 +154,7 @@ class DynamoTasks(DynamoPart):
     def _put_together(
         self, tasks: Sequence[Task], put_many: Callable[[Sequence[Task]], Sequence[T | FreshqError]]
     ) -> list[T | FreshqError]:
-        """Put tasks whose lines are announced, those of the same id one after the other."""
+        """Put tasks whose lines are announced, tasks of the same id one after the other."""
         answers: dict[int, T | FreshqError] = {}
         for now in rounds([task.task_id for task in tasks]):
             put = each_within([tasks[index] for index in now], self._announcing, put_many)
@@ -241,7 +241,7 @@ class DynamoTasks(DynamoPart):
 
     @override
     def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
-        """Yield dead letters, the last to die first; those of one instant in the order of their shards."""
+        """Yield dead letters, the last to die first, and simultaneous deaths in the order of their shards."""
         shards = (self._dead_places(queue, shard, start_after) for shard in range(self.keyspace.shards))
         places = heapq.merge(*shards, key=lambda place: place.dead_at, reverse=True)
         size = FIRST_TASKS
