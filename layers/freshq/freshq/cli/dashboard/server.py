@@ -26,7 +26,7 @@ TOKEN_BYTES: Final = 24
 # Streams end at once; other requests have this long to finish.
 END_SECONDS: Final = 2
 Host = Annotated[
-    str, typer.Option(help="ListenAddress to serve on; others than this machine's need --allow-host.")
+    str, typer.Option(help="Address to serve on; others than this machine's need --allow-host.")
 ]
 AllowHost = Annotated[
     list[str] | None,
@@ -45,7 +45,7 @@ class ListenAddress:
     """Where a dashboard is served.
 
     Attributes:
-        host: ListenAddress to listen on.
+        host: Address to listen on.
         port: Port; 0 for a free one.
         names: Additional host names.
     """
