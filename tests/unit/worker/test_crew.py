@@ -78,3 +78,10 @@ def test_every_run_of_a_burst_is_settled(watched: Watched) -> None:
         assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
     assert watched.happened.count("run") == 200
     assert watched.freed.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_a_wake_without_work_starts_no_thread(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", started.append)
+    watched.crew.wake()
+    assert started == []

@@ -27,6 +27,7 @@ from freshq import (
     Handlers,
     LeaseLost,
     OpenTelemetry,
+    Outcome,
     Overloaded,
     PutIncomplete,
     Queue,
@@ -37,6 +38,8 @@ from freshq import (
     WhenFull,
     Worker,
 )
+from freshq.errors import RefusedError
+from freshq.model.telemetry import PutSpan
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
@@ -228,9 +231,18 @@ class TestOneTask:
         first = told.spans("run")[0]
         assert failure(first) == (StatusCode.ERROR, description, type(raised).__name__)
         # The traceback of what nobody expected.
-        assert [event.name for event in first.events] == (
-            ["exception"] if verb == "retry" and isinstance(raised, OSError) else []
-        )
+        events = [(event.name, dict(event.attributes or {})) for event in first.events]
+        if not isinstance(raised, OSError):
+            assert events == []
+        else:
+            ((name, said),) = events
+            trace_text = str(said.pop("exception.stacktrace"))
+            assert (name, said) == (
+                "exception",
+                {"exception.type": "OSError", "exception.message": "down"},
+            )
+            assert trace_text.startswith("Traceback")
+            assert trace_text.endswith("OSError: down\n")
         assert failure(told.spans(verb)[0]) == SUCCEEDED
 
     def test_each_attempt_is_a_run_in_the_same_trace(self, told: Told) -> None:
@@ -582,6 +594,38 @@ class TestMetrics:
         (said,) = [record.getMessage() for record in caplog.records]  # once, not for each gauge
         assert said.startswith("queue 'away' was not read")
 
+    @pytest.mark.parametrize(
+        ("outcome", "counter"),
+        [
+            (Outcome.SUCCEEDED, "tasks_succeeded"),
+            (Outcome.FAILED, "tasks_failed"),
+            (Outcome.RETRIED, "tasks_retried"),
+            (Outcome.RELEASED, "tasks_released"),
+            (Outcome.SHED, "tasks_shed_before_run"),
+            (Outcome.LEASE_LOST, "leases_lost"),
+            (Outcome.CANCELLED, "tasks_cancelled"),
+            (Outcome.UNSETTLED, "tasks_unsettled"),
+        ],
+    )
+    def test_count_each_end_of_a_run_by_its_outcome(self, told: Told, outcome: Outcome, counter: str) -> None:
+        queue = Queue.memory(name="orders")
+        queue.put(SECRET)
+        (claim,) = queue.claim()
+        told.telemetry.settled(claim, outcome, 2.0, None)
+        metrics = told.metrics()
+        assert metrics.keys() == {f"freshq.{counter}", "freshq.run_seconds"}
+        unit, attributes, point = metrics[f"freshq.{counter}"]
+        assert (unit, attributes, point.value) == ("{task}", {"queue": "orders"}, 1)
+        _unit, attributes, point = metrics["freshq.run_seconds"]
+        assert (attributes, point.count, point.sum) == ({"queue": "orders"}, 1, 2.0)
+
+    def test_count_a_put_that_is_refused(self, told: Told) -> None:
+        queue = Queue.memory(name="orders")
+        queue.put_many([{"payload": SECRET}] * 2)
+        with pytest.raises(RefusedError), told.telemetry.put(PutSpan("orders", list(queue.list()))):
+            raise RefusedError("not now")
+        assert told.counted() == {"freshq.tasks_refused": 2}
+
     def test_are_told_beside_the_observer(self, told: Told) -> None:
         queue, quiet = Queue.memory(telemetry=told.telemetry), Quiet()
         queue.put(SECRET)
@@ -598,6 +642,7 @@ class TestMetrics:
         worker.run(until=lambda: told.counted().get("freshq.tasks_overran") == 1)
         end.set()
         assert told.counted()["freshq.tasks_overran"] == 1
+        assert told.metrics()["freshq.tasks_overran"][:2] == ("{task}", {"queue": "default"})
 
     def test_count_order_switches(self, told: Told) -> None:
         clock = ManualClock()
@@ -606,6 +651,7 @@ class TestMetrics:
         clock.advance(26)
         work_off(queue, lambda _task: None)
         assert told.counted()["freshq.order_switches"] == 1
+        assert told.metrics()["freshq.order_switches"][:2] == ("{switch}", {})
 
 
 RUNNER = """

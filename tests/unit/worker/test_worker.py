@@ -332,8 +332,9 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_colon", "not of the form 'module:function'"),
-        (":run", "not of the form"),
+        ("no_colon", "'no_colon' is not of the form 'module:function', such as 'orders.runner:run'"),
+        (":run", "':run' is not of the form"),
+        ("orders.py:run", "'orders.py' is a file, not a module; write 'orders:run', from its folder"),
         ("no.such.module:run", r"cannot be imported \(No module named 'no'\); look again"),
         ("json:no_such_function", "has no function 'no_such_function'"),
         ("json:dumbs", "has no function 'dumbs'; is it 'dumps'"),
@@ -347,7 +348,11 @@ def test_a_wrong_runner_is_an_error_that_says_what_to_do(name: str, message: str
 
 @pytest.mark.parametrize(
     ("code", "line", "error"),
-    [("import json\n\njson.loads('{')\n", 3, "JSONDecodeError"), ("import json\nx =\n", 2, "SyntaxError")],
+    [
+        ("import json\n\njson.loads('{')\n", 3, "JSONDecodeError"),
+        ("import json\nx =\n", 2, "SyntaxError"),
+        ("import importlib\n\n\nimportlib.import_module('')\n", 4, "ValueError"),  # raised in frozen code
+    ],
 )
 def test_a_module_that_fails_when_imported_names_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: int, error: str

@@ -12,11 +12,11 @@ import pytest
 
 from freshq import FreshqError, MatchQueue, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
 from freshq.policy.retry import Backoff
-from tests.support.refusals import refused
 from tests.support.working import Quiet, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from freshq import Task
 
@@ -218,5 +218,18 @@ def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) ->
 
 @pytest.mark.parametrize("given", ["sqlite:///tasks.db", None, MatchQueue.memory()])
 def test_what_is_no_queue_is_refused(given: Any) -> None:
-    with refused("queue"):
+    with pytest.raises(ValueError, match=f"^queue: .* got {type(given).__name__}$"):
         Worker(given, str)
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        (None, "must be a function that takes a task and a connection, got NoneType"),
+        (lambda task: task, r"must take a task and a connection, but its arguments are \(task\) "),
+    ],
+)
+def test_a_runner_of_transactions_also_takes_a_connection(tmp_path: Path, runner: Any, message: str) -> None:
+    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
+    with pytest.raises(ValueError, match=f"^runner: {message}"):
+        Worker(queue, runner, transaction=True)
