@@ -32,6 +32,8 @@ MICROSECONDS: Final = 1_000_000
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
 # Verbs after finished work, successful or not.
 SERVED: Final = (Verb.COMPLETE, Verb.FAIL)
+# The digit of a random UUID that names its variant has two random bits.
+_VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 
 
@@ -63,7 +65,7 @@ def new_token() -> str:
 def new_task_id() -> str:
     """Return a random UUID, as `str(uuid.uuid4())` does in three times the time."""
     digits = secrets.token_hex(16)
-    variant = "89ab"[int(digits[16], 16) % 4]
+    variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
@@ -83,7 +85,8 @@ class Lifecycle:
         Args:
             new: The arguments of the put.
             now: Current time in seconds.
-            created: Time of the put: `now`, or slightly later so that no two tasks of a producer tie.
+            created: Time of the put, in whole microseconds: `now`, or slightly later so that no two tasks of
+                a producer tie.
             where: Prefix for field names in errors.
 
         Raises:
@@ -95,8 +98,10 @@ class Lifecycle:
             max_age_seconds = _checked_max_age(new.max_age_seconds, max_age_seconds, where)
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
-        # Tasks with the same delay keep the order in which they were put.
-        enters = round(created + new.delay_seconds, 6) if new.at is None or first_due is None else first_due
+        enters = created
+        if first_due is not None:
+            # Tasks with the same delay keep the order in which they were put.
+            enters = round(created + new.delay_seconds, 6) if new.at is None else first_due
         task = make_task(
             task_id=new.task_id or new_task_id(),
             queue=config.name,

@@ -54,12 +54,14 @@ class Columns:
 
 OF_CHANGE: Final = Columns(field for field in FIELDS if field.set_by is not SetBy.PUT)
 OF_PUT: Final = Columns(field for field in FIELDS if field.set_by is SetBy.PUT)
+OF_TASK: Final = Columns(FIELDS)
 OF_END: Final = Columns(field for field in FIELDS if field.set_by is SetBy.END)
-# What a change of a task stores, and what its put stores besides.
-PLACE_COLUMNS: Final = ("line", "agenda", "due_us")
-VERSION_COLUMNS: Final = (*OF_CHANGE.names, "status", "shed_reason", "error", "result", *PLACE_COLUMNS)
+# Columns that every change of a task computes anew.
+STATE_COLUMNS: Final = ("status", "shed_reason", "error", "result", "line", "agenda", "due_us")
+VERSION_COLUMNS: Final = (*OF_CHANGE.names, *STATE_COLUMNS)
+# Columns that only a put sets.
 FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
-PUT_COLUMNS: Final = (*VERSION_COLUMNS, *FIXED_COLUMNS)
+PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
 # The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "agenda", "due_us")
 # Columns of a task that statements select, in this order.
@@ -132,12 +134,11 @@ def _place(task: Task) -> tuple[str | None, str, float]:
     return None, OVER, task.expires
 
 
-def version_values(task: Task) -> tuple[Any, ...]:
-    """Return the values of `VERSION_COLUMNS` of a new version of a task."""
+def _state_values(task: Task) -> tuple[Any, ...]:
+    """Return the values of `STATE_COLUMNS` of a new version of a task."""
     reason, error = task.shed_reason, task.error
     line, agenda, due_at = _place(task)
     return (
-        *OF_CHANGE.values_of(task),
         task.status.value,
         None if reason is None else reason.value,
         None if error is None else error.replace("\0", "\ufffd"),
@@ -150,7 +151,8 @@ def version_values(task: Task) -> tuple[Any, ...]:
 
 def new_version(task: Task) -> dict[str, Any]:
     """Return the columns of a new version of a task, without those that only its put sets."""
-    return dict(zip(VERSION_COLUMNS, version_values(task), strict=True))
+    values = (*OF_CHANGE.values_of(task), *_state_values(task))
+    return dict(zip(VERSION_COLUMNS, values, strict=True))
 
 
 def put_values(task: Task) -> tuple[Any, ...]:
@@ -165,7 +167,7 @@ def put_values(task: Task) -> tuple[Any, ...]:
         msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
         raise ValueError(msg)
     put_token = LETTERS[PutOutcome.CREATED] + task.request_token
-    return (*version_values(task), *OF_PUT.values_of(task), task.payload_text, put_token)
+    return (*OF_TASK.values_of(task), *_state_values(task), task.payload_text, put_token)
 
 
 def row_of(task: Task) -> dict[str, Any]:
