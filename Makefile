@@ -74,7 +74,7 @@ mutation: setup ## Mutation testing of policy, model, queue, stores and worker, 
 	@$(BIN)/python -m local.mutation --sample $(SAMPLE) --report docs/contributing/mutation.md
 
 mutation-sample: setup ## Mutation testing by a small random sample of each room
-	@$(BIN)/python -m local.mutation --sample 50
+	@$(BIN)/python -m local.mutation --sample 30
 
 coverage: setup ## Measure branch coverage of the fast tests by room, into docs/contributing/coverage.md (some minutes)
 	@$(BIN)/python -m local.pages coverage

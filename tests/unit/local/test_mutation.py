@@ -67,13 +67,18 @@ def test_a_reason_may_hold_for_a_change_wherever_it_is_made() -> None:
 def test_a_room_with_too_many_survivors_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = run_of(mutant("killed"), mutant("survived"))
+    done = run_of(*[mutant("killed"), mutant("survived")] * 10)
     monkeypatch.setattr(mutation, "prepare", lambda _folder, _rooms: None)
     monkeypatch.setattr(mutation, "run", lambda _folder, _sample, _processes: done)
     monkeypatch.setattr("sys.argv", ["mutation", "policy"])
-    with pytest.raises(SystemExit, match="mutation: in policy, less than 85% were killed"):
+    with pytest.raises(SystemExit, match="too few mutants were killed in policy"):
         mutation.main()
     assert "policy: 50.0% killed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("tried", "least"), [(20, 12), (30, 19), (50, 35), (1000, 817)])
+def test_a_sample_fails_only_beyond_chance(tried: int, least: int) -> None:
+    assert mutation.least_killed(tried, 0.85) == least
 
 
 def test_functions_that_no_test_calls_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

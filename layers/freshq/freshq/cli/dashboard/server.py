@@ -25,9 +25,7 @@ DEFAULT_PORT: Final = 8710
 TOKEN_BYTES: Final = 24
 # Streams end at once; other requests have this long to finish.
 END_SECONDS: Final = 2
-Host = Annotated[
-    str, typer.Option(help="Address to serve on; others than this machine's need --allow-host.")
-]
+Host = Annotated[str, typer.Option(help="Address to serve on; others than this machine's need --allow-host.")]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Additional Host header to accept."),
