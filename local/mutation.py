@@ -249,9 +249,9 @@ def report(run: Run, known: Reasons) -> str:
         "",
         "mutmut changes one expression at a time, and the tests that run in memory or on SQLite must notice.",
         "`make mutation` tries every mutant, or a random SAMPLE of each room, and writes this page. CI runs",
-        "`make mutation-sample`, a few of each room. Both fail if no test calls one of the functions, or if less",
-        f"than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; of `worker/`, so far, "
-        f"{LEAST_KILLED_SO_FAR['worker']:.0%}. A sample fails only if chance does not explain its score.",
+        "`make mutation-sample`, a few of each room. Both fail if no test calls one of the functions, or if",
+        f"less than {LEAST_KILLED_RATIO:.0%} of the mutants of a room are killed; so far,",
+        f"{LEAST_KILLED_SO_FAR['worker']:.0%} suffice in `worker/`. A sample fails only beyond chance.",
         "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
         f"code that runs elsewhere only: {left_out},",
         "and the functions of `stores/` that only database servers need.",
