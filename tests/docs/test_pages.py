@@ -7,8 +7,10 @@ import importlib
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import typer
@@ -16,10 +18,6 @@ import typer
 from freshq.cli.main import app as freshq
 from freshq_pipeline.cli import app as freshq_pipeline
 from tests.support.snippets import LANGUAGES, RUN, Reader, Snippet, pages, snippets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Pages that need more than a folder have a test of their own.
 FOLLOWED_ELSEWHERE: Final = {"tutorial.md": "test_tutorial"}

@@ -7,25 +7,22 @@ import os
 import re
 import shlex
 import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import boto3
 import pytest
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq.cli.addresses import open_queue
 from freshq.cli.commands.match import open_match_queue
 from freshq.cli.main import app
 from tests.support.attached import Shipments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "sources.md"
 CODE: Final = re.compile(r"`([^`]+)`")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from types_boto3_dynamodb import DynamoDBClient
 
 from tests.support.functions import PROJECT
 from tests.support.snippets import Reader, snippets
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import sqlalchemy as sa
-    from types_boto3_dynamodb import DynamoDBClient
 
 STALE_SECONDS = 0.5
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
 import pytest
 from local.oracle import relations
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -22,9 +23,6 @@ from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.recording import write_lines
 from tests.pipeline.two_days import two_days
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Java of a test session runs longer than one of a small input: it collects garbage less often, and does not
 # look for compiled code to discard.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from freshq_pipeline.storage.folder import Folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
 WRITES: Final = (

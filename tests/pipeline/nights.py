@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import duckdb
 from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
 from freshq_pipeline.schemas import TABLES
+from tests.pipeline.conftest import Pipeline
 from tests.pipeline.recording import START_SECONDS, Recording, ms, write_lines
 from tests.pipeline.wandering import wandering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.pipeline.conftest import Pipeline
 
 DAY = 86_400.0
 HOUR = 3600.0

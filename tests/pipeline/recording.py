@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from freshq.aws.landing import landed_event
 from freshq_pipeline.schemas import Format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 # The start of a minute and a day, which makes the expected values simple.
 START_SECONDS = 1_767_225_600

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.pipeline import Cost, inflated_bytes, ratios, recorded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_ratios_are_those_within_a_turn() -> None:

@@ -8,18 +8,14 @@ import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.lives import write_events
 from local import packages
 
 from freshq_pipeline.cluster.emr import ARCHIVE
-from tests.pipeline.conftest import all_rows, without_names
+from tests.pipeline.conftest import Pipeline, all_rows, without_names
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
-
-if TYPE_CHECKING:
-    from tests.pipeline.conftest import Pipeline
 
 # For packing, unpacking on each worker, and a run, on a machine that may be busy.
 PATIENCE_SECONDS = 300

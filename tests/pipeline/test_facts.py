@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from math import ceil, log
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.lives import write_events
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.build import check_as_of
@@ -23,11 +25,6 @@ from tests.pipeline.conftest import Pipeline, Rows, table, tuned
 from tests.pipeline.nights import differing
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
 from tests.pipeline.wandering import wandering
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 SHARES = (0.0, 0.5, 0.99, 1.0)
 START_MS = START_SECONDS * 1000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,6 @@ from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.state import State, silver_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TIME = st.integers(0, 12)
 

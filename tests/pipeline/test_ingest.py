@@ -8,12 +8,15 @@ import random
 import re
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from freshq import Queue
 from freshq.stores.dynamodb.items import Keyspace, encode, mutable_attributes
@@ -21,23 +24,13 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest import silver, sound_files
 from freshq_pipeline.ingest.inflation import inflated, oversized_files
 from freshq_pipeline.ingest.inputs import damaged_files, longest_line
-from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, most_frequent
+from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, Ingested, most_frequent
 from freshq_pipeline.ingest.sound_files import Sound, canonical_block, write_sound
 from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, canonical_files
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
-from tests.pipeline.conftest import all_rows, query, without_names
+from tests.pipeline.conftest import Pipeline, all_rows, query, without_names
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from freshq_pipeline.ingest.silver import Ingested
-    from tests.pipeline.conftest import Pipeline
-
 
 MIB: Final = 1 << 20
 MORE: Final[dict[str, Any]] = {"lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail"}

@@ -12,7 +12,8 @@ import os
 import shutil
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -22,17 +23,12 @@ from freshq_pipeline.runs.batch import finish_last, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import publish, required_current
+from freshq_pipeline.storage.state import State, publish, required_current
 from freshq_pipeline.storage.table_files import move_in, paths_of
+from tests.pipeline.conftest import Pipeline
 from tests.pipeline.killing import killed_at
 from tests.pipeline.nights import differing, quiet_days
 from tests.pipeline.recording import write_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from freshq_pipeline.storage.state import State
-    from tests.pipeline.conftest import Pipeline
 
 Seen: TypeAlias = "dict[str, list[str]]"
 OPTIONS: dict[str, Any] = {"keep_runs": 1, "index_lag_seconds": 0.0}

@@ -7,9 +7,10 @@ import os
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -25,9 +26,6 @@ from freshq_pipeline.storage.state import State, current, publish, published_run
 from freshq_pipeline.storage.table_files import check_tables, has_links, move_in, published_paths, replaced
 from tests.support.snippets import Reader, snippets
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from freshq_pipeline.errors import FAILED_STATUS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Hides packages from the imports of a process, as if they were not installed, and starts the command.
 HIDDEN = """

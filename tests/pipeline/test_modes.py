@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.lives import write_events
 from local.oracle import relations
+from pyspark.sql import SparkSession
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
@@ -31,11 +33,6 @@ from freshq_pipeline.storage.recording import IndexLag, recording_of_history
 from freshq_pipeline.storage.results import last_replay
 from tests.pipeline.conftest import Pipeline, all_rows, query, table, without_names
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 # For a process that starts Spark on a busy machine.
 PATIENCE_SECONDS = 200

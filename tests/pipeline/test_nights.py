@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.request import Options
 from freshq_pipeline.storage.days import DAY_US, Day, iso, number, recorded_days
-from tests.pipeline.conftest import all_rows
+from tests.pipeline.conftest import Pipeline, all_rows
 from tests.pipeline.nights import (
     assert_each_run_equals_duckdb,
     nights,
@@ -19,12 +21,6 @@ from tests.pipeline.nights import (
     recorded,
 )
 from tests.pipeline.recording import Recording, write_lines
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from pathlib import Path
-
-    from tests.pipeline.conftest import Pipeline
 
 # Each run takes seconds, on a busy machine half a minute.
 PATIENCE_SECONDS = 900

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Never
+from pathlib import Path
+from typing import Any, Never
 from unittest.mock import Mock
 
 import pytest
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import FAILED_STATUS, BadInput, Overtaken, PipelineError
 from freshq_pipeline.ingest.inputs import input_files
@@ -16,18 +19,11 @@ from freshq_pipeline.runs.batch import execute, execute_plan, missing_named, pla
 from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.spark.tuning import Tuning
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import LOCK, State, only_run, publish, required_current
 from tests.pipeline.recording import write_lines
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from freshq_pipeline.spark.tuning import Tuning
 
 
 def no_session(_tuning: Tuning) -> AbstractContextManager[SparkSession]:

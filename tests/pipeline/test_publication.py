@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -37,9 +38,6 @@ from freshq_pipeline.storage.table_files import (
     replaced,
 )
 from tests.pipeline.killing import KilledError, killed_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAYS = ("2026-01-01", "2026-01-02")
 

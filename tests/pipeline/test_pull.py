@@ -9,9 +9,10 @@ import os
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import duckdb
@@ -22,6 +23,7 @@ from local.oracle import relations
 from moto import mock_aws
 from samtranslator.yaml_helper import yaml_parse
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import MatchQueue, Queue
 from freshq.aws.landing import landed_event
@@ -34,19 +36,11 @@ from freshq_pipeline.cluster.pull import bucket_of, pull
 from freshq_pipeline.cluster.pull_queue import pull_queue
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.storage.folder import Folder
-from tests.conftest import REGION
-from tests.pipeline.conftest import table
+from tests.conftest import REGION, Clock
+from tests.pipeline.conftest import Pipeline, table
 from tests.support.attached import Shipments
 from tests.support.histories import Life
 from tests.support.streams import enable_stream, stream_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import Clock
-    from tests.pipeline.conftest import Pipeline
 
 
 @pytest.fixture

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.runs.frames import tables
 from tests.support.snippets import snippets
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).parents[2] / "docs/questions.md"
 

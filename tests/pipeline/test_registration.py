@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import duckdb
@@ -22,7 +22,9 @@ from local.oracle import comparable, differing_rows, make_tables, relations, row
 from moto import mock_aws
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import BadInput, NotRegistered
 from freshq_pipeline.runs import batch, spark_catalog
@@ -44,18 +46,12 @@ from freshq_pipeline.storage.state import (
     required_current,
 )
 from freshq_pipeline.storage.table_files import FOLDERS, move_in, published_paths, replaced
+from tests.pipeline.conftest import Pipeline
 from tests.pipeline.killing import KilledError, killed_at
 from tests.pipeline.nights import nights, recorded
 from tests.pipeline.recording import small, write_lines
 from tests.support.snippets import snippets
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyspark.sql import SparkSession
-
-    from tests.pipeline.conftest import Pipeline
-
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -25,9 +26,6 @@ from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import Day, number
 from tests.pipeline.recording import write_lines
 from tests.support.functions import PROJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_MS = 1_767_225_600_000.0
 DAY_MS = 86_400_000.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -23,10 +24,6 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import keep_replay, last_replay
 from freshq_pipeline.storage.state import POINTER, State, _as_json
 from freshq_pipeline.storage.table_files import manifest_path, place
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 FIGURES = dict.fromkeys((*OUTCOMES, "in_time"), 0)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from playwright.sync_api import Browser
 
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.page import _each, page
 from freshq_pipeline.report.sections import Section
 from freshq_pipeline.schemas import OUTCOMES
 from tests.support.browser_fixtures import patient
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
 
 START_MS = 1_767_225_600_000
 QUEUES = ("quotes", "reports-of-the-night-which-have-a-long-name")

@@ -5,25 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
+
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import MatchQueue, Queue
 from freshq.aws.archive import Archive
 from freshq.aws.landing import landed_event
 from freshq_pipeline.cluster.pull_queue import pull_match_queue, pull_queue
 from tests.conftest import Clock
-from tests.pipeline.conftest import table
+from tests.pipeline.conftest import Pipeline, Rows, table
 from tests.pipeline.recording import START_SECONDS, Recording, write_lines
 from tests.support.matching import Desk
 from tests.support.shift import CALLERS, LEASE_SECONDS, RESOURCES, STAYS, shift
 from tests.support.streams import enable_stream, stream_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.pipeline.conftest import Pipeline, Rows
 
 DAY: Final = 86_400
 AS_OF: Final = DAY + 600

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
@@ -31,6 +33,7 @@ from freshq_pipeline.spark.tuning import (
     MEDIUM_BYTES,
     SMALL,
     SMALL_BYTES,
+    Tuning,
     tuning_for,
     uncompressed_bytes,
 )
@@ -38,13 +41,6 @@ from freshq_pipeline.storage.days import DAY_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
 from freshq_pipeline.storage.table_files import columns_with_day
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from freshq_pipeline.spark.tuning import Tuning
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import BadInput, NotRegistered, Unfinished
 from freshq_pipeline.report.ending import BatchReports
@@ -20,14 +22,8 @@ from freshq_pipeline.spark.session import _same_interrupts
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.state import current
+from tests.pipeline.conftest import Pipeline
 from tests.pipeline.recording import small, write_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from tests.pipeline.conftest import Pipeline
 
 
 @pytest.mark.timeout(600)  # several runs of Spark, on a machine that may be busy

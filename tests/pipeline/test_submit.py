@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -21,10 +23,6 @@ from freshq_pipeline.cluster.verdict import VERDICT, with_verdict
 from freshq_pipeline.errors import INTERRUPTED_STATUS, BadInput, PipelineError
 from tests.conftest import REGION
 from tests.pipeline.test_pull import stacks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 OUTPUTS = {
     "ApplicationId": "00app",

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sns.models import sns_backends
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Queue
 from tests.conftest import REGION
 from tests.support.ahead import Ahead
 from tests.support.functions import Context, load_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @dataclass

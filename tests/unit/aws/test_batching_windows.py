@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from local.emulator import BatchingWindows, mend_filters, unpack_once
 
 from freshq.testing import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Emulator:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -13,9 +14,6 @@ from botocore.compat import HTTPHeaders
 from botocore.loaders import Loader
 
 from freshq.aws import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODELS = sorted(environment.MODELS.rglob("service-2.json"))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,7 @@ from freshq.aws import observability
 from tests.support.chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.unit.conftest import Application
+from tests.unit.conftest import Application
 
 LEVELS = ["DEBUG", "INFO", "WARN", "ERROR"]
 

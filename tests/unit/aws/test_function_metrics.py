@@ -7,21 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
 from tests.support.chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
 from tests.support.refusals import refused
 from tests.template.test_template import source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.unit.conftest import Application
+from tests.unit.conftest import Application
 
 
 def emitted(output: str) -> list[dict[str, Any]]:

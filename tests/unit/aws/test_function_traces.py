@@ -7,16 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.functions import load_event
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.conftest import Application
+from tests.unit.conftest import Application
 
 TRACE = "1-5759e988-bd862e3fe1be46a994272793"
 PROGRAM = """

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
 
 import boto3
 import pytest
@@ -18,15 +19,11 @@ from freshq.aws import observability
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
+from tests.support.ahead import Ahead
 from tests.support.chain import ring_event
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.ahead import Ahead
-    from tests.unit.conftest import Application
+from tests.unit.conftest import Application
 
 # Powertools warns if a handler raises before its first metric.
 nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics to publish")

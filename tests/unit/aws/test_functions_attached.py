@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import TaskStatus
+from freshq import AttachedQueue, TaskStatus
 from freshq.aws.landing import landed_event
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.passes import WorkerPasses
@@ -18,14 +20,7 @@ from tests.support.attached import Shipments
 from tests.support.functions import Context
 from tests.support.readings import counts
 from tests.unit.aws.test_landing import change_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import AttachedQueue
-    from tests.unit.conftest import Application
+from tests.unit.conftest import Application
 
 KEY = TableKey(KeyPart("customer"), KeyPart("number", "N"))
 NAMES = ("c1/1", "c1/2", "c2/1")

@@ -6,22 +6,18 @@ At each, a function is killed. Then what the page names brings the task back, wi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from local.faults import AFTER, BEFORE
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import TaskStatus
 from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
 from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.functions import PROJECT, Context, load_event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 PAGE: Final = PROJECT / "docs" / "contributing" / "kill-points.md"
 TASK: Final = "task-a"

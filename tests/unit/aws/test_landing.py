@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue
+from freshq import Claim, Queue
 from freshq.aws.landing import landed_event
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 from tests.support.attached import Shipments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
 
 
 def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import boto3
 import pytest
 from local.servers import create_without_stream
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import environment
@@ -39,11 +41,6 @@ from tests.support.permissions import (
     topic_arn,
 )
 from tests.support.working import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 ENVIRONMENT: Final = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.session import Session
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import StoreError
 from freshq.aws import environment, settings
@@ -19,11 +21,6 @@ from tests.support.chain import RUNS, Chain, chain_on, ring_event
 from tests.support.functions import load_event
 from tests.support.working import wait_until
 from tests.template.test_template import source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 FAULTS: Final = [THROTTLED, BROKEN]
 # Requests of one call of the SDK.

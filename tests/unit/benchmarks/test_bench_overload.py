@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from benchmarks import library_pages, overload, overload_setting
@@ -26,9 +26,6 @@ from benchmarks.overload_setting import (
 from local.facts import Life, TaskClaim
 
 from freshq import Order, TaskStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BEGAN = 1_000.0
 SECONDS = 90.0

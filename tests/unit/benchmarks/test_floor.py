@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from benchmarks import floor, worker_page
 from benchmarks.render import markdown
 from benchmarks.worker_page import VERBS
 
 from freshq import Queue
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_the_floor_does_to_the_table_what_freshq_did(tmp_path: Path) -> None:

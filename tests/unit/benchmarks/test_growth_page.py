@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks import costs_page, growth_page
@@ -14,9 +15,6 @@ from benchmarks.render import markdown
 
 from freshq import Order, Queue, TaskStatus
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from benchmarks import figures, invocations
 from benchmarks.invocations import Entry, merged, reported_metrics, units_by_kind
 from local.facts import Change
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 NEW: Entry = {"load": "steady", "window_seconds": 1, "date": "2026-01-02"}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benchmarks import worker
@@ -16,9 +17,6 @@ from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
 
 from freshq import Queue
 from tests.support.readings import counts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # One message a file, taken by renaming it.
 HUEY = """

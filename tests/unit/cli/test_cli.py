@@ -7,16 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import app
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 run = CliRunner().invoke
 

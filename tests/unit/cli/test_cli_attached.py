@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, TaskStatus
 from freshq.cli.addresses import open_queue
@@ -14,9 +13,6 @@ from tests.contract.test_attach import dead, in_work
 from tests.support.attached import Shipments
 from tests.support.readings import ids
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture

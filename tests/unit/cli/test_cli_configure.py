@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.addresses import open_queue
 from freshq.cli.configuration import open_configured
 from freshq.stores.sql import SqlStore
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture

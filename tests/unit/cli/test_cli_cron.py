@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -21,15 +22,11 @@ from freshq.cli.main import app
 from freshq.cli.output import Output
 from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
 from freshq.cli.session import Session
+from freshq.queue.attached import AttachedStore
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from freshq.queue.attached import AttachedStore
 
 EXAMPLE = PROJECT / "examples" / "sqlite" / "schedules.toml"
 MODULE = """

@@ -7,20 +7,17 @@ import re
 import shlex
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from local.faults import client_at
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import MatchQueue, ResourceStatus
 from freshq.cli.main import app
 from freshq.matching.stores import dynamodb as match_store
 from tests.support.matching import ARTICLE, join
-
-if TYPE_CHECKING:
-    from typer.testing import Result
-    from types_boto3_dynamodb import DynamoDBClient
 
 DOCS = Path(__file__).parents[3] / "docs" / "matching.md"
 TOKEN = re.compile(r"[0-9a-f]{32}")

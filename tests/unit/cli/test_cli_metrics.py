@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -22,12 +22,8 @@ from freshq.cli.commands.metrics import MetricsServer, prometheus_name
 from freshq.cli.main import app
 from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import Clock
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 

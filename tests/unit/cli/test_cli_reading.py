@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.commands import tables
 from freshq.cli.listing import COMMANDS
 from freshq.cli.output import Output, fields, json_text, task_facts
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 LONG_ID = "order-" + "0123456789" * 20
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from freshq import TaskStatus
+import pytest
+
+from freshq import Queue, TaskStatus
+from tests.support.ahead import Ahead
 from tests.support.readings import counts, known
 from tests.unit.cli.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
-
-if TYPE_CHECKING:
-    import pytest
-
-    from freshq import Queue
-    from tests.support.ahead import Ahead
 
 __all__ = ["queue"]  # the fixture
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,10 +16,6 @@ from freshq import Queue
 from freshq.cli.addresses import Address
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WRONG_URLS = [
     "postgres://user:s3cret@host/db",

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -14,7 +15,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import app
@@ -23,14 +25,7 @@ from freshq.cli.prompt import Prompt, ShellCompleter, prompt_text
 from freshq.cli.session import Session
 from freshq.cli.shell import ALIASES, Shell, split
 from freshq.stores.dynamodb import calls
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from typer.testing import Result
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import StoreUnderTest
+from tests.conftest import StoreUnderTest
 
 # The article's example: shipments are created, made ready, queued and claimed; one succeeds, one fails.
 WALK = """

@@ -6,17 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from freshq import Queue
-from freshq.cli.listing import COMMANDS, VERBS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from freshq.cli.listing import Listed
+from freshq.cli.listing import COMMANDS, VERBS, Listed
 
 PROGRAM = """
 import json, sys

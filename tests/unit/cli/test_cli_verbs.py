@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 from botocore.stub import Stubber
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, TaskStatus
 from freshq.cli import addresses as stacks_module
@@ -19,13 +22,6 @@ from freshq.cli.errors import printable
 from freshq.cli.main import app
 from freshq.cli.output import span
 from freshq.stores.dynamodb import calls, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from typer.testing import Result
-    from types_boto3_dynamodb import DynamoDBClient
 
 URL = "dynamodb://Tasks"
 STACK = {

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from rich.console import Console
@@ -27,6 +28,7 @@ from freshq.cli.commands.watch import (
     AGES_SECONDS,
     MAX_DEAD_LETTERS,
     TASKS_EVERY_SECONDS,
+    Snapshot,
     Watcher,
     bands,
     draw,
@@ -34,13 +36,8 @@ from freshq.cli.commands.watch import (
 )
 from freshq.cli.main import app
 from freshq.errors import Throttled
+from tests.conftest import Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq.cli.commands.watch import Snapshot
-    from tests.conftest import Clock, StoreUnderTest
 
 # The command starts in a process of its own, which imports everything, and draws in real time.
 FRAME_SECONDS: Final = 3 * PATIENCE_SECONDS

@@ -10,13 +10,14 @@ import re
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from freshq import Queue, Worker
+from freshq import Queue, Task, Worker
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
@@ -41,11 +42,6 @@ from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import until
 from tests.support.working import Quiet, SlowClaims
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from freshq import Task
 
 run = CliRunner().invoke
 

@@ -6,21 +6,17 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from freshq.cli.main import app
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import Source, load_sweep, policies, simulate_load, summarize
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from typer.testing import Result
 
 PNG = b"\x89PNG"
 

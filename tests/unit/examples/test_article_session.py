@@ -6,21 +6,17 @@ explained in docs/cli.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import LeaseLost, Queue, TaskStatus
+from freshq import AttachedQueue, LeaseLost, Queue, TaskStatus
 from freshq.cli.output import Output
 from freshq.cli.session import Session
 from freshq.cli.shell import Shell
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import AttachedQueue
 
 # What is typed, and parts of what is printed from there to the next line.
 SESSION: tuple[tuple[str, tuple[str, ...]], ...] = (

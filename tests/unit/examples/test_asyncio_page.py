@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from freshq import AsyncQueue, TaskStatus
 from tests.support.functions import PROJECT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 PROGRAMS = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "asyncio.md").read_text("utf-8"), re.DOTALL)
 

@@ -6,20 +6,18 @@ import io
 import json
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from examples.matching import call_center
 from examples.matching.call_center import Clock, Floor, app, jain_index, report
 from rich.console import Console
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import MatchQueue
 from freshq.cli.people import LEASE_SECONDS, Agent, MadeUpCaller, made_up_agents, made_up_callers
 from tests.support.matching import join
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
 
 run = CliRunner().invoke
 SMALL = ["--agents", "5", "--callers", "20"]

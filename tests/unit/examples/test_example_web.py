@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from local.servers import HOST, free_port
@@ -19,10 +21,6 @@ from freshq import Queue, TaskStatus
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, within_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REQUESTS = 20
 # uvicorn ends by the signal that it was sent, once it has ended in good order.

@@ -7,23 +7,20 @@ import runpy
 import shutil
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, TaskStatus
 from freshq.cli.main import app
 from tests.support.functions import PROJECT
 from tests.support.work import QUICK, Work, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 EXAMPLES = PROJECT / "examples"
 SHOWN = {"web/app.py": "asyncio.md", "postgresql/app.py": "worker.md"}

@@ -11,18 +11,23 @@ import copy
 import json
 import math
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Never, cast
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Never, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local import faults
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Cron, Every, FreshqError, Queue, StoreError
 from freshq.aws import producer
 from freshq.aws.archive import Archive, ArchiveSettings
+from freshq.aws.environment import EnvironmentSettings
 from freshq.aws.landing import landed_event
 from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
@@ -40,19 +45,10 @@ from freshq.model.checks import checked_count, checked_id, checked_priority, che
 from freshq.model.new_task import parse_new_task
 from freshq.model.options import parse_options
 from freshq.policy.rules import ReserveRule
+from freshq.queue.base import BaseQueue
 from freshq.stores.dynamodb.table import read_description
 from freshq.worker.report import RunReport
 from tests.support.functions import EVENTS, PROJECT, Context, load_event, load_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import ModuleType
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq.aws.environment import EnvironmentSettings
-    from freshq.queue.base import BaseQueue
 
 IN_ALL: Final = int(os.environ.get("FRESHQ_FUZZ_EXAMPLES", "0"))
 # Properties of this file, which share the inputs.

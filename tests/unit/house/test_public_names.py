@@ -6,16 +6,13 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 import freshq
 import freshq_pipeline
 from tests.support.public_names import declared
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 each_package = pytest.mark.parametrize("package", [freshq, freshq_pipeline])
 

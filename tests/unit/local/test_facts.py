@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import altair as alt
 import boto3
@@ -32,9 +33,6 @@ from local.facts import (
 
 from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import START, Clock, StoreUnderTest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def life(created: float, *taken: float, fate: TaskStatus = TaskStatus.SUCCESS, **fields: Any) -> Life:

@@ -6,15 +6,12 @@ import inspect
 import json
 import pkgutil
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from local import mutation
 from local.mutation import Mutant, Reasons, Run, killed_ratios, report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHANGE = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2"
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from local.packages import allowed, run_tests
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STOPPED = "SparkException: Job 78 cancelled because SparkContext was shut down"
 

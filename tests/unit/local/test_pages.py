@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from local.pages import (
@@ -19,9 +19,6 @@ from local.pages import (
 )
 
 from freshq import Queue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def summary(lines: int, branches: int) -> dict[str, object]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from local.packages import ReleaseError, check_ready, release, version_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYPROJECT = """\
 [build-system]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, Task, TaskNotFound
+from freshq import Claim, Queue, Task, TaskNotFound
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.retry import Backoff
 from tests.support.verbs import prepared
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from freshq import Claim
 
 STATUSES = "PENDING, TAKEN, SUCCESS, FAILURE, CANCELLED, SHED, UNDER_CONSTRUCTION, READY"
 ELSEWHERE = "store it elsewhere and return a reference"

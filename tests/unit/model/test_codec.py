@@ -7,10 +7,12 @@ import base64
 import json
 import traceback
 import zlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from unittest import mock
 
 import pytest
@@ -22,10 +24,6 @@ from freshq.errors import FreshqError
 from freshq.model.codec import DoesNotFitError
 from freshq.testing import drain
 from tests.support.readings import known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @dataclass

@@ -5,19 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
 
 from freshq.model.validation import MAX_JSON_DEPTH, json_copy, json_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass

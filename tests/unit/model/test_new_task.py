@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from freshq import Queue
 from freshq.model import new_task
@@ -21,12 +23,6 @@ from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_n
 from freshq.model.validation import json_text
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
 
 
 def nested(levels: int, inner: Any = ()) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from freshq.model.options import QueueConfig, QueueOptions
 from freshq.worker.options import WorkerConfig, WorkerOptions
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 
 @pytest.mark.parametrize(("typed", "checked"), [(QueueOptions, QueueConfig), (WorkerOptions, WorkerConfig)])

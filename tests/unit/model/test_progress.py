@@ -6,23 +6,21 @@ import asyncio
 import pickle
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Task, TaskStatus
 from freshq.errors import RefusedError
 from freshq.model.task import MAX_STEP_CHARS, Progress, checked_progress
+from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from freshq.testing import drain, make_task
 from freshq.worker.run import PROGRESS_SECONDS
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.working import FailingStore, Hanging, Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from freshq.stores.base import Guard
-    from tests.conftest import Clock
 
 FROM_0_TO_1 = "must be a number from 0 to 1"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from freshq.policy import fairness
 from freshq.policy.fairness import GroupTurns, fair_share
 from freshq.stores.lines import LineTurns
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[str | None]:

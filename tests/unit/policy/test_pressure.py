@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 
 from freshq.policy.pressure import Door, DoorControl, Flow, assess, group_counts
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEADLINE_SECONDS = 10.0
 OLD, YOUNG = 9.0, 1.0

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from freshq.policy.retry import Backoff, CallRetry, equal_jitter, until_committed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class TransientError(Exception):

@@ -6,26 +6,22 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
 
-from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, TaskStatus
+from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, Task, TaskStatus
 from freshq.queue.asyncio import Threads
+from freshq.queue.attached import AttachedStore
 from freshq.queue.base import BaseQueue
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from freshq import Task
-    from freshq.queue.attached import AttachedStore
-    from freshq.stores.lines import ClaimRequest
 
 # What is no verb (tests/unit/house/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +10,7 @@ from freshq import BacklogLimit, Overloaded, PutIncomplete, Queue, StoreError, W
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Clock
+from tests.conftest import Clock
 
 
 class InterruptedStore(MemoryStore):

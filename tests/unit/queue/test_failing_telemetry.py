@@ -5,14 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 from typing_extensions import override
 
-from freshq import Busy, Handlers, Observer, OpenTelemetry, Outcome, Queue, Reject, Retry, Unreachable, Worker
+from freshq import (
+    Busy,
+    Handlers,
+    Observer,
+    OpenTelemetry,
+    Outcome,
+    Queue,
+    Reject,
+    Retry,
+    Task,
+    Unreachable,
+    Worker,
+)
 from freshq.model.telemetry import RunScope, Telemetry, guarded
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain, make_task
@@ -20,12 +34,6 @@ from freshq.worker.run import in_thread
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
 from tests.support.working import Quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from freshq import Task
 
 SECRET = "s3cr3t-payload"
 

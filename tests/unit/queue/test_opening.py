@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
+from tests.conftest import Clock
 from tests.support.readings import ids, known
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from tests.conftest import Clock
 
 # Values of SQLite's `PRAGMA synchronous`.
 NORMAL, FULL = 1, 2

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from freshq import Queue
 from freshq.queue import polling
 from freshq.stores.memory import MemoryStore
+from tests.conftest import Clock
 from tests.support.readings import payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import Clock
 
 MOST_WAITS = 9
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,6 @@ from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.readings import known, payloads
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
 FOUR_SLOTS = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)

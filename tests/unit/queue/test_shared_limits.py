@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -10,12 +11,8 @@ from typing_extensions import override
 from freshq import ConcurrencyLimit
 from freshq.policy.limits import SharedBucket
 from freshq.queue.shared.limits import SharedSlots, SharedTokens
+from freshq.stores.base import SharedRecord
 from freshq.stores.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from freshq.stores.base import SharedRecord
 
 START = 1000.0
 

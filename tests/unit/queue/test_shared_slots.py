@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from freshq import ConcurrencyLimit
 from freshq.policy.limits import RetryBudget, SharedBucket
 from freshq.queue.shared import limits
 from freshq.queue.shared.limits import DEPOSIT_EVERY, SharedRetries, SharedSlots, SharedTokens
 from freshq.stores.memory import MemoryStore
-
-if TYPE_CHECKING:
-    import pytest
 
 WINDOW_SECONDS = 10.0
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from freshq import Queue
+from freshq import Queue, Task
 from freshq.queue import upkeep
 from freshq.queue.upkeep import LARGE_PORTION, LEASE_SECONDS, RECORD, Portion, Upkeep
+from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from freshq import Task
-    from freshq.stores.base import Guard
 
 
 class Shared:

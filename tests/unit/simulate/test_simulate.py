@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,10 +30,6 @@ from freshq.simulate import (
 )
 from tests.support.refusals import refused
 from tests.support.slow_queue import SlowQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 DEADLINE_SECONDS = 10.0
 

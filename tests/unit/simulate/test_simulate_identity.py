@@ -16,26 +16,21 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
-from freshq import Overloaded, Queue, TaskStatus
+from freshq import Claim, Overloaded, Queue, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.order import Order
+from freshq.policy.order import Order, OrderSwitch
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import Load, simulate_load
 from freshq.simulate.backlog import Fates
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from freshq import Claim
-    from freshq.policy.order import OrderSwitch
 
 TICK: Final = 1 / 64
 DEADLINES_SECONDS: Final = (4.0, 10.0, 100.0)

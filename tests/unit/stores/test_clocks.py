@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from freshq import Unreachable
 from freshq.stores.clocks import CONFIRM_SECONDS, MachineClock
 from freshq.stores.dynamodb.clock import ComparedClock, ServerTime, TimeRange
 from tests.conftest import START
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass

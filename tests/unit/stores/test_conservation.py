@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -23,18 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq import Claim, IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.queue.upkeep import SMALL_PORTION
+from freshq.stores.base import Store
 from freshq.stores.dynamodb import line_records
-from tests.conftest import DYNAMODB, Clock
+from tests.conftest import DYNAMODB, Clock, StoreUnderTest
 from tests.support.readings import counts, ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from freshq import Claim
-    from freshq.stores.base import Store
-    from tests.conftest import StoreUnderTest
 
 SETTLEMENTS: Final = ["complete", "fail", "retry", "release", "extend"]
 CHANGES: Final = ["cancel", "touch", "reprioritize", "redrive"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -23,15 +24,10 @@ from botocore.retries.standard import ExponentialBackoff
 from freshq import Claim, MatchQueue, Queue, StoreError, Unreachable
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key, open_attachment
-from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, default_client, translated
+from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, TableCalls, default_client, translated
 from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.table import TableChanges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq.stores.dynamodb.calls import TableCalls
 
 TOKEN = "t"
 NOW = 1_700_000_000.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import Keyspace
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords, due_at, task_ids_of
 from tests.support.patience import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW = 1000.0
 LEASE_SECONDS = 60.0

@@ -11,15 +11,13 @@ for them as well. So the other producer only announces the line, as often as it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from typing_extensions import override
 
 from freshq.stores.dynamodb.line_records import RULES, LineRules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TICKS = LineRules(trust_seconds=1, send_seconds=1, landing_seconds=1, index_lag_seconds=1)
 LAG = int(TICKS.index_lag_seconds)

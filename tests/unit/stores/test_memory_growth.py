@@ -6,21 +6,18 @@ import gc
 import sys
 import tracemalloc
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import FrameType
+from typing import Any, Final, cast
 
 import pytest
 
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from freshq.model.task import Task
-    from freshq.stores.sql import SqlStore
+from freshq.model.task import Task
+from freshq.stores.sql import SqlStore
 
 FEW, MANY = 100, 10_000
 CLAIMED: Final = 5

@@ -5,20 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import NoPosition, Queue
 from freshq.cli.main import app
 from freshq.stores.dynamodb.table import read_description
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from types_boto3_dynamodb import DynamoDBClient
 
 run = CliRunner().invoke
 # As in the article, with a local index and both capacities of each kind.

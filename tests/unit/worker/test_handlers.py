@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
@@ -20,9 +21,6 @@ from pydantic import BaseModel, Field
 from freshq import Handlers, Outcome, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.testing import ManualClock, drain, make_task
 from tests.support.refusals import refused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 
 @dataclass

@@ -7,14 +7,16 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -34,6 +36,7 @@ from freshq import (
     Reject,
     Retry,
     StoreError,
+    Task,
     Unreachable,
     WhenFull,
     Worker,
@@ -45,14 +48,6 @@ from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from opentelemetry.sdk.trace import ReadableSpan
-
-    from freshq import Task
 
 SECRET = "s3cr3t-payload"
 QUICK: Any = {"backoff": Backoff(base_seconds=0.001, cap_seconds=0.001)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from freshq import (
     Queue,
     Reject,
     Retry,
+    RunReport,
     TableMissing,
     Task,
     TaskStatus,
@@ -25,17 +27,10 @@ from freshq import (
 from freshq.testing import FaultyStore
 from freshq.worker import lease_loop, serving
 from freshq.worker.report import WorkerState
-from tests.conftest import START
+from tests.conftest import START, Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.working import lease_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from freshq import RunReport
-    from tests.conftest import Clock
 
 MANY = 500
 # For claims, renewals, upkeep and settlements, whatever the number of coroutines.

@@ -6,21 +6,17 @@ import io
 import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, TaskLogFilter, Worker
+from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, Task, TaskLogFilter, Worker
 from freshq.cli.process import JsonLines, ReportingHandler
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import Task
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]

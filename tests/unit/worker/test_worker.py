@@ -5,28 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq import Busy, Outcome, Queue, Reject, Retry, RunReport, Task, TaskStatus, Unreachable, Worker
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.worker import loop, settle
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from freshq import RunReport, Task
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock
 
 
 class TestOutcomes:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from freshq import Busy, Queue, Reject, Retry
+from freshq import Busy, Claim, Queue, Reject, Retry, Task
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
+from tests.conftest import Clock
 from tests.support.working import Quiet, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from freshq import Claim, Task
-    from tests.conftest import Clock
 
 OK, PUSHED_BACK = "ok", "pushed back"
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from freshq import LeaseLost, Outcome, Queue, Worker
+from freshq import Claim, LeaseLost, Outcome, Queue, Task, Worker
 from freshq.model.task import handle_of
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.worker import background, loop
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.run import Phase, TaskRuns
 from freshq.worker.settle import too_late_to_run
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
     FailingStore,
@@ -26,11 +28,6 @@ from tests.support.working import (
     wait_until,
     work_off,
 )
-
-if TYPE_CHECKING:
-    from freshq import Claim, Task
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock
 
 
 class TestLeases:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Worker
+from freshq import DamagedTaskError, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
 from freshq.policy.retry import Backoff
+from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, Quiet, lease_of, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from freshq import RunReport, Task
-    from freshq.stores.base import Guard
-    from tests.conftest import Clock
 
 
 @pytest.fixture(autouse=True)

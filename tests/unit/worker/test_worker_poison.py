@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from freshq import FreshqError, MatchQueue, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
+from freshq import (
+    FreshqError,
+    MatchQueue,
+    Outcome,
+    Queue,
+    Reject,
+    Retry,
+    Settlement,
+    Task,
+    TaskStatus,
+    Worker,
+)
 from freshq.policy.retry import Backoff
 from tests.support.working import Quiet, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from freshq import Task
 
 AT_ONCE = Backoff(1e-9, 1e-9)
 

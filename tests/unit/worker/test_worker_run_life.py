@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry, TaskStatus, Worker
+from freshq import (
+    Claim,
+    Handlers,
+    JsonCodec,
+    LeaseLost,
+    Outcome,
+    Queue,
+    Reject,
+    Retry,
+    Task,
+    TaskStatus,
+    Worker,
+)
+from freshq.errors import FreshqError
 from freshq.policy.retry import Backoff
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.run import Phase, TaskRun, TaskRuns
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
     FailingStore,
@@ -25,14 +41,6 @@ from tests.support.working import (
     lease_of,
     wait_until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from freshq import Claim, Task
-    from freshq.errors import FreshqError
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock
 
 
 class LateSettlements(MemoryStore):

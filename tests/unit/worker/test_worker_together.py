@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from freshq import Busy, Outcome, Queue, StoreError, Task, Unreachable, Worker
+from freshq import Busy, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
+from freshq.errors import FreshqError
 from freshq.policy.retry import Backoff
+from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from freshq.worker import crew, settle
+from freshq.worker.settle import PendingSettlement
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from freshq import RunReport
-    from freshq.errors import FreshqError
-    from freshq.stores.base import Guard
-    from freshq.worker.settle import PendingSettlement
 
 
 class Gate(MemoryStore):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import Queue, StoreError, TaskStatus, Worker
+from freshq import Queue, StoreError, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.queue.upkeep import LARGE_PORTION
+from freshq.stores.base import Due
 from freshq.stores.memory import MemoryStore
 from freshq.worker import background as worker_upkeep
 from freshq.worker import settle
@@ -18,10 +18,6 @@ from freshq.worker.background import BackgroundUpkeep
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, wait_until
-
-if TYPE_CHECKING:
-    from freshq import Task
-    from freshq.stores.base import Due
 
 
 class FailingStore(MemoryStore):

@@ -5,23 +5,20 @@ from __future__ import annotations
 import signal
 import threading
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
-from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, TaskStatus, Worker
+from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
-
-if TYPE_CHECKING:
-    from freshq import Task
-    from freshq.stores.lines import ClaimRequest
-    from tests.conftest import Clock
 
 
 @pytest.fixture(autouse=True)
