@@ -86,7 +86,7 @@ class QueueConfig(StorableOptions):
     name: Name = Field("default", description="Name of the queue: several can share a table.")
     backoff: Backoff = Field(Backoff(), description="Delay between attempts.")
     codel: CodelRule | None = Field(
-        None, description="Shed tasks that waited long while every wait is long. Only with order FIFO."
+        None, description="Shed tasks that waited too long during an overload. Only with order FIFO."
     )
     backlog: BacklogLimit | None = Field(
         None, description="Maximum number of waiting tasks, and which ones to shed when it is reached."

@@ -87,7 +87,7 @@ class WorkerConfig(BaseModel):
         None,
         ge=0,
         le=MAX_SECONDS,
-        description="End with the error if the store answers no claim for this time. By default, wait.",
+        description="Exit with the error if the store answers no claim for this time. By default, never.",
     )
     at_most_once: bool = Field(
         default=False,
