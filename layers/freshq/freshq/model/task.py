@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Version, trace id, id of the span, flags. Ids of only zeros are invalid; version 00 has no more parts.
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACEPARENT_BYTES: Final = 55
-# The length that W3C Trace Context asks everybody to pass on; vendors may drop longer values.
+# The length that vendors should propagate by W3C Trace Context; they may drop longer values.
 MAX_TRACESTATE_BYTES: Final = 512
 MAX_TRACE_CONTEXT_BYTES: Final = _TRACEPARENT_BYTES + 1 + MAX_TRACESTATE_BYTES
 _TRACE_ID: Final = slice(3, 35)

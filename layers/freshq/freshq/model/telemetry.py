@@ -175,7 +175,7 @@ class TelemetryFailures:
 
 
 class GuardedTelemetry(Telemetry):
-    """Passes every call on to telemetry, whatever that does."""
+    """Passes every call on to telemetry, and logs its errors."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

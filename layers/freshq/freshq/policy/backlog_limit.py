@@ -146,7 +146,7 @@ class Share:
     Attributes:
         until: When it expires, in seconds, unless the worker renews it.
         slots: Tasks that the worker may have in work.
-        peak: Most tasks that it had in work in its last window.
+        peak: Peak number of running tasks in its last window.
     """
 
     until: float

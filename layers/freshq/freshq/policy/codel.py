@@ -1,4 +1,4 @@
-"""CoDel: shed tasks that waited too long while every wait is long."""
+"""CoDel: shed tasks that waited too long, but only during an overload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHED_AFTER_TARGETS: Final = 2
 
 
 class Codel:
-    """Sheds tasks that waited long while every wait is long, by the rule of Facebook's folly.
+    """Sheds tasks that waited too long during an overload, by the rule of Facebook's folly.
 
     While the shortest wait of an interval is above the target, the queue is overloaded, and tasks that
     waited more than twice the target are shed. That is `folly/executors/Codel.cpp`, explained in "Fail

@@ -47,7 +47,7 @@ class _Served(dict[Group, float]):
 
 
 class GroupTurns:
-    """Gives each turn to the group that was served least lately. One object per priority level.
+    """Gives each turn to the group with the least recent service. One object per priority level.
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
     nearly always the newest. Among groups that always have work this is round robin: each of n gets

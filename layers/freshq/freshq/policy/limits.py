@@ -125,7 +125,7 @@ class SharedBucket:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What one worker saw of the downstream in a window.
+    """Observations of the downstream by one worker in a window.
 
     Attributes:
         succeeded: Calls that succeeded.

@@ -106,7 +106,7 @@ class Door:
             raise ValueError(msg)
 
     def share_per_second(self, pressure: Pressure, flow: Flow) -> float:
-        """Return how many tasks each group may put; infinite unless there is too little for all.
+        """Return how many tasks each group may put; infinite if the capacity suffices for all.
 
         Args:
             pressure: How overloaded the queue is.
@@ -217,7 +217,7 @@ class Flow:
         return min(self.by_group.get(name, 0.0) for name in group_counts(group))
 
     def demands(self) -> list[float]:
-        """Return how much the groups offer; those that share a count are one."""
+        """Return the offered load by group; groups that share a counter count as one."""
         return [rate for name, rate in self.by_group.items() if name.startswith("g")]
 
 

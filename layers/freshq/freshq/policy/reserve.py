@@ -176,7 +176,8 @@ class LearnedReserve:
 class SkippedTasks:
     """Finds out when claims skip live tasks because of the reserve.
 
-    Oldest first, such tasks precede all others. Otherwise only a claim that came up short shows them.
+    Oldest first, such tasks precede all others. In other orders only a claim that finds fewer tasks than its
+    limit shows them.
     """
 
     __slots__ = ("_check_at", "_oldest_first")
