@@ -85,15 +85,13 @@ class Lifecycle:
         Args:
             new: The arguments of the put.
             now: Current time in seconds.
-            created: Time of the put, in whole microseconds: `now`, or slightly later so that no two tasks of
-                a producer tie.
+            created: `now` in whole microseconds, or slightly later so that no two tasks of a producer tie.
             where: Prefix for field names in errors.
 
         Raises:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
-        config = self.config
-        max_age_seconds = config.max_age_seconds
+        max_age_seconds = self.config.max_age_seconds
         if new.max_age_seconds is not None:
             max_age_seconds = _checked_max_age(new.max_age_seconds, max_age_seconds, where)
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
@@ -104,7 +102,7 @@ class Lifecycle:
             enters = round(created + new.delay_seconds, 6) if new.at is None else first_due
         task = make_task(
             task_id=new.task_id or new_task_id(),
-            queue=config.name,
+            queue=self.config.name,
             status=TaskStatus.PENDING,
             created=enters,
             updated=now,
