@@ -32,9 +32,9 @@ MICROSECONDS: Final = 1_000_000
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
 # Verbs after finished work, successful or not.
 SERVED: Final = (Verb.COMPLETE, Verb.FAIL)
+SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 # The digit of a random UUID that names its variant has two random bits.
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
-SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 
 
 @dataclass(frozen=True, slots=True)
