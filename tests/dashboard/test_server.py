@@ -253,6 +253,16 @@ class TestChanging:
         assert shown.client.post("/api/do", json=order).status_code == 400
         assert shown.client.post("/api/do", content="{").status_code == 400
 
+    @pytest.mark.parametrize(
+        ("body", "status", "problem"),
+        [("[" * 30_000, 400, "nested too deep"), (f'"{"x" * 70_000}"', 413, "at most 65536 bytes")],
+    )
+    def test_an_order_too_deep_or_too_long_is_refused(
+        self, shown: Page, body: str, status: int, problem: str
+    ) -> None:
+        answer = shown.client.post("/api/do", content=body)
+        assert (answer.status_code, problem in answer.json()["error"]) == (status, True)
+
     def test_a_dashboard_that_only_shows_changes_nothing(self, queue: Queue) -> None:
         shown = page(queue, changes=False)
         assert shown.client.get("/api/queue").json()["changes"] is False

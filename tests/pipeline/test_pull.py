@@ -76,6 +76,15 @@ def test_only_new_objects_are_copied(s3: Any, tmp_path: Path) -> None:
     assert (tmp_path / "2026/11/21/08/c").read_text("utf-8") == "c\n"
 
 
+@pytest.mark.parametrize("key", ["events/../../outside", "events//{folder}/outside"])
+def test_a_key_outside_the_folder_is_refused(s3: Any, tmp_path: Path, key: str) -> None:
+    land(s3, "a")
+    s3.put_object(Bucket="landed", Key=key.format(folder=tmp_path), Body=b"x")
+    with pytest.raises(BadInput, match="outside"):
+        pull("landed", tmp_path / "one" / "two", s3)
+    assert not files(tmp_path)
+
+
 def test_the_command_copies_what_a_run_reads(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

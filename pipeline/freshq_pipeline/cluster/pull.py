@@ -73,12 +73,13 @@ def pull(
         progress: Called with the bytes copied so far and their total.
 
     Raises:
+        BadInput: If a key names a file outside the folder; nothing was copied.
         PipelineError: If a call to AWS failed. The next pull copies the rest.
     """
     with aws_errors():
         s3 = client or boto3.client("s3", config=Config(max_pool_connections=THREADS))
         sizes_bytes = _landed(s3, bucket)
-        targets = {key: out / key.removeprefix(PREFIX) for key in sizes_bytes}
+        targets = {key: _target(out, key) for key in sizes_bytes}
         # Objects of the archive never change.
         missing = [key for key, target in targets.items() if _size_of(target) != sizes_bytes[key]]
         total_bytes = sum(sizes_bytes[key] for key in missing)
@@ -95,6 +96,15 @@ def _landed(client: S3Client, bucket: str) -> dict[str, int]:
     """Return the sizes of the objects in the archive, by key."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=PREFIX)
     return {entry["Key"]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
+
+
+def _target(out: Path, key: str) -> Path:
+    """Return the file of an object in the folder."""
+    target = out / key.removeprefix(PREFIX)
+    if target.resolve().is_relative_to(out.resolve()):
+        return target
+    msg = f"key: {key!r} names a file outside {out}; delete the object, which the archive did not write"
+    raise BadInput(msg)
 
 
 def _size_of(target: Path) -> int | None:

@@ -57,7 +57,15 @@ class TestCron:
             found = list(islice(Cron(expression, "Europe/Berlin").ticks(instant(2026, 3, 27, 0, 0)), 30))
             assert found == sorted(set(found))
 
-    @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 x", None, 5])
+    @pytest.mark.parametrize(
+        ("expression", "same"),
+        [("0 9-9/2 * * *", "0 9 * * *"), ("0 0 * * MON-MON/2", "0 0 * * 1"), ("@daily", "0 0 * * *")],
+    )
+    def test_ranges_of_one_value_and_names_are_those_of_crontab(self, expression: str, same: str) -> None:
+        start = instant(2026, 3, 27, 0, 0)
+        assert ticks(expression, start, 30) == ticks(same, start, 30)
+
+    @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 x", "@often", None, 5])
     def test_a_wrong_expression(self, expression: Any) -> None:
         with refused("expression"):
             Cron(expression)

@@ -110,7 +110,10 @@ def test_a_result_must_fit_beside_its_payload() -> None:
     ("url", "shown"),
     [
         ("postgresql://me:secret@host/tasks", "postgresql://me:***@host/tasks"),
-        ("postgresql://host/tasks", "postgresql://host/tasks"),
+        ("postgresql//me:se/c:r@et@host/tasks", "postgresql//me:***@host/tasks"),
+        ("postgresql:/me:secret@host/tasks", "postgresql:/me:***@host/tasks"),
+        ("me:secret@host/tasks", "me:***@host/tasks"),
+        ("postgresql://host:5432/tasks", "postgresql://host:5432/tasks"),
         ("postgresql://host/tasks?password=secret&a=1", "postgresql://host/tasks?password=***&a=1"),
     ],
 )

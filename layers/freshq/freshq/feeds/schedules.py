@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 
 # Fields of an expression of Debian's cron; a sixth field in front stands for seconds.
 FIELDS: Final = 5
+CRON_NAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+# CronSim reads the range of one value, and every n-th of it, as every n-th from that value on.
+ONE_VALUE_RANGE: Final = re.compile(r"\b(\w+)-\1/\d+")
 # Step of the search for a change of a zone's offset: no zone changes twice within it.
 SEARCH_SECONDS: Final = 12 * 3600
 logger = logging.getLogger(__name__)
@@ -150,7 +162,7 @@ class Cron:
     Expressions with `*` in the hour or the minute follow real time.
 
     Attributes:
-        expression: Five fields, as in Debian's crontab(5).
+        expression: Five fields, or a name such as `@daily`, as in Debian's crontab(5).
         zone: Name of the time zone, such as "Europe/Berlin".
     """
 
@@ -184,11 +196,16 @@ class Cron:
         with needs("cron"):
             from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra
         try:
-            moments: Iterator[datetime] = CronSim(self.expression, start)
+            moments: Iterator[datetime] = CronSim(self._fields, start)
         except (CronSimError, AttributeError, TypeError) as error:
             msg = f"expression: {quoted(self.expression)} is not a cron expression ({error})"
             raise ValueError(msg) from error
         return moments
+
+    @property
+    def _fields(self) -> str:
+        """The expression as fields that CronSim reads as crontab(5) does: `9-9/2` means 9 only."""
+        return ONE_VALUE_RANGE.sub(r"\1", CRON_NAMES.get(self.expression, self.expression))
 
     def ticks(self, after: float) -> Iterator[float]:
         """Yield the ticks after a time, in order, in seconds since the epoch."""
@@ -201,7 +218,7 @@ class Cron:
     @property
     def _follows_real_time(self) -> bool:
         """Whether the hour or the minute begins with `*`: Debian's rule, for five fields."""
-        fields = self.expression.split()
+        fields = self._fields.split()
         return len(fields) != FIELDS or any(field.startswith("*") for field in fields[:2])
 
     def _local_time(self, after: float) -> Iterator[float]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES: Final = MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES
 # A password may contain every character, also unencoded ones: it ends at the last "@".
-USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*://)?[^:/@]*:(?!//)).*@", re.DOTALL)
+# The scheme may have lost its colon or a slash.
+USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*:?/+)?[^:@]*:(?!/)).*@", re.DOTALL)
 PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -58,6 +60,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 LISTED_TASKS: Final = 25
+MAX_BODY_BYTES: Final = 64 * 1024
 # Dead letters per click; another click takes the next ones.
 REDRIVEN_TASKS: Final = 100
 
@@ -185,6 +188,9 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
         TaskNotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
         FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
         ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
+        HTTPException: lambda _request, error: Json(
+            {"error": error.detail}, error.status_code, error.headers
+        ),
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     return Guarded(app, access), live
@@ -259,7 +265,7 @@ class _Api:
             return Json(
                 {"error": "this dashboard is read-only; start it without --read-only"}, HTTPStatus.FORBIDDEN
             )
-        order = await request.json()
+        order = await _body(request)
         verb = VERBS.get(str(order.get("verb"))) if isinstance(order, dict) else None
         if verb is None:
             msg = f"verb: must be one of {', '.join(VERBS)}"
@@ -271,6 +277,24 @@ class _Api:
         said = await run_in_threadpool(verb, self._queue, task_id or "")
         self._live.refresh()
         return Json({"said": said})
+
+
+async def _body(request: Request) -> Any:
+    """Return the JSON value of a request's body, which is read no further than its limit.
+
+    Raises:
+        HTTPException: If it is too long.
+        ValueError: If it is not JSON, or nested too deep.
+    """
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {MAX_BODY_BYTES} bytes")
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("body: is nested too deep") from None
 
 
 @dataclass(frozen=True, slots=True)
