@@ -181,3 +181,32 @@ def test_counts_of_very_many_finished_tasks_say_that_there_are_at_least_so_many(
     assert stats.success == COUNTED_ROWS
     expected = dict.fromkeys(("success", "failure", "cancelled", "shed"), "at least")
     assert {name: stats.bounded.get(name) for name in expected} == expected
+
+
+RETENTION_PAGE: Final = 200
+
+
+def forgetting_cost(queue: Queue, engine: sa.Engine, over: int, work: Callable[[], int]) -> int:
+    """Return the work of deleting some of the tasks that are past their retention."""
+    queue.put("done", task_id="done")
+    queue.complete(queue.claim()[0])
+    multiply(engine, "done", over)
+    before = work()
+    assert queue.store.tidy(queue.name, queue.now() + 2 * 86_400, RETENTION_PAGE) == RETENTION_PAGE
+    done = work() - before
+    queue.purge(confirm=queue.name)
+    return done
+
+
+def test_on_sqlite_the_cost_of_retention_does_not_depend_on_what_is_left(sqlite_engine: sa.Engine) -> None:
+    queue = Queue(SqlStore(sqlite_engine))
+    with sqlite_work(queue) as work:
+        few, many = (forgetting_cost(queue, sqlite_engine, over, lambda: work[0]) for over in (300, 9_000))
+    assert many <= 1.5 * few
+
+
+def test_on_postgresql_retention_reads_what_it_deletes(postgres_engine: sa.Engine) -> None:
+    queue = Queue(SqlStore(postgres_engine))
+    vacuum(postgres_engine)  # the statistics are those of an empty table
+    done = forgetting_cost(queue, postgres_engine, 9_000, lambda: rows_read(postgres_engine))
+    assert done <= 3 * RETENTION_PAGE

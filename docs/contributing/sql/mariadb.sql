@@ -702,9 +702,7 @@ FOR UPDATE SKIP LOCKED;
 UPDATE tasks
 SET line=NULL, agenda='over', due_us=(tasks.expires * 1000000)
 WHERE tasks.queue = :of_queue
-AND tasks.task_id IN (:ids)
-AND tasks.agenda = 'stale'
-AND tasks.due_us <= :now_us;
+AND tasks.task_id IN (:ids);
 
 -- upkeep: due
 -- Held and delayed tasks that are due, the earliest first.
@@ -763,14 +761,6 @@ ORDER BY tasks.due_us
 LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
--- upkeep: forget
--- Delete tasks that are past their retention.
-DELETE FROM tasks
-WHERE tasks.queue = :of_queue
-AND tasks.task_id IN (:ids)
-AND tasks.agenda = 'over'
-AND tasks.due_us <= :now_us;
-
 -- upkeep: page_of_ids
 -- Some ids of a queue.
 SELECT tasks.task_id
@@ -780,6 +770,9 @@ LIMIT :page;
 
 -- upkeep: purge
 -- Delete tasks, whatever their status.
+--
+-- To delete tasks past their retention, it has no other condition than their ids, which the transaction
+-- has locked: with one, databases read the index of all that are past it.
 DELETE FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);

@@ -1178,14 +1178,6 @@ ORDER BY tasks.due_us
 LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
--- upkeep: forget
--- Delete tasks that are past their retention.
-DELETE FROM tasks
-WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-AND tasks.task_id IN (:ids)
-AND tasks.agenda = 'over'::VARCHAR
-AND tasks.due_us <= :now_us::BIGINT;
-
 -- upkeep: page_of_ids
 -- Some ids of a queue.
 SELECT tasks.task_id
@@ -1195,8 +1187,11 @@ LIMIT :page;
 
 -- upkeep: purge
 -- Delete tasks, whatever their status.
+--
+-- To delete tasks past their retention, it has no other condition than their ids, which the transaction
+-- has locked: with one, databases read the index of all that are past it.
 DELETE FROM tasks
-WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
 
 -- records: read

@@ -991,14 +991,6 @@ AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page OFFSET 0;
 
--- upkeep: forget
--- Delete tasks that are past their retention.
-DELETE FROM tasks
-WHERE tasks.queue = :of_queue
-AND tasks.task_id IN (:ids)
-AND tasks.agenda = 'over'
-AND tasks.due_us <= :now_us;
-
 -- upkeep: page_of_ids
 -- Some ids of a queue.
 SELECT tasks.task_id
@@ -1008,6 +1000,9 @@ LIMIT :page OFFSET 0;
 
 -- upkeep: purge
 -- Delete tasks, whatever their status.
+--
+-- To delete tasks past their retention, it has no other condition than their ids, which the transaction
+-- has locked: with one, databases read the index of all that are past it.
 DELETE FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);

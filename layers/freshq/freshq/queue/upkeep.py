@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 SMALL_PORTION: Final = 25
 # Most tasks that the sweep and background upkeep bring in at a time.
 LARGE_PORTION: Final = 1000
+# Longest pause between two portions of one run.
+MAX_PAUSE_SECONDS: Final = 0.1
 RECORD: Final = "upkeep"
 # If the process that does the upkeep dies, another process takes over after this time.
 LEASE_SECONDS: Final = 5.0
@@ -109,17 +112,20 @@ class Upkeep:
     def run(self) -> int:
         """Run portions until no task is left that is due now; return how many tasks moved.
 
-        Tasks that fall due meanwhile are left for the next run, so this one always terminates.
+        Tasks that fall due meanwhile are left for the next run, so this one always terminates. It pauses
+        after each portion for as long as the portion took, because SQLite has no queue of writers.
 
         Raises:
             StoreError: If the store did not answer.
         """
         moved, until = 0, self._now()
         while True:
+            began = time.monotonic()
             portion = self.portion(LARGE_PORTION, until)
             moved += portion.moved
             if not portion.more:
                 return moved
+            time.sleep(min(time.monotonic() - began, MAX_PAUSE_SECONDS))
 
     def run_alone(self) -> Portion:
         """Run one portion, unless another thread or process does the upkeep.

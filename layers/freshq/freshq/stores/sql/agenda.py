@@ -46,9 +46,7 @@ class StaleStatements(Statements):
     @cached_property
     def leave_line(self) -> sa.Update:
         """Take tasks that the transaction has locked out of their lines."""
-        return (
-            sa.update(self.tasks).where(self.in_queue, self.listed, *self._is_stale).values(self._out_of_line)
-        )
+        return sa.update(self.tasks).where(self.in_queue, self.listed).values(self._out_of_line)
 
     @cached_property
     def leave_line_first(self) -> PreparedStatement:
@@ -137,20 +135,18 @@ class UpkeepStatements(Statements):
         return page.with_for_update(skip_locked=True)
 
     @cached_property
-    def forget(self) -> sa.Delete:
-        """Delete tasks that are past their retention."""
-        still = (self.tasks.c.agenda == OVER, self._is_past)
-        return sa.delete(self.tasks).where(self.in_queue, self.listed, *still)
-
-    @cached_property
     def page_of_ids(self) -> sa.Select[Any]:
         """Some ids of a queue."""
         return sa.select(self.tasks.c.task_id).where(self.in_queue).limit(sa.bindparam("page"))
 
     @cached_property
     def purge(self) -> sa.Delete:
-        """Delete tasks, whatever their status."""
-        return sa.delete(self.tasks).where(self.in_queue, self.listed)
+        """Delete tasks, whatever their status.
+
+        To delete tasks past their retention, it has no other condition than their ids, which the transaction
+        has locked: with one, databases read the index of all that are past it.
+        """
+        return sa.delete(self.tasks).where(self.in_queue_by_id, self.listed)
 
 
 class SqlAgenda(SqlPart):
@@ -198,7 +194,7 @@ class SqlAgenda(SqlPart):
             page = parameters | {"page": limit}
             ids = sorted(connection.execute(self.upkeep_sql.over_ids, page).scalars())
             if ids:
-                connection.execute(self.upkeep_sql.forget, parameters | {"ids": ids})
+                connection.execute(self.upkeep_sql.purge, {"of_queue": queue, "ids": ids})
             return len(ids)
 
         return self.database.transaction(forget)
