@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from freshq import AlreadyQueued, AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
+from freshq import AttachedQueue, IllegalTransition, LeaseLost, NotFound, TaskStatus
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 
@@ -102,7 +102,7 @@ class TestPut:
 class TestRead:
     def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
         assert queue.get_record("Z") is None
-        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+        with pytest.raises(NotFound, match="the attached table has none with this id"):
             queue.find("Z")
 
     def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
@@ -134,7 +134,7 @@ class TestDelete:
         queue.bury(queue.enqueue("C").task_id)
         queue.delete_record("C")
         assert [queue.get_record(record_id) for record_id in "ABC"] == [None] * 3
-        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+        with pytest.raises(NotFound, match="the attached table has none with this id"):
             queue.delete_record("A")
 
     def test_one_in_a_queue_is_deleted_by_force_only(self, queue: AttachedQueue) -> None:
@@ -142,7 +142,7 @@ class TestDelete:
         queue.enqueue("B")
         (claim,) = queue.claim()
         for record_id in "AB":
-            with pytest.raises(AlreadyQueued, match="in queue 'default'"):
+            with pytest.raises(IllegalTransition, match="in queue 'default'"):
                 queue.delete_record(record_id)
             queue.delete_record(record_id, force=True)
             assert queue.get_record(record_id) is None

@@ -10,11 +10,11 @@ from freshq import (
     Claim,
     IllegalTransition,
     LeaseLost,
+    NotFound,
     Order,
     Queue,
     StoreError,
     Task,
-    TaskNotFound,
     TaskStatus,
 )
 from tests.conftest import StoreUnderTest
@@ -150,7 +150,7 @@ class TestForce:
         store.clock.advance(2)
         with pytest.raises(IllegalTransition, match="SHED"):
             queue.restore("b", force=True)
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             queue.bury("nobody", force=True)
 
 

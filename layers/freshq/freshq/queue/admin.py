@@ -15,7 +15,7 @@ from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_end
 from freshq.queue.shared.measures import REFUSED
-from freshq.stores.base import ConflictError, Guard, parse_place, place_of
+from freshq.stores.base import Conflict, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Tending(Verbs):
             force: Cancel it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         return self._core.change(task_id, partial(self.lifecycle.cancelled, force=force))
@@ -58,7 +58,7 @@ class Tending(Verbs):
             force: Bury it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         verb = partial(self.lifecycle.buried, error=checked_error(error), force=force)
@@ -76,9 +76,9 @@ class Tending(Verbs):
             force: Restore it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
-            NoPosition: If a record lacks the attribute that orders its attached table.
+            NotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`;
+                or its record lacks the attribute that orders the table.
         """
         core, restored = self._core, self.lifecycle.restored
         return core.change(
@@ -92,9 +92,9 @@ class Tending(Verbs):
         In a table attached with an order of its own, a record gets the position of its current value.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING.
-            NoPosition: If a record lacks the attribute that orders its attached table.
+            NotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING, or its record lacks the attribute that orders the
+                table.
         """
         core, touched = self._core, self.lifecycle.touched
         return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
@@ -104,7 +104,7 @@ class Tending(Verbs):
 
         Raises:
             ValueError: If the priority is not 0 to 9.
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
         """
         verb = partial(self.lifecycle.reprioritized, priority=checked_priority(priority))
@@ -124,7 +124,7 @@ class Tending(Verbs):
             How many were redriven.
 
         Raises:
-            TaskNotFound: If the queue has no task `task_id`.
+            NotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter, or is stale.
         """
         if limit is not None:
@@ -163,7 +163,7 @@ class Tending(Verbs):
             How many were deleted.
 
         Raises:
-            TaskNotFound: If the queue has no task `task_id`.
+            NotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter.
         """
         if limit is not None:
@@ -172,7 +172,7 @@ class Tending(Verbs):
             task = self._core.stored(task_id)
             if not self._discard(task):
                 state = (self._core.get(task_id) or task).status
-                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
+                raise IllegalTransition.of_task(task_id, "discard", state, TaskStatus.FAILURE)
             return 1
         dead = self._core.store.dead(self.name)
         return sum(islice((1 for task in dead if self._discard(task)), limit))
@@ -181,7 +181,7 @@ class Tending(Verbs):
         """Delete a dead letter; return False if it is not a dead letter."""
         try:
             self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
-        except ConflictError:
+        except Conflict:
             return False
         return True
 
@@ -243,7 +243,7 @@ class Reading(Verbs):
         """Return a task with its current status.
 
         Raises:
-            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
+            NotFound: If the queue has no task with this id; on an attached table the error says whether
                 the record exists.
         """
         return self._core.with_current_status(self._core.stored(task_id))
@@ -266,7 +266,7 @@ class Reading(Verbs):
 
         Raises:
             ValueError: If an argument is wrong.
-            TaskNotFound: If the queue has no such task: it was never put, or its retention has passed.
+            NotFound: If the queue has no such task: it was never put, or its retention has passed.
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """

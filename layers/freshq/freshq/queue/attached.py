@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from typing_extensions import override
 
-from freshq.errors import IllegalTransition, TaskNotFound, needs
+from freshq.errors import IllegalTransition, NotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
@@ -18,7 +18,7 @@ from freshq.model.telemetry import ClaimSpan
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import Core
-from freshq.stores.base import ConflictError, Guard, Store, parse_place
+from freshq.stores.base import Conflict, Guard, Store, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,8 +55,8 @@ class AttachedStore(Store, Protocol):
         """Replace a waiting task as `replace` does; read the attribute that orders the table again, if any.
 
         Raises:
-            ConflictError: If the guard does not hold.
-            NoPosition: If the attribute is missing or of another type; nothing was changed.
+            Conflict: If the guard does not hold.
+            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
         """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -82,7 +82,7 @@ class AttachedStore(Store, Protocol):
     def record_key(self, record_id: str) -> dict[str, Any]:
         """Return the key attributes of the record with an id."""
 
-    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
         """Delete a record; with `force` even if it is in a queue."""
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
@@ -135,7 +135,7 @@ class AttachedCore(Core):
         if task is not None and task.status is TaskStatus.READY:
             return replace(task, queue=self.name)  # an unqueued record belongs to every queue
         if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name, is_record=task is None)
+            raise NotFound.of_task(task_id, self.name) if task else NotFound.of_record(task_id)
         return task
 
 
@@ -191,11 +191,8 @@ class AttachedQueue(BaseQueue):
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
-            TaskNotFound: If the record does not exist.
-            NotReady: If the record is under construction.
-            AlreadyQueued: If the record is PENDING or TAKEN.
-            IllegalTransition: If the record is completed, or a dead letter.
-            NoPosition: If the record lacks the attribute that orders the table.
+            NotFound: If the record does not exist.
+            IllegalTransition: If the record is not READY, or lacks the attribute that orders the table.
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
@@ -206,7 +203,7 @@ class AttachedQueue(BaseQueue):
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.
 
         Raises:
-            TaskNotFound: If the record does not exist.
+            NotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
@@ -215,7 +212,7 @@ class AttachedQueue(BaseQueue):
         """Make an unqueued record ready to be put. A record that was never queued is ready already.
 
         Raises:
-            TaskNotFound: If the record does not exist.
+            NotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
@@ -250,7 +247,7 @@ class AttachedQueue(BaseQueue):
         claimed = self.lifecycle.claimed_dead(task, now, token, until)
         try:
             held = self._core.store.replace(claimed, Guard.unchanged(task))
-        except ConflictError:
+        except Conflict:
             return None
         return Claim.of(held)
 
@@ -307,10 +304,10 @@ class AttachedQueue(BaseQueue):
 
         Raises:
             ValueError: If no record can have this id.
-            TaskNotFound: If the record does not exist.
-            AlreadyQueued: If it is PENDING or TAKEN, and `force` is not set.
+            NotFound: If the record does not exist.
+            IllegalTransition: If it is PENDING or TAKEN, and `force` is not set.
         """
-        self._records.delete_record(checked_id(record_id, "record_id"), self.name, self.now(), force=force)
+        self._records.delete_record(checked_id(record_id, "record_id"), self.now(), force=force)
 
     @override
     def list(
@@ -337,7 +334,7 @@ class AttachedQueue(BaseQueue):
             status = task.status_at(now)
             if status not in UNQUEUED:
                 allowed = ", ".join(sorted(UNQUEUED))
-                raise IllegalTransition(task_id, verb, status, allowed)
+                raise IllegalTransition.of_task(task_id, verb, status, allowed)
             return self.lifecycle.unqueued(task, to, now)
 
         task = self._core.stored(task_id)

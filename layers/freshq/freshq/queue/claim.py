@@ -399,14 +399,16 @@ class Claiming(Verbs):
             token: `Claim.token`, perhaps from another process.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             LeaseLost: If the task is not held under this token.
         """
         task = self._core.stored(task_id)
         if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
             held = "it is held under another token"
             state = task.status_at(self.now())
-            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+            raise LeaseLost.of_task(
+                task_id, held if state is TaskStatus.TAKEN else f"it is {state} now", state
+            )
         return Claim.of(task)
 
     def take_order_switches(self) -> list[OrderSwitch]:
