@@ -240,7 +240,7 @@ def one_task_groups(client: DynamoDBClient, tasks: int = 48) -> Cost:
             while claims := worker.claim(limit=10):
                 list(map(worker.complete, claims))
             bench.clock.now += 2 * LEASE_SECONDS
-            worker.recover()
+            worker.admin.recover()
 
         step = "whole life of a task alone in its group, claims of 10, completed one by one"
         return bench.measure(step, tasks, live)
@@ -430,7 +430,7 @@ def whole_life(
                 worker.settle_many([Settlement.complete(claim, {"ok": True}) for claim in claims])
             worker.close()
             bench.clock.now += LEASE_SECONDS
-            bench.queue().recover()
+            bench.queue().admin.recover()
 
         cost = bench.measure(f"whole life, claims of {claim_size}", tasks, live)
         assert bench.queue().stats().success == tasks
@@ -523,7 +523,7 @@ class _Worker:
         for claim in self.held:
             self.queue.retry(claim, "busy", delay_seconds=5)
         self.bench.clock.now += 5
-        self.queue.recover()
+        self.queue.admin.recover()
         self.claim()
 
     def extend(self) -> None:
@@ -563,7 +563,7 @@ def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
     return [
         *costs,
         bench.measure("claim from an empty queue", 1, queue.claim),
-        bench.measure("sweep with nothing to do", 1, queue.recover),
+        bench.measure("sweep with nothing to do", 1, queue.admin.recover),
     ]
 
 
@@ -574,9 +574,9 @@ def _recovery(bench: Bench, worker: _Worker) -> Cost:
     bench.clock.now += LEASE_SECONDS
 
     def sweep() -> None:
-        assert bench.queue().recover() == worker.tasks
+        assert bench.queue().admin.recover() == worker.tasks
         bench.clock.now += LATE_CLAIM_SECONDS + 1
-        bench.queue().recover()  # deletes the lease record of the dead worker
+        bench.queue().admin.recover()  # deletes the lease record of the dead worker
 
     return bench.measure("recover an orphan, 10 of one dead worker", worker.tasks, sweep)
 

@@ -19,6 +19,7 @@ from benchmarks import figures
 from benchmarks.figures import PAYLOAD, in_turns
 from benchmarks.worker_page import VERBS
 from freshq import Queue, Settlement
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class RecordedCursor:
 
 def sql_store(queue: Queue) -> SqlStore:
     """Return the store of a queue in a SQL database."""
-    assert isinstance(queue.store, SqlStore)
-    return queue.store
+    store = core_of(queue).store
+    assert isinstance(store, SqlStore)
+    return store
 
 
 def life(queue: Queue, tasks: int, run: Callable[[str, Work], None]) -> None:

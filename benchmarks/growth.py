@@ -31,6 +31,7 @@ from benchmarks.figures import in_turns, numbers, rotated
 from benchmarks.growth_page import STORES
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -182,8 +183,8 @@ class Place:
             left_seconds: Time until their deadline, negative if stale; None: the queue's max age.
             status: Status of all tasks.
         """
-        now = self.queue.now()
-        first = self.queue.lifecycle.created(NewTask(payload={"work": 1}), now, now - age_seconds)
+        now = self.queue.admin.now()
+        first = core_of(self.queue).lifecycle.created(NewTask(payload={"work": 1}), now, now - age_seconds)
         deadline = first.deadline if left_seconds is None else now + left_seconds
         # Stored before the deadline.
         updated = min(now, deadline - 1)
@@ -198,7 +199,7 @@ class Place:
 
     def _insert(self, tasks: Sequence[Task]) -> None:
         for start in range(0, len(tasks), BATCH_TASKS):
-            self.queue.store.insert(tasks[start : start + BATCH_TASKS])
+            core_of(self.queue).store.insert(tasks[start : start + BATCH_TASKS])
 
     @contextmanager
     def counted(self) -> Iterator[Amounts]:
@@ -259,7 +260,7 @@ class SqlPlace(Place):
         """Create the table."""
         super().__init__(Queue.sql(url, name, **options(order)))
         self.queue.create_table()
-        store = self.queue.store
+        store = core_of(self.queue).store
         assert isinstance(store, SqlStore)
         self._store = store
         self._engine = store.database.engine

@@ -74,7 +74,7 @@ def _recovered() -> tuple[int, StoreError | None]:
     failure = None
     recovered = 0
     try:
-        recovered = queue.recover()
+        recovered = queue.admin.recover()
     except StoreError as error:
         logger.exception("recovery failed")
         failure = error

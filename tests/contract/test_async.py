@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from freshq import AsyncQueue, Queue
+from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
@@ -21,23 +22,25 @@ from tests.support.patience import PATIENCE_SECONDS
 
 
 class Blocking:
-    """Calls the verbs of an `AsyncQueue`, each as a coroutine on a loop, and waits for it."""
+    """Calls verbs, each as a coroutine on a loop, and waits for it."""
 
-    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
-        self._async_queue = AsyncQueue(queue)
+    def __init__(self, verbs: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._verbs = verbs
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"store", "lifecycle"}:
-            return getattr(self._async_queue.queue, name)
-        verb = getattr(self._async_queue, name)
+        if name == "_core":
+            return core_of(self._verbs.queue)
+        if name == "admin":
+            return Blocking(self._verbs.admin, self._loop)
+        verb = getattr(self._verbs, name)
         if not inspect.iscoroutinefunction(verb):
             return verb
         return self._waited(verb()) if name == "paused" else lambda *a, **k: self._waited(verb(*a, **k))
 
     def end(self) -> None:
         """End its threads."""
-        self._waited(self._async_queue.close())
+        self._waited(self._verbs.close())
 
     def _waited(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_SECONDS)
@@ -52,7 +55,7 @@ class AsyncStoreUnderTest(StoreUnderTest):
 
     def queue(self, *, shards: int = 1, **options: Any) -> Queue:
         assert self.loop is not None
-        self.opened.append(Blocking(super().queue(shards=shards, **options), self.loop))
+        self.opened.append(Blocking(AsyncQueue(super().queue(shards=shards, **options)), self.loop))
         return cast("Queue", self.opened[-1])
 
 

@@ -13,20 +13,23 @@ from local.faults import client_at, failing, meanwhile, refused, replies_lost
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import (
+    AlreadyQueued,
     AttachedQueue,
     IllegalTransition,
     LeaseLost,
     LostRace,
-    NotFound,
+    NotReady,
     PutOutcome,
     Queue,
     StoreError,
     TableMissing,
+    TaskNotFound,
     TaskStatus,
     Throttled,
     Unreachable,
 )
 from freshq.policy.order import Order
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb import table as table_changes
 from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
@@ -55,7 +58,7 @@ def dead(queue: AttachedQueue, task_id: str = "A") -> None:
 # How to bring record A into each state.
 STATES: dict[TaskStatus, Callable[[AttachedQueue], object]] = {
     TaskStatus.READY: lambda _queue: None,
-    TaskStatus.UNDER_CONSTRUCTION: lambda queue: queue.hold("A"),
+    TaskStatus.UNDER_CONSTRUCTION: lambda queue: queue.records.hold("A"),
     TaskStatus.PENDING: lambda queue: queue.enqueue("A"),
     TaskStatus.TAKEN: in_work,
     TaskStatus.SUCCESS: lambda queue: queue.complete(in_work(queue)),
@@ -64,8 +67,8 @@ STATES: dict[TaskStatus, Callable[[AttachedQueue], object]] = {
 }
 VERBS: dict[str, Callable[[AttachedQueue], object]] = {
     "put": lambda queue: queue.put(None, task_id="A"),
-    "hold": lambda queue: queue.hold("A"),
-    "make ready": lambda queue: queue.ready("A"),
+    "hold": lambda queue: queue.records.hold("A"),
+    "make ready": lambda queue: queue.records.ready("A"),
     "cancel": lambda queue: queue.cancel("A"),
     "touch": lambda queue: queue.touch("A"),
     "reprioritize": lambda queue: queue.reprioritize("A", 3),
@@ -94,10 +97,10 @@ AFTER = {
 
 class TestLife:
     def test_from_construction_to_completion(self, shipments: Shipments, queue: AttachedQueue) -> None:
-        queue.hold("A")
-        with pytest.raises(IllegalTransition, match=r"'A'.*UNDER_CONSTRUCTION"):
+        queue.records.hold("A")
+        with pytest.raises(NotReady, match=r"'A'.*UNDER_CONSTRUCTION"):
             queue.enqueue("A")
-        queue.ready("A")
+        queue.records.ready("A")
         assert queue.enqueue("A").outcome is PutOutcome.CREATED
         (claim,) = queue.claim()
         assert claim.task.payload == {
@@ -131,7 +134,7 @@ class TestLife:
             rises = 0 if status is AFTER[verb] and verb in ("hold", "make ready") else 1
             assert shipments.version("A") == int(before.get("freshq_version", {"N": "0"})["N"]) + rises
         else:
-            with pytest.raises(IllegalTransition, match=f"(?s)'A'.*{status}"):
+            with pytest.raises((IllegalTransition, NotReady, AlreadyQueued), match=f"(?s)'A'.*{status}"):
                 VERBS[verb](queue)
             assert shipments.record("A") == before
         shipments.assert_untouched("A", "B", "C")
@@ -142,26 +145,26 @@ class TestLife:
         self, shipments: Shipments, queue: AttachedQueue, verb: str
     ) -> None:
         shipments.client.delete_item(TableName=shipments.table, Key={"id": {"S": "A"}})
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             VERBS[verb](queue)
         assert queue.get("A") is None
         assert "A" not in [item["id"]["S"] for item in shipments.items()]
 
     def test_put_tells_already_queued_from_in_work(self, queue: AttachedQueue) -> None:
         queue.enqueue("A")
-        with pytest.raises(IllegalTransition, match="PENDING") as waiting:
+        with pytest.raises(AlreadyQueued, match="PENDING") as waiting:
             queue.enqueue("A")
-        assert (waiting.value.task_id, waiting.value.status) == ("A", TaskStatus.PENDING)
+        assert waiting.value.queue == "default"
         queue.claim()
-        with pytest.raises(IllegalTransition, match="TAKEN"):
+        with pytest.raises(AlreadyQueued, match="TAKEN"):
             queue.enqueue("A")
 
     def test_a_record_is_in_one_queue_at_a_time(self, shipments: Shipments, queue: AttachedQueue) -> None:
         queue.enqueue("A")
         other = shipments.queue(name="other")
-        with pytest.raises(IllegalTransition, match="'default'"):
+        with pytest.raises(AlreadyQueued, match="'default'"):
             other.enqueue("A")
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             other.cancel("A")
         queue.cancel("A")
         other.enqueue("A")
@@ -177,8 +180,8 @@ class TestLife:
             if task is not None:
                 assert task.version == seen[-1]
 
-        note(queue.hold("A"))
-        note(queue.ready("A"))
+        note(queue.records.hold("A"))
+        note(queue.records.ready("A"))
         queue.enqueue("A")
         note()
         note(queue.touch("A"))
@@ -204,7 +207,7 @@ def test_a_record_is_never_put_over(shipments: Shipments, queue: AttachedQueue, 
     with pytest.raises(ValueError, match=r"^on_conflict: "):
         queue.put_many([{"task_id": "B"}], on_conflict=on_conflict)
     with pytest.raises(NotImplementedError):
-        queue.store.put_over(list(queue.list()), on_conflict)
+        core_of(queue).store.put_over(list(queue.list()), on_conflict)
     assert shipments.items() == before
 
 
@@ -224,17 +227,17 @@ def test_a_delayed_record_enters_the_line_when_it_is_due(shipments: Shipments, q
     shipments.clock.advance(18)
     queue.enqueue("C")
     shipments.clock.advance(11)
-    queue.recover()
+    queue.admin.recover()
     claims = queue.claim(limit=3)
     assert ids(claims) == ["B", "C", "A"]
     assert (claims[2].task.first_due, claims[2].task.created, claims[2].task.deadline) == (due, due, due + 10)
     queue.complete(claims[2])
     assert known(queue, "A").first_due == due
-    queue.ready("A")
+    queue.records.ready("A")
     queue.enqueue("A")
     assert (known(queue, "A").first_due, known(queue, "A").created) == (None, known(queue, "A").put_at)
     queue.cancel("A")
-    queue.ready("A")
+    queue.records.ready("A")
     assert known(queue, "A").put_at is None
     shipments.assert_untouched("A", "B", "C")
 
@@ -337,12 +340,12 @@ class TestLeases:
             shipments.clock.advance(5)
         shipments.clock.advance(60)
         other = shipments.queue()
-        assert other.recover() == 9
+        assert other.admin.recover() == 9
         assert counts(other.stats()) == {"pending": 9}
         shipments.clock.advance(LATE_CLAIM_SECONDS + 120)
-        other.recover()
+        other.admin.recover()
         shipments.clock.advance(LATE_CLAIM_SECONDS + 120)
-        other.recover()
+        other.admin.recover()
         own = [item["id"]["S"] for item in shipments.items() if item["id"]["S"].startswith("freshq#lease")]
         assert own == []
 
@@ -367,14 +370,14 @@ class TestDeadLetters:
     def test_consume(self, shipments: Shipments, queue: AttachedQueue) -> None:
         for task_id in "ABC":
             dead(queue, task_id)
-        first, second = queue.claim_dead(limit=2)
-        assert len(queue.claim_dead(limit=5)) == 1
+        first, second = queue.records.claim_dead(limit=2)
+        assert len(queue.records.claim_dead(limit=5)) == 1
         queue.complete(first)
         queue.release(second)
         assert ids(queue.claim()) == [second.task.task_id]
         shipments.clock.advance(60)
         other = shipments.queue(max_attempts=1)
-        other.recover()
+        other.admin.recover()
         assert len(other.list("FAILURE")) == 2  # nobody settled them
         shipments.assert_untouched("A", "B", "C")
 
@@ -427,7 +430,7 @@ class TestApplicationData:
             queue.complete(claim)
         assert ids(queue.claim(limit=5)) == ["C"]
         shipments.clock.advance(60)
-        assert queue.recover() == 1
+        assert queue.admin.recover() == 1
         shipments.assert_untouched("A", "C")
 
     def test_the_payload_and_the_id_are_the_record_s(self, queue: AttachedQueue) -> None:
@@ -440,7 +443,7 @@ class TestApplicationData:
         assert queue.get("freshq#attach") is None
 
     def test_an_id_is_taken_as_it_is(self, queue: AttachedQueue) -> None:
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.enqueue(" A ")
 
 
@@ -473,14 +476,14 @@ class TestFaults:
     ) -> None:
         queue.enqueue("A")
         other = shipments.queue()
-        read = queue.store.get
+        read = core_of(queue).store.get
 
         def changed_after_the_read(task_id: str) -> Any:
             task = read(task_id)
             other.touch(task_id)
             return task
 
-        monkeypatch.setattr(queue.store, "get", changed_after_the_read)
+        monkeypatch.setattr(core_of(queue).store, "get", changed_after_the_read)
         with pytest.raises(LostRace, match=r"'A'.*10 attempts"):
             queue.reprioritize("A", 3)
 
@@ -491,7 +494,7 @@ class TestFaults:
             meanwhile(shipments.client, "UpdateItem", lambda: rival(shipments).enqueue("A")),
             pytest.raises(IllegalTransition, match="PENDING"),
         ):
-            queue.hold("A")
+            queue.records.hold("A")
         assert known(queue, "A").status is TaskStatus.PENDING
 
 
@@ -521,7 +524,7 @@ class TestCost:
                 consumer.complete(claims[0])
             consumer.close()
             shipments.clock.advance(60)
-            shipments.queue().recover()
+            shipments.queue().admin.recover()
         assert counts(shipments.queue().stats()) == {"success": 100}
         assert meter.write_units / 100 == pytest.approx(5.3, abs=0.1)
         assert meter.calls.total() / 100 == pytest.approx(4.4, abs=0.15)

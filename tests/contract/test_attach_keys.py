@@ -11,7 +11,8 @@ from benchmarks.capacity import metered
 from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, IllegalTransition, NotFound, Queue, TaskStatus
+from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.attached.attach import described_key
 from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
@@ -172,12 +173,12 @@ def test_leases_of_a_dead_process_expire(attached: Attached) -> None:
     approximate = other.stats(approximate=True)
     assert (approximate.pending, approximate.taken, approximate.delayed) == (1, 2, 0)
     attached.table.clock.advance(60)
-    assert other.recover() == 2
+    assert other.admin.recover() == 2
     assert ids(other.claim(limit=3)) == names
     other.close()
     for _ in range(3):
         attached.table.clock.advance(LATE_CLAIM_SECONDS + 120)
-        attached.table.queue(max_attempts=1).recover()
+        attached.table.queue(max_attempts=1).admin.recover()
     own_keys = {part.name for part in (attached.case.key.hash, attached.case.key.range) if part}
     items = attached.table.items()
     assert not [item for item in items if "freshq_taskIds" in item], "a lease record was left over"
@@ -216,7 +217,7 @@ def test_dead_letters_by_pages(attached: Attached) -> None:
     page = queue.list("FAILURE", limit=2)
     rest = queue.list("FAILURE", limit=2, cursor=page.cursor)
     assert sorted(task.task_id for task in (*page, *rest)) == sorted(names)
-    (claim,) = queue.claim_dead()
+    (claim,) = queue.records.claim_dead()
     queue.release(claim)
     assert queue.redrive() == 2
     assert sorted(ids(queue.claim(limit=3))) == sorted(names)
@@ -227,20 +228,20 @@ def test_a_record_that_is_not_there_is_not_made(attached: Attached) -> None:
     name, key = next(iter(attached.case.records.items()))
     attached.table.client.delete_item(TableName=attached.table.table, Key=key)
     assert queue.get(name) is None
-    for verb in (queue.enqueue, queue.hold, queue.cancel, queue.touch):
-        with pytest.raises(NotFound):
+    for verb in (queue.enqueue, queue.records.hold, queue.cancel, queue.touch):
+        with pytest.raises(TaskNotFound):
             verb(name)
     assert queue.get(name) is None
 
 
 def test_own_items_name_their_ids(attached: Attached) -> None:
     """Whatever the key: the table opens again, and its shared records and counts are there."""
-    store = attached.table.queue().store
+    store = core_of(attached.table.queue()).store
     assert store.write_record("default", "limit", {"a": 1}, None)
     assert not store.write_record("default", "limit", {"a": 2}, None)
     store.add_counts("default", "flow", {"offered": 2}, None)
     store.add_counts("default", "flow", {"offered": 3}, None)
-    found = attached.table.queue().store
+    found = core_of(attached.table.queue()).store
     record = found.read_record("default", "limit")
     assert record is not None
     assert record.values == {"a": 1}
@@ -308,7 +309,7 @@ class TestIds:
         table = Shipments(client, key=pair("N", "B"))
         table.create_attached()
         queue = table.queue()
-        assert queue.record_id(Decimal("1E+3"), b"\xff\xff\x3f") == "1000/%2F%2F8%2F"
+        assert queue.records.id_of(Decimal("1E+3"), b"\xff\xff\x3f") == "1000/%2F%2F8%2F"
         for key, problem in (
             (("7", b"a"), "customer: must be an int or a Decimal, got str"),
             ((True, b"a"), "customer: must be an int or a Decimal, got bool"),
@@ -317,7 +318,7 @@ class TestIds:
             ((Decimal("nan"), b"a"), "customer is not a number"),
         ):
             with pytest.raises(ValueError, match=problem):
-                queue.record_id(*key)
+                queue.records.id_of(*key)
         with pytest.raises(ValueError, match="range_key: the table has no range key"):
             TableKey.named("id").record_id("a", 1)
 
@@ -329,14 +330,14 @@ class TestIds:
         with pytest.raises(ValueError, match=r"tasks\[1\]\.task_id: must be the key 'id' as a number"):
             queue.put_many([{"task_id": "1"}, {"task_id": "two"}])
         assert table.own("1") == {}
-        for verb in (queue.get, queue.hold, queue.cancel):
+        for verb in (queue.get, queue.records.hold, queue.cancel):
             with pytest.raises(ValueError, match="task_id: must be"):
                 verb("two")
         with pytest.raises(ValueError, match="cursor: must be"):
             queue.list(cursor="two")
         receipts = queue.put_many([{"task_id": "1.0"}, {"task_id": "2"}])
         assert [receipt.task_id for receipt in receipts] == ["1", "2"]
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(AlreadyQueued):
             queue.put_many([{"task_id": "1e0"}])
         assert ids(queue.claim(limit=5)) == ["1", "2"]
 
@@ -351,7 +352,7 @@ class TestIds:
         record["freshq_taskIds"] = {"SS": ["1", "not a number"]}
         client.put_item(TableName=table.table, Item=record)
         table.clock.advance(60)
-        assert table.queue().recover() == 1
+        assert table.queue().admin.recover() == 1
 
 
 @pytest.mark.parametrize("case", ["number and number", "text and number"])

@@ -186,7 +186,7 @@ def test_put(store: StoreUnderTest, argument: str) -> None:
     before = contents(store)
     for value in PUT[argument]:
         wrong = arguments | {argument: value}
-        for message in (refusal(queue.put, **wrong), refusal(queue.check, wrong)):
+        for message in (refusal(queue.put, **wrong), refusal(queue.admin.check, wrong)):
             assert message.startswith(f"{argument}: ")
             assert len(message) < 250
         assert refusal(queue.put_many, [arguments, wrong]).startswith(f"tasks[1].{argument}: ")

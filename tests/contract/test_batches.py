@@ -222,7 +222,7 @@ class TestOneWriteOfABatch:
             claims = queue.claim(5)
         assert payloads(claims) == [4, 3, 2]
         table.clock.advance(LEASE_SECONDS)
-        assert table.queue().recover() == 3
+        assert table.queue().admin.recover() == 3
         assert table.queue().stats().pending == 5
 
     def test_a_call_that_is_refused_takes_nothing(self, queue: Queue, client: DynamoDBClient) -> None:
@@ -284,7 +284,7 @@ class TestKilled:
                     dying.claim(4)
             except Died:
                 table.clock.advance(2 * LEASE_SECONDS)
-                table.queue().recover()
+                table.queue().admin.recover()
                 assert table.queue().stats().pending == 4
             else:
                 break
@@ -297,7 +297,7 @@ class TestKilled:
         with crash(client, 1), pytest.raises(Died):
             queue.settle_many(completed(claims))
         table.clock.advance(2 * LEASE_SECONDS)
-        table.queue().recover()
+        table.queue().admin.recover()
         assert counts(table.queue().stats()) == {"success": 4}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from freshq import LeaseLost, Queue, StoreError, Task
+from freshq.queue.core import core_of
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
 from freshq.stores.lines import ClaimRequest
@@ -49,14 +50,14 @@ def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callab
 
 def slow_extensions(queue: Queue, store: StoreUnderTest, patched: pytest.MonkeyPatch) -> None:
     """Have each extension of leases take most of a lease."""
-    original = queue.store.replace_many
+    original = core_of(queue).store.replace_many
 
     def slow(changes: Any) -> Any:
         stored = original(changes)
         store.clock.advance(LEASE_SECONDS * 0.8)
         return stored
 
-    patched.setattr(queue.store, "replace_many", slow)
+    patched.setattr(core_of(queue).store, "replace_many", slow)
 
 
 class TestFreshLeases:
@@ -76,7 +77,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put_many([{"payload": number} for number in range(3)])
-        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
         claims = queue.claim(3)
         assert [claim.lease_until - store.clock.now for claim in claims] == [LEASE_SECONDS] * 3
         store.clock.advance(LEASE_SECONDS * 0.8)
@@ -102,7 +103,7 @@ class TestFreshLeases:
             store.clock.advance(LEASE_SECONDS + 1)
             claimed_elsewhere.extend(other.claim())
 
-        after_first_claim(queue.store, monkeypatch, lose)
+        after_first_claim(core_of(queue).store, monkeypatch, lose)
         assert queue.claim(2) == []
         assert [claim.task.payload for claim in claimed_elsewhere] == ["second"]
         (claim,) = queue.claim(2)
@@ -113,13 +114,13 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
 
         def no_answer(_changes: Any) -> None:
             raise StoreError("no answer")
 
         with monkeypatch.context() as patched:
-            patched.setattr(queue.store, "replace_many", no_answer)
+            patched.setattr(core_of(queue).store, "replace_many", no_answer)
             with pytest.raises(StoreError, match="no answer"):
                 queue.claim()
         store.clock.advance(LEASE_SECONDS)
@@ -130,7 +131,7 @@ class TestFreshLeases:
     ) -> None:
         queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
         with monkeypatch.context() as patched:
             slow_extensions(queue, store, patched)
             assert queue.claim() == []
@@ -141,10 +142,10 @@ class TestFreshLeases:
         self, queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue.put("work")
-        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
 
         def lost(claim: Any, _changed: Any) -> None:
-            raise LeaseLost.of_task(claim.task.task_id, "by the test")
+            raise LeaseLost(claim.task.task_id, "by the test")
 
         with monkeypatch.context() as patched:
             slow_extensions(queue, store, patched)
@@ -196,9 +197,9 @@ class TestBoundedClaims:
         queue = store.queue()
         assert len(queue.claim(2)) == 2
         with counted_calls(queue, store) as calls:
-            assert queue.recover() == count - SMALL_PORTION
+            assert queue.admin.recover() == count - SMALL_PORTION
         assert queue.stats().delayed == 0
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
         if store.client is None:
             assert len(calls) <= 2 * 8  # for each thousand: what is due, its change, what is untidy
 
@@ -208,13 +209,13 @@ class TestBoundedClaims:
         queue = store.queue()
         queue.put_many([{"payload": number, "delay_seconds": number} for number in range(1, 9)])
         store.clock.advance(2)
-        original = queue.store.due
+        original = core_of(queue).store.due
 
         def slow(*arguments: Any) -> Due:
             found = original(*arguments)
             store.clock.advance(1)
             return found
 
-        monkeypatch.setattr(queue.store, "due", slow)
-        assert queue.recover() == 2
-        assert queue.recover() > 0
+        monkeypatch.setattr(core_of(queue).store, "due", slow)
+        assert queue.admin.recover() == 2
+        assert queue.admin.recover() > 0

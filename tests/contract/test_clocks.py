@@ -81,7 +81,7 @@ class TestExtend:
         queue.put("work", task_id="a")
         (claim,) = queue.claim(lease_seconds=10)
         store.clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         (other,) = queue.claim(lease_seconds=10)
 
         with pytest.raises(LeaseLost, match="TAKEN"):
@@ -124,7 +124,7 @@ class TestPassedClocks:
         first.put("work", task_id="a")
         (claim,) = first.claim()
         assert claim.lease_until == pytest.approx(time.time() + 60, abs=10)
-        assert second.recover() == 0
+        assert second.admin.recover() == 0
         assert second.claim() == []
 
 

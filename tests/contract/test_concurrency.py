@@ -64,7 +64,7 @@ def test_each_of_200_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnde
     assert all(claimed)  # none is starved by the others
     assert counts(table_store.queue().stats()) == {"taken": 200}
     table_store.clock.advance(60)
-    assert table_store.queue().recover() == 200  # every one of them is named in a lease record
+    assert table_store.queue().admin.recover() == 200  # every one of them is named in a lease record
 
 
 def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store: StoreUnderTest) -> None:
@@ -83,7 +83,7 @@ def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store:
     assert set(done.values()) == {1}
     assert counts(queue.stats()) == {"success": 81, "taken": 9}
     table_store.clock.advance(60)
-    assert table_store.queue().recover() == 9
+    assert table_store.queue().admin.recover() == 9
     assert counts(queue.stats()) == {"success": 81, "pending": 9}
 
 
@@ -92,8 +92,8 @@ def test_sweeps_at_once_recover_each_task_once(table_store: StoreUnderTest) -> N
     table_store.queue().claim(limit=40, lease_seconds=10)
     table_store.queue().put_many([{"payload": number, "delay_seconds": 5} for number in range(30)])
     table_store.clock.advance(10)
-    moved = at_once(*[lambda: table_store.queue().recover()] * 4)
-    assert sum(moved) + table_store.queue().recover() == 70
+    moved = at_once(*[table_store.queue().admin.recover for _ in range(4)])
+    assert sum(moved) + table_store.queue().admin.recover() == 70
     assert counts(table_store.queue().stats()) == {"pending": 100}
     assert Counter(task.attempts for task in table_store.queue().list(limit=200)) == {1: 40, 0: 60}
 
@@ -156,7 +156,7 @@ def test_of_a_sweep_and_a_settlement_one_wins(table_store: StoreUnderTest) -> No
                 return 0
             return 1
 
-        assert sum(at_once(complete, table_store.queue().recover)) == 1
+        assert sum(at_once(complete, table_store.queue().admin.recover)) == 1
         if known(queue, str(number)).status is TaskStatus.PENDING:
             (again,) = queue.claim()
             assert again.task.payload == number

@@ -10,6 +10,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, TaskStatus
 from freshq.errors import StoreError
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import StoreUnderTest
@@ -68,7 +69,7 @@ class TestTasks:
         change(table, "b", damage)
         table.clock.advance(20)
         assert sorted(ids(table.queue().claim(limit=5))) == ["a", "c"]
-        assert table.queue().recover() == 0
+        assert table.queue().admin.recover() == 0
 
     def test_one_that_is_delayed(self, table: StoreUnderTest, queue: Queue, damage: Any) -> None:
         for task_id in "abc":
@@ -106,7 +107,7 @@ def test_a_damaged_lease_record(
     table.clock.advance(20)
     assert sorted(ids(other.claim(limit=5))) == ["a", "b"]
     table.clock.advance(1000)
-    assert other.recover() == 2
+    assert other.admin.recover() == 2
 
 
 def test_a_lease_record_that_names_nothing_goes_away(
@@ -118,9 +119,9 @@ def test_a_lease_record_that_names_nothing_goes_away(
     change(table, record, {"taskIds": None})
     table.clock.advance(20)
     assert queue.stats(approximate=True).pending == 0
-    assert table.queue().recover() == 0
+    assert table.queue().admin.recover() == 0
     table.clock.advance(1000)
-    assert table.queue().recover() == 0
+    assert table.queue().admin.recover() == 0
     assert records(client, table, "freshq#lease#") == []
 
 
@@ -150,20 +151,20 @@ def test_damaged_line_and_control_records(
 def test_a_damaged_record_of_the_upkeep_is_replaced(
     table: StoreUnderTest, queue: Queue, damage: dict[str, Any]
 ) -> None:
-    queue.upkeep()
+    queue.admin.upkeep()
     change(table, "freshq#record#default#upkeep", damage)
     table.clock.advance(20)
     queue.put("work", delay_seconds=5)
     table.clock.advance(10)
     other = table.queue()
-    assert queue.upkeep().moved + other.upkeep().moved == 1
-    record = other.store.read_record("default", "upkeep")
+    assert queue.admin.upkeep().moved + other.admin.upkeep().moved == 1
+    record = core_of(other).store.read_record("default", "upkeep")
     assert record is not None
     assert set(record.values) == {"holder", "until"}
 
 
 def test_damaged_counts_are_replaced(table: StoreUnderTest, queue: Queue) -> None:
-    store = queue.store
+    store = core_of(queue).store
     store.add_counts("default", "flow", {"served": 2, "offered": 3}, None)
     change(table, "freshq#counts#default#flow", {"count_served": {"S": "many"}})
     assert store.read_counts("default", "flow") == {"offered": 3}
@@ -194,4 +195,4 @@ def test_quarantined_tasks_are_counted(table: StoreUnderTest, queue: Queue) -> N
     queue.put("work", task_id="a")
     change(table, "a", {"payload": None})
     assert queue.claim() == []
-    assert [queue.take_dead_letter_counts() for _ in range(2)] == [(1, 0), (0, 0)]
+    assert [queue.admin.take_dead_letter_counts() for _ in range(2)] == [(1, 0), (0, 0)]

@@ -9,6 +9,7 @@ from benchmarks.capacity import metered
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, Task, TaskStatus
+from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids, known
@@ -89,7 +90,7 @@ class TestListing:
                 queue.retry(claim)
         queue.bury("expired", force=True)
         store.clock.advance(6)
-        queue.recover()
+        queue.admin.recover()
         assert counts(queue.stats())["failure"] == len(listed(queue, 10))
         assert {"expired"} <= set(listed(queue, 10))
 
@@ -227,12 +228,12 @@ class TestDeadLettersOfAnEarlierVersion:
         assert "120 dead letters of an earlier version are in no index" in caplog.text
         assert "freshq dlq index" in caplog.text
 
-        assert queue.index_dead() == 120
+        assert queue.admin.index_dead() == 120
         assert listed(queue, 50) == ["new", *names[::-1]]
         dead = known(queue, "old-3")
         assert (dead.dead_at, dead.error) == (dead.updated, "ValueError: wrong")
         assert dead.updated == pytest.approx(start + 7.003, abs=1e-3)
-        assert queue.index_dead() == 0
+        assert queue.admin.index_dead() == 0
         caplog.clear()
         assert queue.stats().failure == 121
         assert caplog.text == ""
@@ -249,7 +250,7 @@ class TestDeadLettersOfAnEarlierVersion:
             "attempts": {"S": "many"}
         }
         table_store.client.put_item(TableName=str(table_store.table), Item=damaged)
-        assert queue.index_dead() == 0
+        assert queue.admin.index_dead() == 0
         queue.stats()
         assert "task 'a' cannot be read" in caplog.text
         assert "in no index" not in caplog.text
@@ -262,14 +263,14 @@ class TestDeadLettersOfAnEarlierVersion:
         for name in ("a", "b"):
             item = dead_before_the_index(name, round(table_store.clock.now * 1000))
             table_store.client.put_item(TableName=str(table_store.table), Item=item)
-        replace_many = queue.store.replace_many
+        replace_many = core_of(queue).store.replace_many
 
         def redriven_before(changes: Any) -> Any:
             queue.redrive(task_id="a")
             return replace_many(changes)
 
-        monkeypatch.setattr(queue.store, "replace_many", redriven_before)
-        assert queue.index_dead() == 1
+        monkeypatch.setattr(core_of(queue).store, "replace_many", redriven_before)
+        assert queue.admin.index_dead() == 1
         assert counts(queue.stats()) == {"pending": 1, "failure": 1}
         assert listed(queue, 10) == ["b"]
 
@@ -284,12 +285,12 @@ class TestDeadLettersOfAnEarlierVersion:
             # As the version before the index wrote it.
             table.change(name, freshq_dueShard=None, freshq_dueAt=None, freshq_deadAt=None)
         assert queue.list(DEAD).tasks == ()
-        assert queue.index_dead() == 2
+        assert queue.admin.index_dead() == 2
         assert {task.task_id for task in queue.list(DEAD)} == {"a", "b"}
-        assert queue.index_dead() == 0
+        assert queue.admin.index_dead() == 0
         table.assert_untouched("a", "b", "c")
 
     def test_elsewhere_there_are_none(self, store: StoreUnderTest, queue: Queue) -> None:
         bury(store, queue, "a")
-        assert queue.index_dead() == 0
+        assert queue.admin.index_dead() == 0
         assert listed(queue, 10) == ["a"]

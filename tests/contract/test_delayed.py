@@ -13,6 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, Order, PutOutcome, Queue, TaskStatus
 from freshq.policy.rules import CodelRule
+from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads, total
 
@@ -32,7 +33,7 @@ class TestOrder:
         store.clock.advance(15)
         queue.put("undelayed", task_id="undelayed")
         store.clock.advance(15)
-        assert queue.recover() == 3
+        assert queue.admin.recover() == 3
         assert ids(queue.claim(limit=4)) == ["10", "undelayed", "20", "30"]
 
     def test_last_in_first_out_begins_with_the_latest_due(self, store: StoreUnderTest) -> None:
@@ -41,7 +42,7 @@ class TestOrder:
         store.clock.advance(25)
         queue.put("undelayed", task_id="undelayed")
         store.clock.advance(5)
-        queue.recover()
+        queue.admin.recover()
         assert ids(queue.claim(limit=4)) == ["30", "undelayed", "20", "10"]
 
     def test_those_with_the_same_delay_keep_the_order_of_their_puts(self, store: StoreUnderTest) -> None:
@@ -73,14 +74,14 @@ class TestOrder:
         put_for(queue, 10, 11)
         queue.put("undelayed", task_id="0")
         store.clock.advance(11)
-        queue.recover()
+        queue.admin.recover()
         first, second, third = queue.claim(limit=3)
         assert ids([first, second, third]) == ["0", "10", "11"]
         queue.retry(first, "again", delay_seconds=7)
         queue.release(second, delay_seconds=9)
         queue.release(third)
         store.clock.advance(9)
-        queue.recover()
+        queue.admin.recover()
         assert ids(queue.claim(limit=3)) == ["0", "10", "11"]
 
 
@@ -89,7 +90,7 @@ class TestAge:
         queue = store.queue(max_age_seconds=100)
         put_for(queue, 99, 98)
         store.clock.advance(100.5)
-        assert queue.recover() == 2
+        assert queue.admin.recover() == 2
         assert ids(queue.claim(lease_seconds=1000)) == ["99"]
         store.clock.advance(97.499)
         assert counts(queue.stats()) == {"taken": 1, "pending": 1}
@@ -104,7 +105,7 @@ class TestAge:
         assert task.deadline == pytest.approx(store.clock.now + DAY_SECONDS + 60, abs=1e-3)
         assert task.expires >= task.deadline
         store.clock.advance(DAY_SECONDS - 0.001)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
         assert counts(queue.stats()) == {"delayed": 1}
         store.clock.advance(0.001)
         assert payloads(queue.claim()) == ["tomorrow"]
@@ -115,7 +116,7 @@ class TestAge:
         store.clock.advance(40)
         assert queue.stats().oldest_pending_seconds is None
         store.clock.advance(65)
-        queue.recover()
+        queue.admin.recover()
         for stats in (queue.stats(), queue.stats(approximate=True)):
             assert (stats.pending, stats.delayed) == (2, 0)
             assert stats.oldest_pending_seconds == pytest.approx(55, abs=1e-3)
@@ -136,7 +137,7 @@ class TestAge:
         put_for(queue, 5, 15, 25)
         seen = []
         for _ in range(8):
-            queue.recover()
+            queue.admin.recover()
             seen.append(counts(queue.stats()))
             assert total(queue) == 3
             store.clock.advance(5)
@@ -185,7 +186,7 @@ class TestSchedule:
         put_for(queue, 50)
         before = known(queue, "50")
         store.clock.advance(60)
-        queue.recover()
+        queue.admin.recover()
         touched = queue.touch("50")
         assert touched.created == pytest.approx(store.clock.now, abs=1e-3)
         assert touched.deadline - touched.created == pytest.approx(3600, abs=1e-3)
@@ -262,7 +263,7 @@ def test_a_delayed_put_costs_what_another_costs(table: StoreUnderTest, client: D
         assert (meter.write_units, meter.calls.total()) == (2, 1)
     table.clock.advance(DAY_SECONDS)
     with metered(client) as meter:
-        assert queue.recover() == 2
+        assert queue.admin.recover() == 2
     # The item, its entry in the index of what is due, and one in that of claimable tasks.
     assert meter.write_units == 2 * 3
 
@@ -274,10 +275,10 @@ def test_a_task_stored_by_an_earlier_version(store: StoreUnderTest) -> None:
     new = known(queue, "30")
     created = store.clock.now
     old = replace(new, task_id="old", created=created, deadline=created + 60, put_at=None, first_due=None)
-    assert store.queue().store.insert([old]) == [True]
+    assert core_of(store.queue()).store.insert([old]) == [True]
     assert known(queue, "old") == old
     store.clock.advance(30)
-    queue.recover()
+    queue.admin.recover()
     claims = queue.claim(limit=2)
     assert ids(claims) == ["old", "30"]
     assert (claims[0].task.created, claims[0].task.deadline) == (created, created + 60)

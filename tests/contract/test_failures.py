@@ -61,7 +61,7 @@ def recovered_claims(table: StoreUnderTest, seconds: float = LEASE_SECONDS, **op
     """Let the leases of the dead run out, sweep, and return what another process can claim."""
     table.clock.advance(seconds)
     other = table.queue(**options)
-    other.recover()
+    other.admin.recover()
     assert other.stats().taken == 0
     return other.claim(limit=30)
 
@@ -120,7 +120,7 @@ class TestLostReplyAfterTheSDK:
         queue.claim(lease_seconds=10)
         table.clock.advance(10)
         with replies_lost(client, "UpdateItem"):
-            assert table.queue().recover() == 1
+            assert table.queue().admin.recover() == 1
 
     def test_when_no_reply_ever_comes_the_call_fails_and_the_task_comes_back(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
@@ -139,7 +139,7 @@ class TestLostReplyAfterTheSDK:
         most = 2 * PUT_THREADS  # each that is under way is sent twice
         lost = replies_lost(client, "UpdateItem", times=1000)
         with lost, counted(client) as calls, pytest.raises(Unreachable):
-            queue.recover()
+            queue.admin.recover()
         assert 0 < calls.operations.count("UpdateItem") <= most
         with one_by_one(client):
             queue.put_many([{"payload": number} for number in range(2)])
@@ -270,7 +270,7 @@ class TestRefused:
             queue = Queue.dynamodb(
                 "Tasks", client_at(f"http://127.0.0.1:{closed.getsockname()[1]}", attempts=1)
             )
-            for call in (queue.claim, queue.stats, queue.recover, lambda: queue.put("work")):
+            for call in (queue.claim, queue.stats, queue.admin.recover, lambda: queue.put("work")):
                 with pytest.raises(Unreachable, match=r"'Tasks'.*check network"):
                     call()
         assert sum(pauses) < 5
@@ -336,7 +336,7 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
     "retry": lambda queue, held: queue.retry(held, "again", delay_seconds=1),
     "release": lambda queue, held: queue.release(held),
     "extend": lambda queue, held: queue.extend(held, 2 * LEASE_SECONDS),
-    "recover": lambda queue, _: queue.recover(),
+    "recover": lambda queue, _: queue.admin.recover(),
     "complete and close": complete_and_close,
     "claims in a row": lambda queue, held: (
         queue.claim(),
@@ -400,7 +400,7 @@ class TestLeaseRecord:
         queue.put("work")
         (stale,) = queue.claim(lease_seconds=10)
         table.clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         assert payloads(queue.claim()) == ["work"]
         with pytest.raises(LeaseLost):
             queue.complete(stale)
@@ -411,7 +411,7 @@ class TestLeaseRecord:
         queue.put("work")
         (stale,) = queue.claim(lease_seconds=10)
         table.clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         queue.claim()
         with pytest.raises(LeaseLost):
             queue.complete(stale)
@@ -438,7 +438,7 @@ class TestLeaseRecord:
             queue.claim(lease_seconds=10)
             queue.claim(lease_seconds=1000)
         table.clock.advance(10)
-        assert table.queue().recover() == 1
+        assert table.queue().admin.recover() == 1
 
     def test_a_race_lost_to_another_thread_does_not_hide_what_that_one_holds(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
@@ -459,9 +459,9 @@ class TestLeaseRecord:
         sweep = table.queue(max_age_seconds=100_000)
         worker = queue
         with meanwhile(client, "DeleteItem", lambda: worker.put("late") and worker.claim()):
-            sweep.recover()
+            sweep.admin.recover()
         table.clock.advance(LEASE_SECONDS)
-        assert table.queue().recover() == 1
+        assert table.queue().admin.recover() == 1
 
     def test_a_sweep_between_naming_a_task_and_taking_it(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
@@ -474,7 +474,7 @@ class TestLeaseRecord:
 
         def stall() -> None:
             table.clock.advance(45)
-            table.queue().recover()
+            table.queue().admin.recover()
 
         with meanwhile(client, "UpdateItem", stall):
             assert len(queue.claim(lease_seconds=60)) == 1
@@ -487,7 +487,7 @@ class TestLeaseRecord:
 
         def stall() -> None:
             table.clock.advance(LEASE_SECONDS + 1)
-            table.queue().recover()
+            table.queue().admin.recover()
 
         with meanwhile(client, "UpdateItem", stall):
             assert len(queue.claim()) == 1
@@ -504,7 +504,7 @@ class TestLeaseRecord:
         producer.put("work")
         table.queue().claim(lease_seconds=10)
         table.clock.advance(1000)
-        assert table.queue().recover() == 1
+        assert table.queue().admin.recover() == 1
 
     def test_nothing_is_left_in_the_end(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
@@ -513,7 +513,7 @@ class TestLeaseRecord:
         queue.claim(limit=2)  # and dies
         for _ in range(3):
             table.clock.advance(1000)
-            table.queue().recover()
+            table.queue().admin.recover()
         assert [item["taskId"]["S"] for item in items(client, str(table.table))] == ["0", "1", "2"]
 
 
@@ -547,9 +547,9 @@ class TestLaggingIndex:
         queue.claim(limit=5, lease_seconds=5)
         table.clock.advance(5)
         with lagging_indexes(client, str(table.table)):
-            assert table.queue().recover() in range(25, 36)
-            moved = table.queue().recover() + table.queue().recover()
-        assert table.queue().recover() <= 35 - moved
+            assert table.queue().admin.recover() in range(25, 36)
+            moved = table.queue().admin.recover() + table.queue().admin.recover()
+        assert table.queue().admin.recover() <= 35 - moved
         assert counts(queue.stats()) == {"pending": 35}
 
     def test_a_cancelled_task_that_is_still_shown_is_not_claimed(
@@ -585,7 +585,7 @@ class TestUnprocessed:
         queue.claim(limit=20, lease_seconds=10)
         table.clock.advance(10)
         with halved(client) as batches:
-            assert table.queue().recover() == 20
+            assert table.queue().admin.recover() == 20
         assert batches.operations.count("BatchGetItem") > 4
 
     def test_the_rest_of_a_purge_is_deleted(self, queue: Queue, client: DynamoDBClient) -> None:
@@ -612,4 +612,4 @@ def test_the_longest_ids_are_claimed_and_recovered_by_the_hundred(table: StoreUn
     load(table.client, str(table.table), copies)
     assert len(queue.claim(limit=count, lease_seconds=10)) == count
     table.clock.advance(20)
-    assert table.queue().recover() == count
+    assert table.queue().admin.recover() == count

@@ -139,7 +139,7 @@ class TestDone:
         assert drain(table_store.queue()) == 30
         assert line_items(table_store)
         table_store.clock.advance(LONG_SECONDS)
-        table_store.queue().recover()
+        table_store.queue().admin.recover()
         assert line_items(table_store) == []
 
     def test_a_group_whose_tasks_come_often_stays_announced(self, table_store: StoreUnderTest) -> None:
@@ -166,7 +166,7 @@ class TestNothingIsForgotten:
         table_store.clock.advance(LONG_SECONDS)
         other = table_store.queue()
         assert other.claim() == []
-        other.recover()
+        other.admin.recover()
         table_store.clock.advance(LONG_SECONDS)
         assert [claim.task.payload for claim in table_store.queue().claim(2)] == ["second"]
 

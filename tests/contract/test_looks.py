@@ -9,6 +9,7 @@ import pytest
 from freshq import Queue
 from freshq.cli.dashboard.snapshots import PageWatcher
 from freshq.cli.output import json_text
+from freshq.queue.core import core_of
 from freshq.stores.memory import MAX_GROUPS
 from tests.conftest import StoreUnderTest
 from tests.support.readings import known
@@ -17,8 +18,8 @@ MAX_AGE_SECONDS = 60.0
 
 
 def times(queue: Queue, at_most: int = 100) -> dict[str | None, list[float]]:
-    now = queue.now()
-    found = queue.store.newest_created(queue.name, now, now - MAX_AGE_SECONDS, at_most)
+    now = queue.admin.now()
+    found = core_of(queue).store.newest_created(queue.name, now, now - MAX_AGE_SECONDS, at_most)
     return {group: created for group, created in found.items() if created}
 
 
@@ -82,19 +83,19 @@ class TestLeased:
         (second,) = queue.claim(lease_seconds=50)
         queue.claim(lease_seconds=70)
         queue.complete(longest)
-        held = queue.store.leased(queue.name, 2)
+        held = core_of(queue).store.leased(queue.name, 2)
         assert [task.task_id for task in held] == [first.task.task_id, second.task.task_id]
         assert [task.lease_until for task in held] == pytest.approx([first.lease_until, second.lease_until])
-        assert len(queue.store.leased(queue.name, 10)) == 3
+        assert len(core_of(queue).store.leased(queue.name, 10)) == 3
 
     def test_an_orphan_is_among_them_until_it_is_recovered(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         queue.put("work", "orphan")
         queue.claim(lease_seconds=6)
         store.clock.advance(600)
-        assert [task.task_id for task in queue.store.leased(queue.name, 10)] == ["orphan"]
-        queue.recover()
-        assert queue.store.leased(queue.name, 10) == []
+        assert [task.task_id for task in core_of(queue).store.leased(queue.name, 10)] == ["orphan"]
+        queue.admin.recover()
+        assert core_of(queue).store.leased(queue.name, 10) == []
 
 
 def test_the_dashboard_reads_every_store(store: StoreUnderTest) -> None:

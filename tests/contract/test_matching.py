@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from freshq import (
-    IllegalTransition,
     LeaseLost,
+    MatchLost,
     MatchQueue,
-    NotFound,
+    ResourceNotFound,
     ResourceStatus,
+    WrongResourceState,
 )
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
@@ -182,13 +183,13 @@ def test_registering_again_changes_nothing(desk: Desk) -> None:
 
 def test_attributes_change_only_while_available(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(WrongResourceState, match="QUEUED"):
         queue.register("Billy", {"language": "German"})
     queue.leave("Billy")
     queue.register("Billy", {"language": "German"})
     queue.enqueue("Billy")
     match = one(queue, {"language": "German"})
-    with pytest.raises(IllegalTransition, match="MATCHED"):
+    with pytest.raises(WrongResourceState, match="MATCHED"):
         queue.register("Billy", {})
     queue.release(match)
     assert queue.match({}, limit=9)
@@ -197,15 +198,15 @@ def test_attributes_change_only_while_available(desk: Desk) -> None:
 
 def test_enqueue_has_an_error_for_each_reason(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(NotFound, match="'Nobody'"):
+    with pytest.raises(ResourceNotFound, match="'Nobody'"):
         queue.enqueue("Nobody")
     assert queue.get("Nobody") is None  # no phantom
     before = queue.depths()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(WrongResourceState, match="QUEUED"):
         queue.enqueue("Billy")
     assert queue.depths() == before
     one(queue, SPANISH_MAN)
-    with pytest.raises(IllegalTransition, match="MATCHED") as refused:
+    with pytest.raises(WrongResourceState, match="MATCHED") as refused:
         queue.enqueue("Billy")
     assert refused.value.status is ResourceStatus.MATCHED
 
@@ -216,10 +217,10 @@ def test_leave_deletes_all_entries(desk: Desk) -> None:
     assert queue.match({"gender": "M"}) == []
     assert queue.waiting() == 4
     assert queue.leave("Billy").status is ResourceStatus.AVAILABLE  # no error
-    with pytest.raises(NotFound):
+    with pytest.raises(ResourceNotFound):
         queue.leave("Nobody")
     one(queue, {"gender": "T"})
-    with pytest.raises(IllegalTransition, match="MATCHED"):
+    with pytest.raises(WrongResourceState, match="MATCHED"):
         queue.leave("Remy")
 
 
@@ -232,7 +233,7 @@ def test_a_resource_that_left_and_returned_is_last(desk: Desk) -> None:
 
 def test_unregister_deletes_an_available_resource(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(WrongResourceState, match="QUEUED"):
         queue.unregister("Billy")
     queue.leave("Billy")
     queue.unregister("Billy")
@@ -248,8 +249,9 @@ def test_a_match_is_settled_once(desk: Desk) -> None:
     match = one(queue, SPANISH_MAN)
     queue.release(match)
     for stale in (queue.release, queue.extend):
-        with pytest.raises(LeaseLost, match="AVAILABLE now"):
+        with pytest.raises(MatchLost, match="AVAILABLE now"):
             stale(match)
+    assert issubclass(MatchLost, LeaseLost)
 
 
 def test_the_resource_of_a_crashed_caller_returns_to_its_position(desk: Desk) -> None:
@@ -260,7 +262,7 @@ def test_the_resource_of_a_crashed_caller_returns_to_its_position(desk: Desk) ->
     desk.clock.advance(1)
     assert queue.recover() == 1
     assert queue.recover() == 0
-    with pytest.raises(LeaseLost, match="QUEUED now"):
+    with pytest.raises(MatchLost, match="QUEUED now"):
         queue.release(lost)
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
 
@@ -273,7 +275,7 @@ def test_a_caller_who_finds_nothing_recovers_expired_matches(desk: Desk) -> None
     back = one(queue, SPANISH_MAN)
     assert back.resource_id == "Billy"
     assert back.token != lost.token
-    with pytest.raises(LeaseLost, match="another caller"):
+    with pytest.raises(MatchLost, match="another caller"):
         queue.release(lost)
     queue.release(back)
 
@@ -286,7 +288,7 @@ def test_a_resource_can_enqueue_itself_after_the_lease(desk: Desk) -> None:
     assert names(queue.match({})) == ["Remy"]
     desk.clock.advance(30)
     assert queue.leave("Remy").status is ResourceStatus.AVAILABLE
-    with pytest.raises(LeaseLost):
+    with pytest.raises(MatchLost):
         queue.release(first)
 
 

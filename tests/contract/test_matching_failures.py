@@ -23,13 +23,13 @@ from local.faults import (
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import (
-    IllegalTransition,
     MatchQueue,
     ResourceStatus,
     StoreError,
     TableMissing,
     Throttled,
     Unreachable,
+    WrongResourceState,
 )
 from freshq.matching.stores import transactions
 from freshq.matching.stores.transactions import Cancellation, classify
@@ -317,7 +317,7 @@ def test_an_enqueue_that_dies_writes_all_or_nothing(
     if number < 4:
         table_desk.queue().enqueue("Ellen")
     else:
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(WrongResourceState):
             table_desk.queue().enqueue("Ellen")
 
 
@@ -327,7 +327,7 @@ def test_one_of_two_enqueues_at_once_wins(
     queue.leave("Ellen")
     with (
         meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().enqueue("Ellen")),
-        pytest.raises(IllegalTransition, match="QUEUED"),
+        pytest.raises(WrongResourceState, match="QUEUED"),
     ):
         queue.enqueue("Ellen")
     check_whole(table_desk)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.capacity import match_metered
 from local.faults import client_at, meanwhile, replies_lost
 
-from freshq import LeaseLost, Match, MatchQueue, RefusedError, ResourceStatus, Unreachable
+from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable
 from freshq.matching import line
 from tests.support.matching import Desk, join
 
@@ -116,7 +116,7 @@ def test_the_resource_of_a_caller_who_never_asked_again_serves_the_next(desk: De
     desk.clock.advance(30)
     late = got(desk.queue(), SPANISH, "gone")  # nobody has recovered it yet
     assert queue.recover() == 1
-    with pytest.raises(LeaseLost, match="another caller"):
+    with pytest.raises(MatchLost, match="another caller"):
         queue.release(late)
     assert got(queue, SPANISH, "ann").resource_id == "Ellen"
     assert queue.wait(SPANISH, "gone") is None  # at the end of the line again

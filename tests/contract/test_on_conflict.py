@@ -73,7 +73,7 @@ class TestWhileItLives:
         (claim,) = queue.claim(limit=3)
         assert (claim.task.payload, claim.task.priority, claim.task.group) == ("newer", 0, "h")
         store.clock.advance(10)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
 
     def test_an_update_of_a_taken_task_ends_its_claim(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("old", task_id="a", priority=3)
@@ -93,7 +93,7 @@ class TestWhileItLives:
         assert (claim.task.payload, claim.redelivered) == ("new", False)
         queue.complete(claim)
         store.clock.advance(60)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
         assert counts(queue.stats()) == {"success": 1}
 
     def test_ignore_leaves_a_taken_task_alone(self, queue: Queue) -> None:
@@ -349,5 +349,5 @@ class TestWhen:
         queue.put_many([{"payload": number} for number in range(2)])
         assert not queue.claim(lease_seconds=5)[0].redelivered
         store.clock.advance(5)
-        queue.recover()
+        queue.admin.recover()
         assert [claim.redelivered for claim in queue.claim(limit=2)] == [True, False]

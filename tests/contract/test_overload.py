@@ -15,6 +15,7 @@ from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
+from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
@@ -80,10 +81,10 @@ class TestOrder:
         store.clock.advance(36)  # the oldest is 41 s old, more than 0.4 of the deadline
         put(queue, store, "new", "newest")
         assert claimed(queue, 2) == ["newest", "new"]
-        (switch,) = queue.take_order_switches()
+        (switch,) = queue.admin.take_order_switches()
         assert switch.newest_first
         assert switch.oldest_age_seconds == pytest.approx(43)
-        assert queue.take_order_switches() == []
+        assert queue.admin.take_order_switches() == []
 
     def test_adaptive_switches_back_only_when_the_oldest_is_younger_than_a_fifth(
         self, store: StoreUnderTest
@@ -97,7 +98,7 @@ class TestOrder:
         assert claimed(queue, 3) == ["a", "middle", "old"]  # no switch between the two bounds
         put(queue, store, "c", "d")
         assert claimed(queue, 2) == ["c", "d"]
-        assert [switch.newest_first for switch in queue.take_order_switches()] == [True, False]
+        assert [switch.newest_first for switch in queue.admin.take_order_switches()] == [True, False]
 
     def test_the_age_of_claimed_tasks_does_not_switch_the_order(self, store: StoreUnderTest) -> None:
         """Newest first, a claimed task is always fresh. Only the oldest waiting task counts."""
@@ -351,7 +352,7 @@ class TestPressure:
             producer.put_many([{"payload": "work"}] * 3)
             store.clock.advance(1)
             serve(worker, 1)
-        worker.flush()
+        worker.admin.flush()
         pressure = producer.pressure()
         assert pressure.overloaded
         assert pressure.offered_per_second == pytest.approx(3, rel=0.1)
@@ -387,7 +388,7 @@ class TestSharedLimits:
     def slots(self, store: StoreUnderTest, wanted: int = 10, **rule: Any) -> SharedSlots:
         queue = queue_of(store)
         limit = ConcurrencyLimit(**{"lowest": 1, "highest": 8, "window_seconds": 10.0, **rule})
-        return SharedSlots(queue.store, queue.name, limit, wanted)
+        return SharedSlots(core_of(queue).store, queue.name, limit, wanted)
 
     def test_a_fixed_limit_is_divided_and_never_exceeded(self, store: StoreUnderTest) -> None:
         first, second, third = (self.slots(store, lowest=7, highest=7) for _ in range(3))
@@ -463,7 +464,7 @@ class TestSharedLimits:
     def test_tokens_are_leased_in_blocks_and_never_exceed_the_rate(self, store: StoreUnderTest) -> None:
         queue = queue_of(store)
         bucket = SharedBucket(rate_per_second=5, burst=10, block=4)
-        workers = [SharedTokens(queue.store, queue.name, bucket) for _ in range(3)]
+        workers = [SharedTokens(core_of(queue).store, queue.name, bucket) for _ in range(3)]
         began = now = store.clock.now
         started = 0
         while now < began + 20:
@@ -478,7 +479,7 @@ class TestSharedLimits:
     def test_retries_are_at_most_a_fraction_of_first_attempts(self, store: StoreUnderTest) -> None:
         queue = queue_of(store)
         budget = RetryBudget(fraction=0.1, reserve=2)
-        workers = [SharedRetries(queue.store, queue.name, budget) for _ in range(2)]
+        workers = [SharedRetries(core_of(queue).store, queue.name, budget) for _ in range(2)]
         granted = 0
         for _ in range(100):
             for worker in workers:

@@ -9,6 +9,7 @@ from benchmarks.capacity import metered
 
 from freshq import Claim, LeaseLost, Queue, Task, TaskStatus
 from freshq.model.task import MAX_STEP_CHARS
+from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
 from tests.support.readings import counts, known
@@ -31,7 +32,9 @@ class TestStored:
         task = known(queue, "a")
         assert progress(task) == progress(claim.task) == (0.4, "loading")
         assert (task.status, task.lease_until) == (TaskStatus.TAKEN, claim.lease_until)
-        assert [progress(held) for held in store.queue().store.leased("default", 5)] == [(0.4, "loading")]
+        assert [progress(held) for held in core_of(store.queue()).store.leased("default", 5)] == [
+            (0.4, "loading")
+        ]
 
     @pytest.mark.parametrize("fraction", [0, 1e-6, 0.333333, 1])
     def test_to_the_millionth(self, queue: Queue, fraction: float) -> None:
@@ -56,7 +59,7 @@ class TestStored:
         queue = store.queue()
         former = begun(queue)
         store.clock.advance(61)
-        queue.recover()
+        queue.admin.recover()
         (claim,) = queue.claim()
         with pytest.raises(LeaseLost):
             queue.extend(former, 60, progress=0.9, step="late")
@@ -102,7 +105,7 @@ class TestAtTheEnd:
         queue = store.queue()
         begun(queue)
         store.clock.advance(61)
-        queue.recover()
+        queue.admin.recover()
         assert progress(known(queue, "a")) == (None, None)
 
 
@@ -122,13 +125,13 @@ class TestOnDynamoDB:
 
     def test_a_record_keeps_its_own_attributes(self, shipments: Shipments) -> None:
         queue = shipments.queue()
-        before = queue.get_record("A")
+        before = queue.records.get("A")
         queue.enqueue("A")
         (claim,) = queue.claim()
         claim = queue.extend(claim, 60, progress=0.4, step="loading")
         assert progress(queue.find("A")) == (0.4, "loading")
         queue.fail(claim, "broken")
         assert progress(queue.find("A")) == (0.4, "loading")
-        (claim,) = queue.claim_dead()
+        (claim,) = queue.records.claim_dead()
         assert progress(queue.find("A")) == progress(claim.task) == (None, None)
-        assert queue.get_record("A") == before
+        assert queue.records.get("A") == before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from freshq import AttachedQueue, IllegalTransition, LeaseLost, NotFound, TaskStatus
+from freshq import AlreadyQueued, AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 
@@ -31,8 +31,8 @@ def listed(queue: AttachedQueue, status: str, limit: int = 2) -> list[str]:
 class TestPut:
     def test_a_new_record_can_be_queued(self, queue: AttachedQueue) -> None:
         record = {"id": "N", "price": 19.99, "tags": ["a"], "size": {"cm": 3}, "none": None, "ok": True}
-        assert queue.put_record(record) == "N"
-        assert queue.get_record("N") == record
+        assert queue.records.put(record) == "N"
+        assert queue.records.get("N") == record
         queue.enqueue("N")
         (claim,) = queue.claim()
         assert claim.task.payload == record
@@ -42,36 +42,36 @@ class TestPut:
     ) -> None:
         queue.enqueue("A", priority=4)
         own = shipments.own("A")
-        queue.put_record({"id": "A", "status": "fixed"})
+        queue.records.put({"id": "A", "status": "fixed"})
         assert shipments.own("A") == own
-        assert queue.get_record("A") == {"id": "A", "status": "fixed"}
+        assert queue.records.get("A") == {"id": "A", "status": "fixed"}
         assert ids(queue.claim()) == ["A"]
 
     def test_what_is_written_back_as_it_was_read_stays_as_it_is_stored(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        record = queue.get_record("A")
+        record = queue.records.get("A")
         assert record is not None
-        queue.put_record(record)
-        queue.upsert_record(record)
+        queue.records.put(record)
+        queue.records.upsert(record)
         shipments.assert_untouched("A")
-        queue.put_record(record | {"price": 20})
+        queue.records.put(record | {"price": 20})
         assert shipments.record("A")["price"] == {"N": "20"}
-        queue.put_record(record)
+        queue.records.put(record)
         shipments.assert_untouched("A")
 
     def test_upsert_leaves_the_other_attributes(self, shipments: Shipments, queue: AttachedQueue) -> None:
-        assert queue.upsert_record({"id": "A", "price": 5, "new": "yes"}) == "A"
+        assert queue.records.upsert({"id": "A", "price": 5, "new": "yes"}) == "A"
         stored = shipments.record("A")
         assert (stored["price"], stored["new"]) == ({"N": "5"}, {"S": "yes"})
         assert stored.keys() == {"id", "new", *DATA}
-        queue.upsert_record({"id": "only a key"})
-        assert queue.get_record("only a key") == {"id": "only a key"}
+        queue.records.upsert({"id": "only a key"})
+        assert queue.records.get("only a key") == {"id": "only a key"}
 
     def test_sets_bytes_and_decimals_are_stored_as_such(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        queue.put_record({"id": "N", "s": {1.5, 2}, "b": b"\0", "n": Decimal("0.12345678901234567890")})
+        queue.records.put({"id": "N", "s": {1.5, 2}, "b": b"\0", "n": Decimal("0.12345678901234567890")})
         stored = shipments.record("N")
         assert sorted(stored["s"]["NS"]) == ["1.5", "2"]
         assert (stored["b"]["B"], stored["n"]["N"][:14]) == (b"\0", "0.123456789012")
@@ -93,7 +93,7 @@ class TestPut:
         self, shipments: Shipments, queue: AttachedQueue, record: dict[Any, Any], said: str
     ) -> None:
         before = shipments.record("A")
-        for write in (queue.put_record, queue.upsert_record):
+        for write in (queue.records.put, queue.records.upsert):
             with pytest.raises(ValueError, match=said):
                 write(record)
         assert shipments.record("A") == before
@@ -101,13 +101,13 @@ class TestPut:
 
 class TestRead:
     def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
-        assert queue.get_record("Z") is None
-        with pytest.raises(NotFound, match="the attached table has none with this id"):
+        assert queue.records.get("Z") is None
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
             queue.find("Z")
 
     def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
         shipments.add("D", "E", "F")
-        queue.hold("A")
+        queue.records.hold("A")
         queue.enqueue("B")
         for record_id in ("C", "D"):
             queue.enqueue(record_id)
@@ -119,7 +119,7 @@ class TestRead:
         assert listed(queue, "TAKEN") == ["B"]
         assert listed(queue, "FAILURE") == ["C"]
         assert listed(queue, "CANCELLED") == ["D"]
-        queue.ready("D")
+        queue.records.ready("D")
         queue.discard()
         assert listed(queue, "READY") == ["C", "D", "E", "F"]
         assert listed(queue, "READY", limit=100) == ["C", "D", "E", "F"]
@@ -127,25 +127,25 @@ class TestRead:
 
 class TestDelete:
     def test_a_record_in_no_queue_is_deleted(self, shipments: Shipments, queue: AttachedQueue) -> None:
-        queue.delete_record("A")
+        queue.records.delete("A")
         queue.enqueue("B", max_age_seconds=5)
         shipments.clock.advance(6)
-        queue.delete_record("B")  # it is stale
+        queue.records.delete("B")  # it is stale
         queue.bury(queue.enqueue("C").task_id)
-        queue.delete_record("C")
-        assert [queue.get_record(record_id) for record_id in "ABC"] == [None] * 3
-        with pytest.raises(NotFound, match="the attached table has none with this id"):
-            queue.delete_record("A")
+        queue.records.delete("C")
+        assert [queue.records.get(record_id) for record_id in "ABC"] == [None] * 3
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+            queue.records.delete("A")
 
     def test_one_in_a_queue_is_deleted_by_force_only(self, queue: AttachedQueue) -> None:
         queue.enqueue("A")
         queue.enqueue("B")
         (claim,) = queue.claim()
         for record_id in "AB":
-            with pytest.raises(IllegalTransition, match="in queue 'default'"):
-                queue.delete_record(record_id)
-            queue.delete_record(record_id, force=True)
-            assert queue.get_record(record_id) is None
+            with pytest.raises(AlreadyQueued, match="in queue 'default'"):
+                queue.records.delete(record_id)
+            queue.records.delete(record_id, force=True)
+            assert queue.records.get(record_id) is None
         with pytest.raises(LeaseLost):
             queue.complete(claim)
         assert queue.claim() == []

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from freshq import Queue, Relay
 from freshq.cli.main import app
+from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql.url import place_of
 from tests.conftest import DATABASES, StoreUnderTest
@@ -39,7 +40,7 @@ def test_a_source_that_is_not_recognized_gets_its_tasks_back(
     """As by two names of one server, or two clients of one account."""
     source, destination = store.queue(), store.queue()
     source.put_many([{"payload": number, "task_id": str(number)} for number in range(5)])
-    monkeypatch.setattr(source.store, "place", None)
+    monkeypatch.setattr(core_of(source).store, "place", None)
     relay = Relay(source, destination, batch=3)
     with pytest.raises(ValueError, match=REFUSAL):
         relay.move()

@@ -10,11 +10,11 @@ from freshq import (
     Claim,
     IllegalTransition,
     LeaseLost,
-    NotFound,
     Order,
     Queue,
     StoreError,
     Task,
+    TaskNotFound,
     TaskStatus,
 )
 from tests.conftest import StoreUnderTest
@@ -59,7 +59,7 @@ class TestBury:
             queue.restore("a")
             assert ids(queue.claim()) == ["a"]
         store.clock.advance(31)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
         assert queue.claim() == []
 
 
@@ -125,7 +125,7 @@ class TestForce:
         held(queue)
         changed = FORCED[verb](store.queue())
         store.clock.advance(120)
-        store.queue().upkeep()
+        store.queue().admin.upkeep()
         assert known(queue, "a") == changed
         assert queue.claim() == []
 
@@ -150,7 +150,7 @@ class TestForce:
         store.clock.advance(2)
         with pytest.raises(IllegalTransition, match="SHED"):
             queue.restore("b", force=True)
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.bury("nobody", force=True)
 
 
@@ -166,7 +166,7 @@ class TestDequeue:
         ]
         assert counts(queue.stats()) == {"success": 2, "pending": 1}
         store.clock.advance(120)
-        queue.recover()
+        queue.admin.recover()
         assert [task.payload for task in queue.dequeue(limit=5)] == [2]
         assert queue.dequeue() == []
 
@@ -197,7 +197,7 @@ class TestDequeue:
             queue.dequeue()
         monkeypatch.undo()
         store.clock.advance(120)
-        queue.recover()
+        queue.admin.recover()
         assert len(queue.dequeue(limit=5)) == 3
 
     def test_a_task_that_another_has_meanwhile_is_not_handed_out(

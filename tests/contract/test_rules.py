@@ -96,7 +96,7 @@ class TestStaleHolder:
         queue.put("work", task_id="a")
         (stale,) = queue.claim(lease_seconds=10)
         store.clock.advance(10)
-        assert queue.recover() == 1
+        assert queue.admin.recover() == 1
         (held,) = queue.claim()
         before = queue.get("a")
         with pytest.raises(LeaseLost, match="'a'"):
@@ -108,7 +108,7 @@ class TestStaleHolder:
         queue.put("work", task_id="a")
         (stale,) = queue.claim(lease_seconds=10)
         store.clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         with pytest.raises(LeaseLost):
             settle(queue, stale)
         assert payloads(queue.claim()) == ["work"]
@@ -139,11 +139,11 @@ class TestCrash:
         dead.put_many([{"payload": number} for number in range(3)])
         dead.claim(limit=3, lease_seconds=30)
         store.clock.advance(29)
-        assert sweep.recover() == 0
+        assert sweep.admin.recover() == 0
         store.clock.advance(1)
-        assert sweep.recover() == 3
+        assert sweep.admin.recover() == 3
         assert payloads(sweep.claim(limit=5)) == [2, 1, 0]
-        assert sweep.recover() == 0
+        assert sweep.admin.recover() == 0
 
     def test_each_lease_expires_at_its_own_time(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
@@ -153,13 +153,13 @@ class TestCrash:
         store.clock.advance(5)
         worker.claim(lease_seconds=10)
         store.clock.advance(5)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
         store.clock.advance(5)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
         store.clock.advance(84)
-        assert sweep.recover() == 0
+        assert sweep.admin.recover() == 0
         store.clock.advance(1)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
 
     def test_an_extended_lease_is_not_recovered_early(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
@@ -169,9 +169,9 @@ class TestCrash:
         claim = worker.extend(claim, 60)
         assert claim.lease_until == store.clock.now + 60
         store.clock.advance(30)
-        assert sweep.recover() == 0
+        assert sweep.admin.recover() == 0
         store.clock.advance(30)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
 
     def test_a_lease_is_never_shortened(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
@@ -179,9 +179,9 @@ class TestCrash:
         (claim,) = worker.claim(lease_seconds=100)
         assert worker.extend(claim, 5).lease_until == claim.lease_until
         store.clock.advance(99)
-        assert sweep.recover() == 0
+        assert sweep.admin.recover() == 0
         store.clock.advance(1)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
 
     def test_a_task_settled_by_another_process_is_not_returned(self, store: StoreUnderTest) -> None:
         claimer, settler = store.queue(), store.queue()
@@ -189,7 +189,7 @@ class TestCrash:
         (claim,) = claimer.claim(lease_seconds=10)
         settler.complete(claim)
         store.clock.advance(20)
-        assert settler.recover() == 0
+        assert settler.admin.recover() == 0
         task = known(settler, "a")
         assert task.status is TaskStatus.SUCCESS
 
@@ -199,9 +199,9 @@ class TestCrash:
         worker.claim(lease_seconds=10)
         store.clock.advance(10)
         worker.claim(lease_seconds=10)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
         store.clock.advance(10)
-        assert sweep.recover() == 1
+        assert sweep.admin.recover() == 1
 
     def test_the_attempt_counts_and_the_last_one_makes_a_dead_letter(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_attempts=2)
@@ -209,7 +209,7 @@ class TestCrash:
         for _ in range(2):
             assert len(queue.claim(lease_seconds=10)) == 1
             store.clock.advance(10)
-            assert queue.recover() == 1
+            assert queue.admin.recover() == 1
         task = known(queue, "poison")
         assert (task.status, task.attempts) == (TaskStatus.FAILURE, 2)
         assert "lease expired in attempt 2 of 2" in (task.error or "")
@@ -230,7 +230,7 @@ class TestPlaceInTime:
             queue.release(claim)
         elif way_back == "lease":
             store.clock.advance(5)
-            assert queue.recover() == 1
+            assert queue.admin.recover() == 1
         else:
             queue.fail(claim, "broken")
             assert queue.redrive() == 1
@@ -286,17 +286,17 @@ class TestStale:
     def test_a_delayed_task_that_goes_stale_is_shed(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", delay_seconds=5, max_age_seconds=10)
         store.clock.advance(15)
-        queue.recover()
+        queue.admin.recover()
         assert queue.claim() == []
         assert queue.stats().shed == 1
         assert queue.stats().delayed == 0
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
 
     def test_a_task_returned_too_late_is_shed(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", max_age_seconds=10)
         queue.claim(lease_seconds=20)
         store.clock.advance(20)
-        assert queue.recover() == 1
+        assert queue.admin.recover() == 1
         assert queue.claim() == []
         assert queue.stats().shed == 1
 
@@ -330,7 +330,7 @@ class TestAccounting:
         assert (stats.success, stats.failure, stats.cancelled, stats.shed) == (1, 1, 1, 1)
         assert (stats.pending, stats.delayed, stats.taken) == (2, 2, 2)
         store.clock.advance(1000)
-        queue.recover()
+        queue.admin.recover()
         assert (queue.stats().shed, queue.stats().pending, queue.stats().taken) == (6, 1, 0)
         store.clock.advance(498)
         assert (queue.stats().shed, total(queue)) == (7, 10)

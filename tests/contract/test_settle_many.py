@@ -11,10 +11,12 @@ from local.faults import refused
 from freshq import Claim, LeaseLost, Queue, Settlement, StoreError, Task, TaskStatus, Throttled
 from freshq.model.task import Verb
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.readings import counts, ids, known
+from tests.support.statements import database_of
 
 TOO_MUCH = "ProvisionedThroughputExceededException"
 
@@ -67,7 +69,7 @@ def test_a_lost_lease_harms_no_other(store: StoreUnderTest) -> None:
     claims = held(queue, 4)
     kept = [queue.extend(claims[0], 60), queue.extend(claims[3], 60)]
     store.clock.advance(10)
-    queue.recover()
+    queue.admin.recover()
     (other,) = queue.claim()
     queue.cancel("1" if other.task.task_id == "2" else "2")
     answers = queue.settle_many(
@@ -188,17 +190,17 @@ def without_answer(
         ):
             return call()
     with monkeypatch.context() as patched:
-        if isinstance(queue.store, SqlStore):
+        if isinstance(core_of(queue).store, SqlStore):
             for name in ("execute", "rows", "transaction"):
-                patched.setattr(queue.store.database, name, fail)
+                patched.setattr(database_of(queue), name, fail)
         else:
-            patched.setattr(queue.store, "replace", fail)
+            patched.setattr(core_of(queue).store, "replace", fail)
         return call()
 
 
 def test_it_takes_few_statements(store: StoreUnderTest) -> None:
     queue = store.queue()
-    if not isinstance(queue.store, SqlStore):
+    if not isinstance(core_of(queue).store, SqlStore):
         pytest.skip("for SQL")
     claims = held(queue, 60)
     settlements = [Settlement.complete(claim) for claim in claims[:20]]

@@ -14,6 +14,7 @@ from local.servers import load
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Order, TaskStatus
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb import counts as approximate_counts
 from freshq.stores.dynamodb import queries, unfit
 from freshq.stores.dynamodb.queries import MAX_PAGES
@@ -142,7 +143,7 @@ def test_upkeep_sheds_what_claims_passed_over_in_bounded_portions(
     shed = []
     for _ in range(3):
         with calls_of(client) as calls:
-            queue.upkeep()
+            queue.admin.upkeep()
         shed.append(calls["UpdateItem"])
     assert shed == [50, 11, 0]
     stored = client.scan(TableName=str(table.table), FilterExpression="attribute_exists(pendingShard)")
@@ -163,7 +164,7 @@ def test_upkeep_leaves_what_is_stale_by_the_max_age_of_the_queue_to_ttl(
     queue.put("old")
     table_store.clock.advance(100)
     with calls_of(dynamodb_local) as calls:
-        queue.store.tidy("default", table_store.clock.now, 1000)
+        core_of(queue).store.tidy("default", table_store.clock.now, 1000)
     assert calls["UpdateItem"] == 0
 
 

@@ -51,7 +51,7 @@ def test_no_change_of_the_task_loses_it(store: StoreUnderTest) -> None:
     assert queue.retry(claim, delay_seconds=0).trace_context == CONTEXT
     (claim,) = queue.claim(lease_seconds=5)
     store.clock.advance(6)
-    queue.recover()
+    queue.admin.recover()
     (claim,) = queue.claim()
     queue.fail(claim, "no")
     queue.redrive(task_id="a")
@@ -85,7 +85,7 @@ def test_records_carry_it_while_they_are_queued(shipments: Shipments) -> None:
     (claim,) = queue.claim()
     assert claim.task.trace_context == CONTEXT
     queue.complete(claim)
-    queue.ready("A")
+    queue.records.ready("A")
     assert "freshq_traceContext" not in shipments.own("A")
     queue.enqueue("A")
     (claim,) = queue.claim()

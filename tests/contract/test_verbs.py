@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, IllegalTransition, LeaseLost, NotFound, Order, PutOutcome, Queue, TaskStatus
+from freshq import Claim, IllegalTransition, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
-from freshq.stores.base import Conflict, Guard
+from freshq.queue.core import core_of
+from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import line_records as control
 from freshq.stores.sql import records
 from tests.conftest import Clock, StoreUnderTest
@@ -163,7 +164,7 @@ def test_fail_makes_a_dead_letter_even_if_attempts_are_left(queue: Queue) -> Non
     assert (task.status, task.attempts, task.error) == (TaskStatus.FAILURE, 1, "hopeless")
     assert task.lease_token is None
     assert queue.claim() == []
-    assert queue.recover() == 0
+    assert queue.admin.recover() == 0
 
 
 def make_pending(queue: Queue, _clock: Clock) -> None:
@@ -252,7 +253,7 @@ def test_each_status_allows_only_its_verbs(
 def test_an_unknown_task_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
     queue = store.queue(name="here")
     store.queue(name="elsewhere").put("work", task_id="a")
-    with pytest.raises(NotFound, match="'a': not in queue 'here'"):
+    with pytest.raises(TaskNotFound, match="'a': not in queue 'here'"):
         verb(queue)
     assert total(queue) == 0
 
@@ -309,7 +310,7 @@ class TestCancel:
         for task_id in ("a", "b"):
             assert queue.cancel(task_id).status is TaskStatus.CANCELLED
         store.clock.advance(5)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
         assert queue.claim() == []
         assert counts(queue.stats()) == {"cancelled": 2}
 
@@ -412,7 +413,7 @@ class TestPriorities:
         claim = claimed(queue, lease_seconds=10)
         assert claim.task.payload == "urgent"
         store.clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         queue.fail(claimed(queue))
         queue.redrive()
         assert claimed(queue).task.priority == 6
@@ -429,7 +430,7 @@ class TestDelay:
     def test_more_of_them_than_fit_on_a_page(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number, "delay_seconds": 5} for number in range(60)])
         store.clock.advance(5)
-        assert queue.recover() == 60
+        assert queue.admin.recover() == 60
         assert counts(queue.stats()) == {"pending": 60}
 
 
@@ -440,7 +441,7 @@ class TestLease:
         assert claimed(queue).lease_until == store.clock.now + 40
         assert claimed(queue, lease_seconds=0.5).lease_until == store.clock.now + 0.5
         store.clock.advance(0.5)
-        assert store.queue().recover() == 1
+        assert store.queue().admin.recover() == 1
 
     def test_extend_counts_from_now(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
@@ -465,9 +466,9 @@ class TestLease:
         claim = claimed(queue, lease_seconds=10)
         store.clock.advance(15)
         claim = queue.extend(claim, 10)
-        assert store.queue().recover() == 0
+        assert store.queue().admin.recover() == 0
         store.clock.advance(10)
-        store.queue().recover()
+        store.queue().admin.recover()
         with pytest.raises(LeaseLost, match="PENDING"):
             queue.extend(claim, 10)
 
@@ -477,7 +478,7 @@ class TestLease:
         for _ in range(20):
             store.clock.advance(10)
             claim = queue.extend(claim, 30)
-            store.queue().recover()
+            store.queue().admin.recover()
         store.clock.advance(10)
         assert queue.complete(claim).status is TaskStatus.SUCCESS
 
@@ -562,7 +563,7 @@ class TestPurge:
         assert total(queue) == 0
         assert queue.claim(limit=5) == []
         store.clock.advance(100)
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
 
     def test_the_queue_can_be_used_again(self, queue: Queue) -> None:
         queue.put("old", task_id="a", priority=3)
@@ -585,7 +586,7 @@ class TestPause:
         queue.put("more")
         queue.complete(first)
         store.clock.advance(10)
-        assert queue.recover() == 1
+        assert queue.admin.recover() == 1
         assert counts(queue.stats()) == {"pending": 3, "success": 1}
         queue.resume()
         assert payloads(queue.claim(limit=5)) == ["more", second.task.payload, 0]
@@ -634,7 +635,7 @@ class TestStats:
         queue.put("later", delay_seconds=5)
         store.clock.advance(5)
         assert counts(queue.stats()) == {"delayed": 1}
-        queue.recover()
+        queue.admin.recover()
         assert counts(queue.stats()) == {"pending": 1}
 
 
@@ -643,25 +644,25 @@ class TestHeld:
         first, second = store.queue(), store.queue()
         first.put("work", task_id="a")
         claim = claimed(first)
-        carried = second.held("a", claim.token)
+        carried = second.admin.held("a", claim.token)
         assert (carried.token, carried.lease_until) == (claim.token, claim.lease_until)
-        assert second.complete(second.held("a", second.extend(carried, 90).token)).status is (
+        assert second.complete(second.admin.held("a", second.extend(carried, 90).token)).status is (
             TaskStatus.SUCCESS
         )
         with pytest.raises(LeaseLost, match="SUCCESS"):
-            first.held("a", claim.token)
+            first.admin.held("a", claim.token)
 
     def test_only_the_holder_s_token_is_accepted(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
         with pytest.raises(LeaseLost, match="PENDING"):
-            queue.held("a", "none")
+            queue.admin.held("a", "none")
         stale = claimed(queue, lease_seconds=5)
         store.clock.advance(6)
         assert claimed(queue).task.task_id == "a"
         with pytest.raises(LeaseLost, match="another token"):
-            queue.held("a", stale.token)
-        with pytest.raises(NotFound):
-            queue.held("b", stale.token)
+            queue.admin.held("a", stale.token)
+        with pytest.raises(TaskNotFound):
+            queue.admin.held("b", stale.token)
 
 
 class TestDiscard:
@@ -681,20 +682,20 @@ class TestDiscard:
             queue.discard(task_id="a")
         queue.fail(claimed(queue))
         assert queue.discard(task_id="a") == 1
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.discard(task_id="a")
 
     def test_one_that_was_redriven_meanwhile_stays(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         queue.redrive(task_id="a")
-        with pytest.raises(Conflict):
-            queue.store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
+        with pytest.raises(ConflictError):
+            core_of(queue).store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is not None
 
     def test_one_that_is_already_deleted_is_no_error(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         for _ in range(2):
-            queue.store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
+            core_of(queue).store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is None

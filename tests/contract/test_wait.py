@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from freshq import NotFound, Queue, TaskStatus, WaitTimeout
+from freshq import Queue, TaskNotFound, TaskStatus, WaitTimeout
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -52,5 +52,5 @@ class TestWait:
         settles.join()
 
     def test_a_task_that_is_not_there_is_no_timeout(self, queue: Queue) -> None:
-        with pytest.raises(NotFound, match="'nobody'"):
+        with pytest.raises(TaskNotFound, match="'nobody'"):
             queue.wait("nobody", 5)

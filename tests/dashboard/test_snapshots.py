@@ -25,6 +25,7 @@ from freshq.cli.dashboard.snapshots import (
 )
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.policy.pressure import Pressure
+from freshq.queue.core import core_of
 from freshq.stores.base import Stats
 from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
@@ -105,13 +106,13 @@ class TestSnapshot:
     def test_no_payload_result_or_token_is_in_it(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
         text = json.dumps(PageWatcher(queue).snapshot().as_json())
-        tokens = [task.lease_token for task in queue.store.leased(queue.name, 10)]
+        tokens = [task.lease_token for task in core_of(queue).store.leased(queue.name, 10)]
         assert all(tokens)
         assert not any(secret in text for secret in (PAYLOAD, "answer", *map(str, tokens)))
 
     def test_turned_away_puts_count_by_reason(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=MAX_AGE_SECONDS)
-        queue.store.add_counts(queue.name, "refused", {"door": 7}, None)
+        core_of(queue).store.add_counts(queue.name, "refused", {"door": 7}, None)
         shown = PageWatcher(queue).snapshot().as_json()["survey"]
         assert (shown["by_reason"], shown["turned_away"]) == ({"door": 7}, 7)
 
@@ -162,30 +163,30 @@ class TestRates:
         queue, samples = Queue.memory(clock=clock), WaitSamples()
 
         def held() -> list[Task]:
-            return queue.store.leased(queue.name, 10)
+            return core_of(queue).store.leased(queue.name, 10)
 
         queue.put("before", "a")
         queue.claim()
-        assert samples.add(queue.now(), held()).tasks == 0
+        assert samples.add(queue.admin.now(), held()).tasks == 0
         queue.put("work", "b")
         clock.advance(3)
         (claim,) = queue.claim()
         clock.advance(1)
-        waits = samples.add(queue.now(), held())
+        waits = samples.add(queue.admin.now(), held())
         assert waits.tasks == 1
         assert [waits.p50_seconds, waits.p99_seconds] == pytest.approx([3, 3])
         queue.extend(claim, 100)
         clock.advance(1)
-        assert samples.add(queue.now(), held()).tasks == 1
+        assert samples.add(queue.admin.now(), held()).tasks == 1
         queue.release(claim)
         queue.retry(queue.claim()[0], delay_seconds=1)
         clock.advance(2)
         queue.claim(2)
         clock.advance(1)
-        second_attempt = samples.add(queue.now(), held())
+        second_attempt = samples.add(queue.admin.now(), held())
         assert second_attempt.tasks == 1
         clock.advance(100)
-        assert samples.add(queue.now(), held()).tasks == 0
+        assert samples.add(queue.admin.now(), held()).tasks == 0
 
     def test_percentiles_are_by_nearest_rank(self) -> None:
         assert nearest_rank([], 0.5) is None
@@ -227,7 +228,7 @@ class TestSurvey:
 class TestTask:
     def events(self, queue: Queue, task_id: str) -> list[str]:
         task = known(queue, task_id)
-        return [each["event"] for each in details(task, queue.now())["history"]]
+        return [each["event"] for each in details(task, queue.admin.now())["history"]]
 
     def test_its_history_is_what_the_queue_keeps(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
@@ -255,14 +256,14 @@ class TestTask:
     def test_payload_and_token_are_not_shown(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
         task = known(queue, "held")
-        shown = details(task, queue.now()) | listed_row(task, queue.now())
+        shown = details(task, queue.admin.now()) | listed_row(task, queue.admin.now())
         assert not {"payload", "result", "lease_token", "request_token"} & shown.keys()
         assert not shown["has_result"]
 
     def test_a_long_error_is_cut_in_lists(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
         task = known(queue, "letter")
-        assert len(listed_row(replace(task, error="x" * 1000), queue.now())["error"]) == 301
+        assert len(listed_row(replace(task, error="x" * 1000), queue.admin.now())["error"]) == 301
 
 
 def test_schedules_say_how_far_they_got(store: StoreUnderTest) -> None:
@@ -278,6 +279,6 @@ def test_schedules_say_how_far_they_got(store: StoreUnderTest) -> None:
     scheduler.fire()
     often, daily = schedule_rows(queue, schedules)
     assert (often["when"], daily["when"]) == ("every 10 s", "0 17 * * * (Europe/Berlin)")
-    assert often["up_to"] == pytest.approx(queue.now(), abs=10)
+    assert often["up_to"] == pytest.approx(queue.admin.now(), abs=10)
     assert often["next"] == pytest.approx(often["up_to"] + 10)
     assert daily["failed"] == 0

@@ -15,6 +15,7 @@ from botocore.config import Config
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Claim, FreshqError, Queue, StoreError
+from freshq.queue.core import core_of
 from tests.soak.history import Journal
 
 LEASE_SECONDS: Final = 0.5
@@ -49,7 +50,7 @@ class Watch:
 
     def note_answers(self, queue: Queue | AttachedQueue) -> None:
         """Note when the store of a queue answers a claim."""
-        store: Any = queue.store
+        store: Any = core_of(queue).store
         claim = store.claim
 
         def noted(request: Any) -> Any:
@@ -204,7 +205,7 @@ class Actor:
         if not isinstance(self._queue, AttachedQueue):
             return ids
         for each in ids:
-            self._queue.put_record({"id": each, "written_by": self._journal.process})
+            self._queue.records.put({"id": each, "written_by": self._journal.process})
         return [None] * len(ids)
 
     def _dequeue(self) -> bool:
@@ -223,7 +224,7 @@ class Actor:
                     "token": claim.token,
                     "lease_until": claim.lease_until,
                     "deadline": claim.task.deadline,
-                    "lease_seconds": self._queue.lease_seconds,
+                    "lease_seconds": self._queue.admin.config.lease_seconds,
                     "checked": None if self._watch is None else self._watch.checked,
                 }
                 for claim in claims
@@ -257,7 +258,7 @@ class Actor:
         verb = verb or self._rng.choice(MEDDLING)
         with self._journal.call(verb, task_id):
             if verb == "recover":
-                self._queue.recover()
+                self._queue.admin.recover()
             elif verb == "reprioritize":
                 self._queue.reprioritize(task_id, self._rng.choice((0, 1)))
             elif verb == "redrive":

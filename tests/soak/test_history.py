@@ -11,6 +11,7 @@ import pytest
 
 from freshq import Queue, Task, TaskStatus
 from freshq.queue import claim as claiming
+from freshq.queue.core import core_of
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor, Watch
@@ -302,7 +303,7 @@ def rules_broken_on(
     for _ in range(rounds):
         for actor in cast:
             actor.act()
-    tasks = {task.task_id: task for task in queue.store.scan(queue.name)}
+    tasks = {task.task_id: task for task in core_of(queue).store.scan(queue.name)}
     return {violation.rule for violation in check(read(folder.glob("*.jsonl")), tasks)}
 
 

@@ -22,6 +22,7 @@ from local.faults import Proxy, client_at
 from local.servers import HOST, DynamoDBLocal, Postgres, Server, create_without_stream
 
 from freshq import AttachedQueue, Queue, Task, TaskStatus
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.key import TableKey
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
@@ -169,10 +170,12 @@ def test_no_history_breaks_a_rule(scene: Scene, tmp_path: Path) -> None:
         cast.end()
     time.sleep(LEASE_SECONDS)  # every lease that is left expires
     with closing(scene.opened()) as queue:
-        queue.recover()
-        tasks = {task.task_id: task for task in queue.store.scan(queue.name)}
+        queue.admin.recover()
+        tasks = {task.task_id: task for task in core_of(queue).store.scan(queue.name)}
         drained = drain(queue)
-        ended = {task.task_id: task.status_at(queue.now()) for task in queue.store.scan(queue.name)}
+        ended = {
+            task.task_id: task.status_at(queue.admin.now()) for task in core_of(queue).store.scan(queue.name)
+        }
     events = read(tmp_path.glob("*.jsonl"))
 
     assert [str(violation) for violation in check(events, tasks, cast.stops)] == []

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Order, Queue
+from freshq.queue.core import core_of
 from freshq.stores.base import OldestRequest
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.counts import COUNTED_ROWS
@@ -104,7 +105,7 @@ def test_a_live_task_among_stale_ones_is_found_within_a_bounded_number_of_claims
         if claims:
             break
     assert payloads(claims) == ["live"]
-    assert claims[0].lease_until == pytest.approx(store.clock.now + queue.lease_seconds)
+    assert claims[0].lease_until == pytest.approx(store.clock.now + queue.admin.config.lease_seconds)
     assert queue.claim() == []
     assert counts(queue.stats()) == {"taken": 1, "shed": STALE + 1}
 
@@ -158,7 +159,7 @@ def test_tasks_within_the_reserve_are_passed_over(store: StoreUnderTest) -> None
 
 def test_counts_and_ages_send_a_bounded_number_of_statements(queue: Queue) -> None:
     queue.put_many([{"payload": n, "group": f"{n:05}", "priority": n % 3} for n in range(1_000)])
-    now, store = queue.now(), queue.store
+    now, store = queue.admin.now(), core_of(queue).store
     with sent(queue) as statements:
         stats = queue.stats(approximate=True)
         waiting = store.count_waiting("default", now, now - 3600, 2_000)
@@ -192,7 +193,10 @@ def forgetting_cost(queue: Queue, engine: sa.Engine, over: int, work: Callable[[
     queue.complete(queue.claim()[0])
     multiply(engine, "done", over)
     before = work()
-    assert queue.store.tidy(queue.name, queue.now() + 2 * 86_400, RETENTION_PAGE) == RETENTION_PAGE
+    assert (
+        core_of(queue).store.tidy(queue.name, queue.admin.now() + 2 * 86_400, RETENTION_PAGE)
+        == RETENTION_PAGE
+    )
     done = work() - before
     queue.purge(confirm=queue.name)
     return done

@@ -20,6 +20,7 @@ from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import StatementPool, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
 from freshq.stores.sql.url import DEFAULT
+from tests.support.statements import database_of
 
 
 @pytest.fixture
@@ -116,13 +117,12 @@ class TestPool:
         self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = Queue.sql(sqlite_url)
-        assert isinstance(queue.store, SqlStore)
         queue.put("work")
-        parents = queue.store.database.engine.pool
+        parents = database_of(queue).engine.pool
         assert isinstance(parents, StatementPool)
-        monkeypatch.setattr(database, "_ENGINES", [queue.store.database.engine])
+        monkeypatch.setattr(database, "_ENGINES", [database_of(queue).engine])
         database._forget_connections()  # as after a fork
-        assert queue.store.database.engine.pool is not parents
+        assert database_of(queue).engine.pool is not parents
         assert [claim.task.payload for claim in queue.claim()] == ["work"]
         _entry, cursor = parents.borrow()
         assert cursor.execute("SELECT 1") is not None
@@ -132,9 +132,8 @@ class TestPool:
 
     def test_many_threads_share_few_connections(self, sqlite_url: str) -> None:
         queue = Queue.sql(sqlite_url)
-        assert isinstance(queue.store, SqlStore)
         connected: list[object] = []
-        sa.event.listen(queue.store.database.engine, "connect", lambda *made: connected.append(made))
+        sa.event.listen(database_of(queue).engine, "connect", lambda *made: connected.append(made))
 
         def put_and_run(number: int) -> None:
             queue.put(number)

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import BacklogLimit, Queue, Reject, Retry, Settlement, TableMissing
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.history import Triggers
 from tests.conftest import Clock
@@ -89,7 +90,7 @@ class TestEvents:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         now[0] = time.time()
-        queue.recover()
+        queue.admin.recover()
         removed = pulled(kept)[-1]
         assert (removed["change"], removed["status"], removed["ttl_removal"]) == ("REMOVE", "SUCCESS", True)
         assert "updated_ms" not in removed
@@ -112,7 +113,7 @@ class TestEvents:
     ) -> None:
         queue.put("x", max_age_seconds=10)
         clock.advance(11)
-        queue.recover()
+        queue.admin.recover()
         assert queue.stats().shed == 1
         assert kinds(pulled(kept)) == [("INSERT", "PENDING")]
 
@@ -123,7 +124,7 @@ class TestEvents:
         queue.put("x", "lost")
         assert [claim.task.task_id for claim in queue.claim(limit=2)] == ["lost"]
         clock.advance(11)
-        queue.recover()
+        queue.admin.recover()
         events = pulled(kept)
         assert [event["status"] for event in events if event["task_id"] == "lost"] == [
             *("PENDING", "TAKEN", "FAILURE")
@@ -191,8 +192,9 @@ class TestSwitch:
         queue = Queue(SqlStore(engine, queue="default"), clock=clock)
         queue.create_table()
         queue.put("x")
-        assert queue.store.history is not None
-        assert queue.store.history.kept("default") is None
+        history = core_of(queue).store.history
+        assert history is not None
+        assert history.kept("default") is None
 
     def test_it_holds_for_one_queue_and_for_every_program(
         self, kept: SqlStore, engine: sa.Engine, clock: Clock
@@ -308,10 +310,10 @@ class TestRetention:
         queue = Queue(kept, clock=lambda: now[0], retention_seconds=1e6)
         queue.put("x")
         now[0] += KEPT_SECONDS - 60
-        queue.recover()
+        queue.admin.recover()
         assert len(pulled(kept)) == 1
         now[0] += 180
-        queue.recover()
+        queue.admin.recover()
         assert pulled(kept) == []
 
     def test_what_was_never_in_a_batch_uses_up_a_number(self, kept: SqlStore) -> None:

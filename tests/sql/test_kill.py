@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from local.servers import Server
 
 from freshq import Queue
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.schema import schema
 from tests.sql.conftest import EFFECTS, written
@@ -63,7 +64,7 @@ def test_every_task_is_done_once_however_many_workers_die(tables: sa.Engine, pos
         assert crew.work_until(done, kills=KILLS, within_seconds=PATIENCE_SECONDS)
     finally:
         crew.end()
-    tasks = list(queue.store.scan(queue.name))
+    tasks = list(core_of(queue).store.scan(queue.name))
     assert sorted(int(task.task_id) for task in tasks) == list(range(number_of_tasks))
     assert counts(queue.stats()) == {"success": number_of_tasks}
     results = Counter(task.result for task in tasks)
@@ -96,6 +97,6 @@ def test_a_relay_loses_and_doubles_nothing_however_often_it_dies(
     finally:
         crew.end()
     destination = Queue(SqlStore(tables, "arrived"), clock=time.time)
-    arrived = [task.payload for task in destination.store.scan("default")]
+    arrived = [task.payload for task in core_of(destination).store.scan("default")]
     assert sorted(arrived) == list(range(number_of_tasks))
     assert counts(destination.stats()) == {"pending": number_of_tasks}

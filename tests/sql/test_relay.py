@@ -25,6 +25,7 @@ from freshq.cli.commands import relay
 from freshq.cli.main import app
 from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
 from freshq.feeds.relay import Relay
+from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
@@ -105,14 +106,14 @@ class TestRelay:
         """It lasts for more batches than a task has attempts."""
         source, destination = store.queue(max_attempts=3), target(store)
         source.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
-        insert, stop = destination.store.insert, Pauses()
+        insert, stop = core_of(destination).store.insert, Pauses()
 
         def down(*arguments: Any, **options: Any) -> Any:
             if len(stop.seconds) < 8:
                 raise StoreError("down")
             return insert(*arguments, **options)
 
-        monkeypatch.setattr(destination.store, "insert", down)
+        monkeypatch.setattr(core_of(destination).store, "insert", down)
         assert Relay(source, destination, batch=4).run(stop, until_empty=True) == 6
         bounds = (1, 2, 4, 8, 16, 30, 30, 30)
         assert all(most / 2 <= pause <= most for pause, most in zip(stop.seconds, bounds, strict=True))

@@ -68,7 +68,7 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
     queue.complete(queue.claim()[0])
     for _ in range(2):
         assert queue.claim() == []
-        queue.recover()
+        queue.admin.recover()
         clock.advance(2 * history.CHECK_INTERVAL_SECONDS)
     assert queue.stats().success == 1
     told = [record for record in caplog.records if record.name == history.__name__]

@@ -28,6 +28,7 @@ from freshq import (
     Unreachable,
 )
 from freshq.policy.retry import Backoff, CallRetry
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import DatabaseClock, open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
@@ -37,6 +38,7 @@ from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.refusals import refused
+from tests.support.statements import database_of
 from tests.support.verbs import VERBS, prepared
 
 Meanwhile = Callable[[Callable[[], object]], None]
@@ -56,12 +58,6 @@ def test_stores_on_the_same_tables_share_their_statements() -> None:
     here, also_here, there = (SqlStore(engines[number]) for number in (0, 0, 1))
     assert here.claim_sql is also_here.claim_sql
     assert here.claim_sql is not there.claim_sql
-
-
-def engine_of(queue: Queue) -> sa.Engine:
-    """Return the engine of a queue in a SQL database."""
-    assert isinstance(queue.store, SqlStore)
-    return queue.store.database.engine
 
 
 def spoil(engine: sa.Engine, task_id: str) -> None:
@@ -169,9 +165,9 @@ class TestWhen:
         for claim in queue.claim(limit=450):
             queue.complete(claim)
         store.clock.advance(99)
-        assert (queue.recover(), total(queue)) == (0, 450)
+        assert (queue.admin.recover(), total(queue)) == (0, 450)
         store.clock.advance(2)
-        assert (queue.recover(), total(queue)) == (0, 0)
+        assert (queue.admin.recover(), total(queue)) == (0, 0)
 
 
 class TestCompleteMany:
@@ -311,7 +307,7 @@ class TestMigrations:
         queue.put("old", task_id="a")
         (claim,) = queue.claim()
         queue.complete(claim)
-        queue.recover()
+        queue.admin.recover()
         assert store.history.kept(queue.name) is None
         assert store.migrate() == [migration.name for migration in MIGRATIONS[7:]]
         keeping = SqlStore(fresh, TABLE, queue=queue.name, history_seconds=60)
@@ -424,7 +420,7 @@ class TestLostReply:
     @pytest.fixture(autouse=True)
     def replies(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[LostReplies]:
         """Lose the first reply to each unit of work."""
-        lost = LostReplies(engine_of(queue), monkeypatch)
+        lost = LostReplies(database_of(queue).engine, monkeypatch)
         yield lost
         assert lost.lost > 2
 
@@ -444,13 +440,13 @@ class TestLostReply:
         queue.touch("1")
         queue.reprioritize("1", 4)
         store.clock.advance(4)
-        assert queue.recover() == 1
+        assert queue.admin.recover() == 1
         assert counts(queue.stats()) == {"pending": 3, "cancelled": 1, "success": 1}
         queue.pause()
         assert queue.paused
 
     def test_records(self, queue: Queue) -> None:
-        store = queue.store
+        store = core_of(queue).store
         assert store.write_record("q", "r", {"n": 1}, None)
         assert not store.write_record("q", "r", {"n": 2}, None)
         record = store.read_record("q", "r")
@@ -465,7 +461,7 @@ class TestLostReplyOfAPut:
     @pytest.fixture
     def meanwhile(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meanwhile]:
         """Return a function that sets what happens between the two tries of the next call."""
-        replies = LostReplies(engine_of(queue), monkeypatch, loses=False)
+        replies = LostReplies(database_of(queue).engine, monkeypatch, loses=False)
 
         def set_act(act: Callable[[], object]) -> None:
             replies.loses = replies.loses_once = True
@@ -508,7 +504,7 @@ class TestBatchesThatFail:
     def test_the_error_says_what_is_in_and_a_repetition_doubles_nothing(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        replies = LostReplies(engine_of(queue), monkeypatch)
+        replies = LostReplies(database_of(queue).engine, monkeypatch)
         replies.lost_from = 3
         tasks = [{"payload": number} for number in range(2_000)]
         with pytest.raises(PutIncomplete) as caught:

@@ -21,6 +21,7 @@ from tests.sql.workers import LIMITS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 from tests.support.refusals import refused
+from tests.support.statements import database_of
 from tests.support.working import wait_until
 
 T = TypeVar("T")
@@ -189,8 +190,7 @@ def _work_off(queue: Queue) -> None:
 @pytest.mark.parametrize(("durable", "level"), [(True, 2), (False, 1)])
 def test_sqlite_waits_for_the_disk_unless_it_need_not(sqlite_url: str, *, durable: bool, level: int) -> None:
     queue = Queue.sql(sqlite_url, durable=durable)
-    assert isinstance(queue.store, SqlStore)
-    with queue.store.database.engine.connect() as connection:
+    with database_of(queue).engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
     queue.close()
 

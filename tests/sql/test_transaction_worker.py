@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Busy, Outcome, Queue, Reject, Retry, Task, TaskStatus, Unreachable, Worker
+from freshq.queue.core import core_of
 from freshq.worker import background
 from freshq.worker.report import WorkerState
 from tests.conftest import StoreUnderTest
@@ -157,7 +158,7 @@ def test_an_outage_while_it_looks_is_waited_through(queue: Queue, monkeypatch: p
 def test_a_commit_that_fails_leaves_the_task_as_it_was(
     queue: Queue, effects: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transactions = queue.store.transactions
+    transactions = core_of(queue).store.transactions
     complete, failures = transactions._store_completed, [Unreachable("no answer")]  # type: ignore[union-attr]
 
     def fails_once(*arguments: Any) -> Any:

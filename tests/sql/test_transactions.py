@@ -149,7 +149,7 @@ class TestTransaction:
                 assert work is not None
                 store.clock.advance(11)
                 assert pool.submit(other.claim, 2).result(PATIENCE_SECONDS) == []
-                assert pool.submit(other.recover).result(PATIENCE_SECONDS) == 0
+                assert pool.submit(other.admin.recover).result(PATIENCE_SECONDS) == 0
             assert pool.submit(other.claim, 2).result(PATIENCE_SECONDS) == []
         assert counts(queue.stats()) == {"success": 1}
 

@@ -16,6 +16,7 @@ from freshq.cli.main import app
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.url import ConnectionLimits, check_url_options
 from tests.support.refusals import refused
+from tests.support.statements import database_of
 
 run = CliRunner().invoke
 SERVERS = ("postgresql://app@localhost/a", "mariadb://app@localhost/a")
@@ -175,8 +176,8 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
 
 @pytest.mark.parametrize(("query", "level"), [("durable=off", 1), ("durable=on", 2), ("timeout=5", 2)])
 def test_an_address_says_whether_sqlite_waits_for_the_disk(sqlite_url: str, query: str, level: int) -> None:
-    queue: Any = open_queue(f"{sqlite_url}?{query}")
-    with queue.store.database.engine.connect() as connection:
+    queue = open_queue(f"{sqlite_url}?{query}")
+    with database_of(queue).engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
     queue.close()
 

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from local.servers import Server
 
 from freshq import Claim, Outcome, Queue, Task
-from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.statements import database_of
 from tests.support.working import work_off
 
 SLOTS = 256
@@ -26,9 +26,8 @@ def test_256_slots_share_ten_connections(
         connection.execute(sa.text("DELETE FROM tasks"))
     clock = Clock()
     queue = Queue.sql(postgres_server.url, lease_seconds=20, clock=clock)
-    assert isinstance(queue.store, SqlStore)
     opened: list[object] = []
-    sa.event.listen(queue.store.database.engine, "connect", lambda *connection: opened.append(connection))
+    sa.event.listen(database_of(queue).engine, "connect", lambda *connection: opened.append(connection))
     queue.put_many([{"payload": number} for number in range(2 * SLOTS)])
     extended, extend = {number: threading.Event() for number in range(2 * SLOTS)}, queue.extend
 

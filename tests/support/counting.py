@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from local import faults
 
 from freshq import Queue
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 from tests.support import statements
@@ -22,7 +23,7 @@ def counted_calls(queue: Queue, store: StoreUnderTest) -> Iterator[list[object]]
             yield seen
         seen += tally.operations
         return
-    if not isinstance(queue.store, SqlStore):
+    if not isinstance(core_of(queue).store, SqlStore):
         yield seen
         return
     with statements.sent(queue) as seen:

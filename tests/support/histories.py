@@ -79,7 +79,7 @@ class Life:
                 self._by_id,
                 self._by_id,
                 self._wait,
-                self._queue.recover,
+                self._queue.admin.recover,
                 self._transaction,
             ),
         ]

@@ -12,7 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Queue
+from freshq.queue.base import BaseQueue
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
+from freshq.stores.sql.database import Database
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -20,11 +23,17 @@ from tests.support.patience import PATIENCE_SECONDS
 INSTRUCTIONS: Final = 20
 
 
+def database_of(queue: BaseQueue) -> Database:
+    """Return the database of a queue in a SQL store."""
+    store = core_of(queue).store
+    assert isinstance(store, SqlStore)
+    return store.database
+
+
 @contextmanager
 def sent(queue: Queue) -> Iterator[list[object]]:
     """Collect the statements that a queue sends."""
-    assert isinstance(queue.store, SqlStore)
-    database = queue.store.database
+    database = database_of(queue)
     original = database._execute
     seen: list[object] = []
 
@@ -45,14 +54,13 @@ def sent(queue: Queue) -> Iterator[list[object]]:
 @contextmanager
 def sqlite_work(queue: Queue) -> Iterator[list[int]]:
     """Count the instructions, in hundreds, that SQLite executes on the queue's connection."""
-    assert isinstance(queue.store, SqlStore)
     work = [0]
 
     def count() -> int:
         work[0] += 1
         return 0
 
-    with queue.store.database.engine.connect() as connection:
+    with database_of(queue).engine.connect() as connection:
         driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     driver.set_progress_handler(count, INSTRUCTIONS)

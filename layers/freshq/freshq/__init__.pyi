@@ -1,20 +1,26 @@
 # The public names of freshq, listed once: for type checkers, and for `__init__.py`, which loads them.
 
-from freshq.errors import DamagedTask as DamagedTask
+from freshq.errors import AlreadyQueued as AlreadyQueued
+from freshq.errors import DamagedTaskError as DamagedTaskError
 from freshq.errors import FreshqError as FreshqError
 from freshq.errors import IllegalTransition as IllegalTransition
 from freshq.errors import LeaseLost as LeaseLost
 from freshq.errors import LostRace as LostRace
+from freshq.errors import MatchLost as MatchLost
 from freshq.errors import MissingExtra as MissingExtra
-from freshq.errors import NotFound as NotFound
+from freshq.errors import NoPosition as NoPosition
+from freshq.errors import NotReady as NotReady
 from freshq.errors import Overloaded as Overloaded
 from freshq.errors import PutIncomplete as PutIncomplete
 from freshq.errors import RefusedError as RefusedError
+from freshq.errors import ResourceNotFound as ResourceNotFound
 from freshq.errors import StoreError as StoreError
 from freshq.errors import TableMissing as TableMissing
+from freshq.errors import TaskNotFound as TaskNotFound
 from freshq.errors import Throttled as Throttled
 from freshq.errors import Unreachable as Unreachable
 from freshq.errors import WaitTimeout as WaitTimeout
+from freshq.errors import WrongResourceState as WrongResourceState
 from freshq.feeds.relay import Relay as Relay
 from freshq.feeds.schedules import Cron as Cron
 from freshq.feeds.schedules import Every as Every

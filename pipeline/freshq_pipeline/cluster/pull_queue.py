@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.cli.addresses import Address, open_queue
 from freshq.cli.commands.match import open_match_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
+from freshq.queue.core import core_of
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.storage.recording import HISTORY_FOLDER, RECORDING, recording_of_history
 from freshq_pipeline.storage.whole_file import whole_file
@@ -73,7 +74,7 @@ def pull_queue(
     with _errors():
         _check_sql(address)
         with closing(open_queue(address)) as queue:
-            return _pull(queue.store.history, [queue.name], out, progress)
+            return _pull(core_of(queue).store.history, [queue.name], out, progress)
 
 
 def pull_match_queue(

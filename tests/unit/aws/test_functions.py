@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 from freshq import Busy, PutIncomplete, Queue, StoreError, TableMissing, Throttled
 from freshq.aws import observability
 from freshq.aws.archive import Archive
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
 from tests.support.ahead import Ahead
@@ -336,7 +337,7 @@ class TestProcessTasks:
             answer = application.invoke("process_tasks", ring_event({}))
             assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
             ahead.seconds += 2 * PASS_SECONDS
-            assert application.queue.recover() == 1
+            assert application.queue.admin.recover() == 1
         finally:
             HANGING.set()
             for thread in threading.enumerate():
@@ -406,7 +407,7 @@ class TestProcessTasks:
 
 class TestSweep:
     def test_it_recovers_orphans_and_due_tasks_and_rings(self, application: Application) -> None:
-        past = Queue(application.queue.store, clock=Clock(application.queue.now() - 60))
+        past = Queue(core_of(application.queue).store, clock=Clock(application.queue.admin.now() - 60))
         past.put("orphan")
         past.claim(lease_seconds=1)
         past.put("due", delay_seconds=1)

@@ -46,7 +46,7 @@ def attached(application: Application, orders: Shipments) -> Iterator[Any]:
     application.set("FRESHQ_SHARDS", "4")
     application.set("FRESHQ_ORDER", "adaptive")
     application.set("FRESHQ_MAX_AGE_SECONDS", "1")
-    queue = orders.queue(clock=application.queue.now)
+    queue = orders.queue(clock=application.queue.admin.now)
     yield replace(application, queue=queue)
     queue.close()
 
@@ -132,7 +132,7 @@ def test_the_sweep_brings_back_what_a_dead_worker_held(attached: Any, orders: Sh
     attached.queue.enqueue("c1/2")
     attached.queue.claim()
     # An hour passes.
-    earlier = {"N": str(round((attached.queue.now() - 3600) * 1000))}
+    earlier = {"N": str(round((attached.queue.admin.now() - 3600) * 1000))}
     orders.change("c1/2", freshq_leaseUntil=earlier)
     items = orders.client.scan(TableName=orders.table)["Items"]
     (record,) = [item for item in items if "freshq_taskIds" in item]

@@ -153,7 +153,7 @@ class TestAttached:
             lambda: queue.enqueue(task_id, group="red", priority=3),
             lambda: claims.extend(queue.claim()),
             lambda: queue.complete(claims.pop(), "done"),
-            lambda: queue.ready(task_id),
+            lambda: queue.records.ready(task_id),
         ]
         claims: list[Claim] = []
         for verb in verbs:

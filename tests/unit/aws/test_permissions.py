@@ -150,8 +150,8 @@ class Work:
         self.put(queue, "orphan", group=uuid.uuid4().hex, priority=9)
         queue.claim(3, lease_seconds=LEASE_SECONDS)
         self.put(queue, "due", group=uuid.uuid4().hex, delay_seconds=LEASE_SECONDS)
-        expired = queue.now() + LEASE_SECONDS
-        while queue.now() <= expired:
+        expired = queue.admin.now() + LEASE_SECONDS
+        while queue.admin.now() <= expired:
             time.sleep(LEASE_SECONDS)
 
 
@@ -194,7 +194,7 @@ class Recorder:
         self.work.abandon(queue)
         # A pass does this in a thread of its own, maybe before its first claim.
         self.function = "ProcessTasks"
-        QueueSettings.load().queue().recover()
+        QueueSettings.load().queue().admin.recover()
         self.invoke("CreateTasks", {"tasks": [self.work.task("work") for _ in range(6)]})
         queue.redrive()
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))

@@ -11,7 +11,8 @@ import pytest
 from freshq import StoreError
 from freshq.aws import observability
 from freshq.policy.shedding import ShedReason
-from freshq.queue.base import BaseQueue
+from freshq.queue.admin import Admin
+from freshq.queue.core import core_of
 from tests.support.chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import of_type
@@ -83,7 +84,7 @@ def lines(application: Application, log: io.StringIO, monkeypatch: pytest.Monkey
         application.invoke(function, event)
         found.setdefault(function, []).extend(map(json.loads, log.getvalue().splitlines()))
 
-    def fail(_queue: BaseQueue) -> int:
+    def fail(_queue: Admin) -> int:
         raise StoreError("no answer")
 
     observability.set_log_levels("INFO")
@@ -94,7 +95,7 @@ def lines(application: Application, log: io.StringIO, monkeypatch: pytest.Monkey
     application.set_switch("stop")
     invoke("trigger", load_event("trigger-insert"))
     invoke("process_tasks", ring_event({"chain": "c"}))
-    monkeypatch.setattr(BaseQueue, "recover", fail)
+    monkeypatch.setattr(Admin, "recover", fail)
     with pytest.raises(StoreError, match="no answer"):
         invoke("sweep", {})
     found["sweep"] = list(map(json.loads, log.getvalue().splitlines()))
@@ -123,7 +124,7 @@ def test_the_life_of_a_task_shows_lines_that_name_it_in_their_text_only(
     _functions, query = queries()["LifeOfATaskQuery"]
     assert 'filter task_id = "TASK_ID" or message like "TASK_ID"' in query
     application.queue.put(1, task_id="damaged")
-    client: Any = application.queue.store.calls.client  # type: ignore[attr-defined]  # of the store on DynamoDB
+    client: Any = core_of(application.queue).store.calls.client  # type: ignore[attr-defined]  # of the store on DynamoDB
     key = {"TableName": "QueueTable", "Key": {"taskId": {"S": "damaged"}}}
     client.update_item(**key, UpdateExpression="REMOVE payload")
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))

@@ -148,7 +148,7 @@ def test_a_sweep_whose_recovery_fails_rings_for_what_waits_and_then_fails(
 
     chain.queue.put("work", task_id="a")
     with monkeypatch.context() as broken:
-        broken.setattr("freshq.queue.queue.Queue.recover", fail)
+        broken.setattr("freshq.queue.admin.Admin.recover", fail)
         with pytest.raises(StoreError):
             chain.invoke("sweep", {})
     assert metrics_in(capsys)["TasksPending"] == 1

@@ -41,7 +41,7 @@ class TestAddress:
     def test_it_opens_the_attached_queue_with_its_options(self, shipments: Shipments) -> None:
         opened = open_queue(f"dynamodb://{shipments.table}?key=id&name=mail&lease_seconds=7")
         assert isinstance(opened, AttachedQueue)
-        assert (opened.name, opened.lease_seconds) == ("mail", 7)
+        assert (opened.name, opened.admin.config.lease_seconds) == ("mail", 7)
         opened.put(None, task_id="A")
         assert ids(shipments.queue(name="mail").claim()) == ["A"]
 

@@ -13,6 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import Queue
 from freshq.cli.addresses import open_queue
 from freshq.cli.configuration import open_configured
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
@@ -60,11 +61,11 @@ class TestReading:
         assert answer("configure") == {}
         assert "no options are stored" in freshq("configure").stdout
         with closing(open_configured(url, "mail")) as queue:
-            assert queue.store.read_record("mail", "freshq#options") is not None
+            assert core_of(queue).store.read_record("mail", "freshq#options") is not None
 
     def test_an_unknown_one_is_an_error(self, url: str) -> None:
         with closing(open_queue(url)) as queue:
-            queue.store.write_record("default", "freshq#options", {"of_tomorrow": 1}, None)
+            core_of(queue).store.write_record("default", "freshq#options", {"of_tomorrow": 1}, None)
         fails(2, "of_tomorrow: unknown option", "stats")
 
 

@@ -23,6 +23,7 @@ from freshq.cli.output import Output
 from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
 from freshq.cli.session import Session
 from freshq.queue.attached import AttachedStore
+from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.functions import PROJECT
@@ -161,7 +162,7 @@ class TestDryRun:
         assert shown[1]["at"].endswith(("+01:00", "+02:00"))
         assert shown[0]["task_id"] == poll().task_id(shown[0]["tick"])
         assert here.queue.stats().pending == 0
-        assert here.queue.store.read_record(here.queue.name, poll().record_name) is None
+        assert core_of(here.queue).store.read_record(here.queue.name, poll().record_name) is None
 
     def test_people_read_a_line_for_each(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
         show_next(session(clock), [poll()], 2)

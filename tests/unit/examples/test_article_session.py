@@ -84,11 +84,11 @@ def test_the_same_by_its_api(shipments: Shipments) -> None:
     queue: AttachedQueue = shipments.queue()
     for record_id in ("A", "B", "C"):
         record: dict[str, Any] = {"id": record_id, "items": [{"sku": "Item-1", "packed": True}]}
-        assert queue.put_record(record) == record_id  # put
-        assert queue.get_record(record_id) == record  # get
-    queue.upsert_record({"id": "C", "carrier": "by sea"})  # upsert
-    queue.hold("A")  # updateStatus(UNDER_CONSTRUCTION)
-    queue.ready("A")  # updateStatus(READY_TO_SHIP)
+        assert queue.records.put(record) == record_id  # put
+        assert queue.records.get(record_id) == record  # get
+    queue.records.upsert({"id": "C", "carrier": "by sea"})  # upsert
+    queue.records.hold("A")  # updateStatus(UNDER_CONSTRUCTION)
+    queue.records.ready("A")  # updateStatus(READY_TO_SHIP)
     assert [task.task_id for task in queue.list("READY")] != []  # listIDs
     for record_id in ("A", "B", "C"):
         queue.enqueue(record_id)  # enqueue
@@ -111,5 +111,5 @@ def test_the_same_by_its_api(shipments: Shipments) -> None:
     queue.cancel("B")  # remove
     assert ids(queue.claim(limit=5)) == ["C"]
     assert counts(queue.stats()) == {"success": 1, "cancelled": 1, "taken": 1}
-    queue.delete_record("B")  # delete
-    assert queue.get_record("B") is None
+    queue.records.delete("B")  # delete
+    assert queue.records.get("B") is None

@@ -13,6 +13,7 @@ import pytest
 
 from freshq import BacklogLimit, Queue, StoreError, WhenFull
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.patience import PATIENCE_SECONDS
@@ -185,7 +186,7 @@ class TestScheduler:
         node.fire()
         queue.complete(queue.claim()[0])
         clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         assert total(queue) == 0  # its id is free again
         monkeypatch.setattr(clock, "now", clock.now - 9)
         assert Scheduler(queue, [schedule]).fire() == 0
@@ -197,7 +198,7 @@ class TestScheduler:
         node.fire()
         clock.advance(60)
         with monkeypatch.context() as patch:
-            patch.setattr(queue.store, "write_record", lambda *_: False)
+            patch.setattr(core_of(queue).store, "write_record", lambda *_: False)
             with pytest.raises(StoreError):
                 node.fire()
         assert node.fire() == 0
@@ -243,7 +244,7 @@ class TestScheduler:
         node = Scheduler(queue, [Schedule.of("m", Every(60), "work")])
         node.fire()
         clock.advance(30)
-        read = queue.store.read_record
+        read = core_of(queue).store.read_record
 
         class Stop(threading.Event):
             """Stops the scheduler at its second wait."""
@@ -251,7 +252,7 @@ class TestScheduler:
             waits: ClassVar[list[float]] = []
 
             def wait(self, timeout: float | None = None) -> bool:
-                monkeypatch.setattr(queue.store, "read_record", read)
+                monkeypatch.setattr(core_of(queue).store, "read_record", read)
                 self.waits.append(timeout or 0)
                 if len(self.waits) == 2:
                     self.set()
@@ -260,7 +261,7 @@ class TestScheduler:
         def no_answer(*_arguments: object) -> None:
             raise StoreError("down")
 
-        monkeypatch.setattr(queue.store, "read_record", no_answer)
+        monkeypatch.setattr(core_of(queue).store, "read_record", no_answer)
         node.run(stop := Stop())
         assert stop.waits == [1.0, 45.0]
         assert total(queue) == 1
@@ -349,7 +350,7 @@ class TestScheduler:
         for claim in queue.claim(5):
             queue.complete(claim)
         clock.advance(10)
-        queue.recover()
+        queue.admin.recover()
         assert total(queue) == 0  # the ids are free again
         assert [node.fire() for node in nodes] == [0, 0]
 

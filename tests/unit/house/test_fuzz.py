@@ -46,6 +46,7 @@ from freshq.model.new_task import parse_new_task
 from freshq.model.options import parse_options
 from freshq.policy.rules import ReserveRule
 from freshq.queue.base import BaseQueue
+from freshq.queue.core import core_of
 from freshq.stores.dynamodb.table import read_description
 from freshq.worker.report import RunReport
 from tests.support.functions import EVENTS, PROJECT, Context, load_event, load_function
@@ -228,7 +229,7 @@ class TestHandlers:
     @fuzz
     @given(spoilt(events_of("create_tasks")))
     def test_create_tasks(self, handlers: dict[str, ModuleType], event: Any) -> None:
-        store = handlers["create_tasks"]._queue().store
+        store = core_of(handlers["create_tasks"]._queue()).store
         before = {task.task_id for task in store.scan("default")}
         call = partial(handlers["create_tasks"].handler, event, ShortOfTime())
         if refused(call, StoreError):

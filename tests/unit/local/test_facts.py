@@ -53,7 +53,7 @@ def history(*steps: str) -> list[Task]:
         if step == "claim":
             (claim,) = queue.claim(lease_seconds=0.5)
         elif step == "recover":
-            queue.recover()
+            queue.admin.recover()
         else:
             getattr(queue, step)(claim)
         versions.append(queue.get("a"))

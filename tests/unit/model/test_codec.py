@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
 from freshq.aws import worker_pass
 from freshq.errors import FreshqError
-from freshq.model.codec import DoesNotFit
+from freshq.model.codec import DoesNotFitError
 from freshq.testing import drain
 from tests.support.readings import known
 
@@ -80,7 +80,7 @@ class TestStored:
         queue.put(Quote("ABC"), task_id="a", kind="quote")
         assert known(queue, "a").payload == codec.encode(Quote("ABC"))
         Worker(queue, handlers, idle_exit_seconds=0.05).run()
-        assert queue.codec.decoder(Quote)(known(queue, "a").result) == Quote("abc", Decimal(2))
+        assert queue.admin.config.codec.decoder(Quote)(known(queue, "a").result) == Quote("abc", Decimal(2))
 
     def test_handlers_encode_results_for_a_queue_without_a_codec(
         self, codec: Packed, handlers: Handlers
@@ -123,8 +123,8 @@ class TestStored:
     def test_every_verb_that_takes_values_encodes_them(self, codec: Packed) -> None:
         queue = Queue.memory(codec=codec)
         queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
-        assert queue.check({"payload": 7}).payload == codec.encode(7)
-        queue.put_many([queue.check({"payload": 3, "task_id": "t3"})])
+        assert queue.admin.check({"payload": 7}).payload == codec.encode(7)
+        queue.put_many([queue.admin.check({"payload": 3, "task_id": "t3"})])
         assert [known(queue, f"t{number}").payload for number in range(4)] == [*map(codec.encode, range(4))]
         queue.complete_many(queue.claim(2), ["x", "y"])
         queue.complete(queue.claim()[0], "z")
@@ -144,7 +144,7 @@ class TestStored:
     def test_of_coroutines(self, codec: Packed) -> None:
         async def stored() -> Any:
             async with AsyncQueue.memory(codec=codec) as queue:
-                assert queue.codec is codec
+                assert queue.admin.config.codec is codec
                 await queue.put(1, task_id="a")
                 return await queue.get("a")
 
@@ -233,7 +233,7 @@ class TestKinds:
             with pytest.raises(ValueError, match=message):
                 queue.put(**arguments)
             with pytest.raises(ValueError, match=message):
-                queue.check(arguments)
+                queue.admin.check(arguments)
             with pytest.raises(ValueError, match=message.replace("^", r"^tasks\[1\]\.")):
                 queue.put_many([{"payload": None, "kind": "ping"}, arguments])
         assert queue.stats().pending == 0
@@ -244,9 +244,9 @@ class TestKinds:
     def test_the_codec_is_that_of_the_handlers_unless_there_is_another(
         self, codec: Packed, handlers: Handlers
     ) -> None:
-        assert Queue.memory(kinds=handlers).codec is codec
+        assert Queue.memory(kinds=handlers).admin.config.codec is codec
         other = Packed()
-        assert Queue.memory(kinds=handlers, codec=other).codec is other
+        assert Queue.memory(kinds=handlers, codec=other).admin.config.codec is other
 
     def test_errors_are_no_refusals_of_the_queue(self, handlers: Handlers) -> None:
         queue = Queue.memory(kinds=handlers)
@@ -292,7 +292,7 @@ class TestTypes:
     def test_what_does_not_fit_is_said_without_the_value(
         self, kind: Any, stored: Any, path: tuple[str | int, ...], problem: str
     ) -> None:
-        with pytest.raises(DoesNotFit) as refused:
+        with pytest.raises(DoesNotFitError) as refused:
             JsonCodec().decoder(kind)(stored)
         assert (refused.value.path, refused.value.problem) == (path, problem)
         place = ".".join(map(str, path))

@@ -14,18 +14,17 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, Task, TaskStatus
-from freshq.queue.asyncio import Threads
-from freshq.queue.attached import AttachedStore
-from freshq.queue.base import BaseQueue
+from freshq.queue.admin import Admin
+from freshq.queue.asyncio import AsyncAdmin, AsyncRecords, Threads
+from freshq.queue.attached import AttachedStore, Records
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
+from tests.support.statements import database_of
 
-# What is no verb (tests/unit/house/test_public_names.py), and what is no coroutine.
-NOT_VERBS = {"uniform", "store", "lifecycle"}
-SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds", "codec", "telemetry"}
+TWINS = [(AttachedQueue, AsyncAttachedQueue), (Admin, AsyncAdmin), (Records, AsyncRecords)]
 
 
 def public(kind: type) -> set[str]:
@@ -62,20 +61,18 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 class TestVerbs:
-    def test_each_verb_is_the_one_of_its_name_with_its_arguments(self) -> None:
-        verbs = (public(BaseQueue) | public(AttachedQueue)) - NOT_VERBS - SAME_PROPERTIES - {"paused"}
-        for name in verbs:
-            own = getattr(AttachedQueue, name)
-            ours = getattr(AsyncAttachedQueue, name)
-            assert list(inspect.signature(ours).parameters.values()) == list(
-                inspect.signature(own).parameters.values()
+    @pytest.mark.parametrize(("own", "ours"), TWINS)
+    def test_each_verb_is_the_one_of_its_name_with_its_arguments(self, own: type, ours: type) -> None:
+        for name in public(own) - {"paused"}:
+            assert list(inspect.signature(getattr(ours, name)).parameters.values()) == list(
+                inspect.signature(getattr(own, name)).parameters.values()
             ), name
+        assert public(ours) - {"memory", "sql", "dynamodb"} == public(own)
 
-    def test_the_rest_is_the_same_properties_and_the_way_to_the_queue(self) -> None:
-        assert public(AsyncQueue) <= public(Queue)
+    def test_name_and_options_are_not_awaited(self) -> None:
         queue = AsyncQueue.memory(name="mail", max_age_seconds=7, lease_seconds=3)
-        for name in SAME_PROPERTIES:
-            assert getattr(queue, name) == getattr(queue.queue, name)
+        assert queue.name == queue.admin.name == "mail"
+        assert queue.admin.config is queue.queue.admin.config
 
     def test_only_a_queue_and_a_number_of_threads_will_do(self) -> None:
         with pytest.raises(
@@ -300,7 +297,7 @@ async def standing(queue: AsyncQueue) -> tuple[dict[str, int], int, int]:
     assert task is not None
     async with queue.transaction() as held:
         assert held is None
-    engine = sa.create_engine(str(queue.queue.store.database.engine.url))  # type: ignore[attr-defined]
+    engine = sa.create_engine(str(database_of(queue.queue).engine.url))
     with engine.connect() as connection:
         orders = connection.execute(sa.text("SELECT count(*) FROM orders")).scalar_one()
     engine.dispose()

@@ -187,8 +187,8 @@ def test_a_task_that_changes_before_its_eviction_is_not_counted_as_shed(
 def test_what_was_evicted_shows_in_the_pressure(store: InterruptedStore, clock: Clock) -> None:
     queue = Queue(store, backlog=BacklogLimit(2), clock=clock)
     queue.put_many([{"payload": number} for number in range(5)])
-    queue.flush()
-    flow = FlowMeter(store, "default", OverloadRules(queue.max_age_seconds)).flow(clock.now)
+    queue.admin.flush()
+    flow = FlowMeter(store, "default", OverloadRules(queue.admin.config.max_age_seconds)).flow(clock.now)
     assert (flow.shed_early / flow.offered, flow.served) == (3 / 5, 0)
 
 

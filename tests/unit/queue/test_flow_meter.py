@@ -47,6 +47,6 @@ def test_a_door_sees_what_each_group_offers(store: MemoryStore) -> None:
     queue = Queue(store, name="q", door=Door(), clock=lambda: NOON, max_age_seconds=3600)
     for group, count in (("flood", 30), ("quiet", 2)):
         queue.put_many([{"payload": number, "group": group} for number in range(count)])
-    queue.flush()
+    queue.admin.flush()
     flow = FlowMeter(store, "q", OverloadRules(3600.0, door=Door())).flow(NOON)
     assert flow.offered_by("flood") == 15 * flow.offered_by("quiet") > 0

@@ -12,17 +12,12 @@ from freshq import Queue
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore
-from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
 from tests.support.readings import ids, known
+from tests.support.statements import database_of
 
 # Values of SQLite's `PRAGMA synchronous`.
 NORMAL, FULL = 1, 2
-
-
-def database(queue: Queue) -> sa.Engine:
-    assert isinstance(queue.store, SqlStore)
-    return queue.store.database.engine
 
 
 @pytest.fixture
@@ -33,12 +28,12 @@ def url(tmp_path: Path) -> str:
 def test_in_a_database_it_has_the_table_tasks_and_ten_connections(url: str) -> None:
     queue = Queue.sql(url)
     queue.create_table()
-    assert "tasks" in sa.inspect(database(queue)).get_table_names()
-    assert database(queue).pool.status() == "0 of 10 connections in use"
+    assert "tasks" in sa.inspect(database_of(queue).engine).get_table_names()
+    assert database_of(queue).engine.pool.status() == "0 of 10 connections in use"
     queue.put("work", task_id="a")
     assert known(queue, "a").queue == "default"
     assert ids(queue.claim()) == ["a"]
-    with database(queue).connect() as connection:
+    with database_of(queue).engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == FULL
     queue.close()
 
@@ -46,10 +41,10 @@ def test_in_a_database_it_has_the_table_tasks_and_ten_connections(url: str) -> N
 def test_in_a_database_it_has_what_it_is_told(url: str) -> None:
     queue = Queue.sql(url, "jobs", max_connections=3, durable=False, name="mail", lease_seconds=36)
     queue.create_table()
-    assert "jobs" in sa.inspect(database(queue)).get_table_names()
-    assert (queue.name, queue.lease_seconds) == ("mail", 36)
-    with database(queue).connect() as connection:
-        assert database(queue).pool.status() == "1 of 3 connections in use"
+    assert "jobs" in sa.inspect(database_of(queue).engine).get_table_names()
+    assert (queue.name, queue.admin.config.lease_seconds) == ("mail", 36)
+    with database_of(queue).engine.connect() as connection:
+        assert database_of(queue).engine.pool.status() == "1 of 3 connections in use"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == NORMAL
         # A twelfth of a lease is the longest wait for a lock.
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 1000 * 36 / 12
@@ -81,7 +76,7 @@ def test_a_flush_writes_what_was_counted_for_other_processes(clock: Clock) -> No
     queue.put("work")
     meter = FlowMeter(store, "default", OverloadRules(60.0))
     assert meter.flow(clock.now).offered == 0
-    queue.flush()
+    queue.admin.flush()
     offered = meter.flow(clock.now).offered
     assert offered > 0
     clock.advance(60 - clock.now % 60)  # the window before counts until this one has passed
@@ -107,7 +102,7 @@ def test_a_queue_that_counted_nothing_reads_no_clock_to_close() -> None:
 
 def test_a_check_accepts_what_a_put_would(clock: Clock) -> None:
     queue = Queue.memory(clock=clock)
-    assert queue.check({"payload": 1, "at": clock.now + 5}).at == clock.now + 5
+    assert queue.admin.check({"payload": 1, "at": clock.now + 5}).at == clock.now + 5
     assert list(queue.list()) == []
 
 

@@ -26,7 +26,7 @@ from freshq import (
 )
 from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.rules import OverloadRules, ReserveRule
-from freshq.queue.core import MAX_READ_WRITE_TRIES
+from freshq.queue.core import MAX_READ_WRITE_TRIES, core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from freshq.queue.shared.measures import MAX_TRIES, SharedReserve, change_record
 from freshq.stores.memory import MemoryStore
@@ -176,7 +176,7 @@ class TestClaim:
     def test_what_was_shed_is_counted(self, place: Place) -> None:
         queue = self.overloaded(place)
         queue.claim()
-        queue.flush()
+        queue.admin.flush()
         minutes = range(int(START // 60), int(place.clock.now // 60) + 1)
         counts = [place.store.read_counts("default", f"flow-{minute}") for minute in minutes]
         assert sum(count.get("shed_early", 0) for count in counts) == queue.stats().shed == 2
@@ -221,7 +221,7 @@ class TestClaim:
         queue.put("work", task_id="a", delay_seconds=5)
         place.clock.advance(6)
         place.before("replace", lambda: other.touch("a"), calls=range(1))
-        assert queue.recover() == 0
+        assert queue.admin.recover() == 0
 
     def test_poll_claims_a_task_at_its_due_time(self, place: Place) -> None:
         queue = place.queue()
@@ -326,9 +326,9 @@ class TestSettle:
         queue = place.queue(max_attempts=2)
         queue.put("work")
         (claim,) = queue.claim()
-        assert not queue.is_last_attempt(claim)
+        assert not core_of(queue).is_last_attempt(claim)
         queue.retry(claim, delay_seconds=0)
-        assert queue.is_last_attempt(queue.claim()[0])
+        assert core_of(queue).is_last_attempt(queue.claim()[0])
 
 
 class TestTend:
@@ -367,10 +367,10 @@ class TestTend:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it is held under another token\)"):
-            queue.held("a", "other")
+            queue.admin.held("a", "other")
         queue.complete(claim)
         with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it is SUCCESS now\)"):
-            queue.held("a", claim.token)
+            queue.admin.held("a", claim.token)
 
     def test_what_is_no_dead_letter_is_not_discarded(self, place: Place) -> None:
         queue = place.queue(max_age_seconds=60)
@@ -471,9 +471,9 @@ class TestShared:
         with pytest.raises(Overloaded):
             queue.put("too many")
         place.before("add_counts", fail, calls=range(2))
-        queue.flush()
+        queue.admin.flush()
         assert place.logged() == [("queue 'default': could not write the flow counts", True)] * 2
-        queue.flush()
+        queue.admin.flush()
         other = place.queue()
         assert other.pressure().offered_per_second > 0
         assert other.pressure().overloaded  # a task was shed early

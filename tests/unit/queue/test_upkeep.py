@@ -9,6 +9,7 @@ import pytest
 
 from freshq import Queue, Task
 from freshq.queue import upkeep
+from freshq.queue.core import core_of
 from freshq.queue.upkeep import LARGE_PORTION, LEASE_SECONDS, RECORD, Portion, Upkeep
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
@@ -40,26 +41,26 @@ def test_one_process_does_it_until_its_lease_ends(shared: Shared) -> None:
     first, second = shared.first, shared.second
     for number in range(10):  # the holder renews its lease in time
         shared.put_due(first)
-        assert (second.upkeep().moved if number else 0, first.upkeep().moved) == (0, 1)
+        assert (second.admin.upkeep().moved if number else 0, first.admin.upkeep().moved) == (0, 1)
         shared.clock.advance(LEASE_SECONDS / 2)
     shared.clock.advance(LEASE_SECONDS / 2)
     shared.put_due(first)
-    assert (second.upkeep().moved, first.upkeep().moved) == (1, 0)
+    assert (second.admin.upkeep().moved, first.admin.upkeep().moved) == (1, 0)
 
 
 def test_another_process_takes_over_when_the_lease_ends(shared: Shared) -> None:
     first, second = shared.first, shared.second
     first.put("work", delay_seconds=1)
-    assert first.upkeep() == second.upkeep() == Portion(moved=0, more=False)
+    assert first.admin.upkeep() == second.admin.upkeep() == Portion(moved=0, more=False)
     shared.clock.advance(LEASE_SECONDS)
-    assert second.upkeep() == Portion(moved=1, more=False)
+    assert second.admin.upkeep() == Portion(moved=1, more=False)
 
 
 def test_each_queue_of_a_table_has_its_own_lease(shared: Shared) -> None:
     other = shared.queue(name="other")
     for queue in (shared.first, other):
         shared.put_due(queue)
-    assert [queue.upkeep().moved for queue in (shared.first, other)] == [1, 1]
+    assert [queue.admin.upkeep().moved for queue in (shared.first, other)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,9 @@ def test_each_queue_of_a_table_has_its_own_lease(shared: Shared) -> None:
 def test_a_lease_that_ends_later_than_any_can_is_not_respected(
     shared: Shared, ahead_seconds: float, moved: int
 ) -> None:
-    Queue(shared.store, clock=lambda: shared.clock.now + ahead_seconds).upkeep()
+    Queue(shared.store, clock=lambda: shared.clock.now + ahead_seconds).admin.upkeep()
     shared.put_due(shared.first)
-    assert shared.first.upkeep().moved == moved
+    assert shared.first.admin.upkeep().moved == moved
 
 
 def test_it_costs_a_write_in_half_a_lease_only(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_it_costs_a_write_in_half_a_lease_only(shared: Shared, monkeypatch: pyte
     monkeypatch.setattr(shared.store, "write_record", write)
     for _ in range(20):
         for queue in (shared.first, shared.second):
-            queue.upkeep()
+            queue.admin.upkeep()
         shared.clock.advance(LEASE_SECONDS / 10)
     assert writes == [RECORD] * 4
 
@@ -95,8 +96,8 @@ def test_who_loses_the_race_for_the_lease_does_nothing(
     shared.put_due(shared.first)
     with monkeypatch.context() as patched:
         patched.setattr(shared.store, "write_record", lambda *_arguments: False)
-        assert shared.first.upkeep().moved == 0
-    assert shared.second.upkeep().moved == 1
+        assert shared.first.admin.upkeep().moved == 0
+    assert shared.second.admin.upkeep().moved == 1
 
 
 def test_two_threads_of_a_process_do_not_do_it_at_once(
@@ -108,11 +109,11 @@ def test_two_threads_of_a_process_do_not_do_it_at_once(
     meanwhile: list[int] = []
 
     def replace_many(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
-        meanwhile.append(queue.upkeep().moved)
+        meanwhile.append(queue.admin.upkeep().moved)
         return original(changes)
 
     monkeypatch.setattr(shared.store, "replace_many", replace_many)
-    assert queue.upkeep().moved == 1
+    assert queue.admin.upkeep().moved == 1
     assert meanwhile == [0]
 
 
@@ -120,7 +121,7 @@ def test_a_lost_race_for_every_task_ends_a_recovery(shared: Shared, monkeypatch:
     for _ in range(1001):
         shared.put_due(shared.first)
     monkeypatch.setattr(shared.store, "replace_many", lambda changes: [None] * len(changes))
-    assert shared.first.recover() == 0
+    assert shared.first.admin.recover() == 0
 
 
 def test_a_full_portion_of_tidying_leaves_more_to_do(shared: Shared) -> None:
@@ -129,7 +130,7 @@ def test_a_full_portion_of_tidying_leaves_more_to_do(shared: Shared) -> None:
         queue.put("work", task_id=task_id)
         queue.cancel(task_id)
     shared.clock.advance(10 * 86_400)
-    tidying = Upkeep(shared.store, queue.name, queue.lifecycle, queue.now)
+    tidying = Upkeep(shared.store, queue.name, core_of(queue).lifecycle, queue.admin.now)
     assert tidying.portion(2) == Portion(moved=0, more=True)
     assert tidying.portion(2) == Portion(moved=0, more=False)
     assert list(queue.list()) == []
@@ -152,25 +153,25 @@ def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
     monkeypatch.setattr(shared.store, "tidy", tidy_all)
     monkeypatch.setattr(shared.store, "tidy_in_claim", tidy_in_claim)
     shared.first.claim()
-    shared.first.recover()
+    shared.first.admin.recover()
     assert tidied == ["in a claim", "all"]
 
 
 def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(shared: Shared) -> None:
     first, other = shared.queue(max_attempts=1, lease_seconds=5), shared.second
-    assert first.take_dead_letter_counts() == (0, 0)
+    assert first.admin.take_dead_letter_counts() == (0, 0)
     for number in (1, 2):
         first.put_many([{"payload": each} for each in range(number)])
         assert len(first.claim(number)) == number
         shared.clock.advance(5)
-        first.recover()
-    assert [first.take_dead_letter_counts().exhausted for _ in range(2)] == [3, 0]
+        first.admin.recover()
+    assert [first.admin.take_dead_letter_counts().exhausted for _ in range(2)] == [3, 0]
     # A lease that returns its task to the line is none, and another process counts its own.
     other.put("work")
     other.claim()
-    shared.clock.advance(other.lease_seconds)
-    assert other.recover() == 1
-    assert [each.take_dead_letter_counts().exhausted for each in (first, other)] == [0, 0]
+    shared.clock.advance(other.admin.config.lease_seconds)
+    assert other.admin.recover() == 1
+    assert [each.admin.take_dead_letter_counts().exhausted for each in (first, other)] == [0, 0]
 
 
 def test_what_falls_due_during_a_recovery_is_for_the_next_one(
@@ -187,4 +188,4 @@ def test_what_falls_due_during_a_recovery_is_for_the_next_one(
 
     monkeypatch.setattr(upkeep, "LARGE_PORTION", 1)
     monkeypatch.setattr(shared.store, "replace_many", replace_slowly)
-    assert [queue.recover(), queue.recover()] == [1, 1]
+    assert [queue.admin.recover(), queue.admin.recover()] == [1, 1]

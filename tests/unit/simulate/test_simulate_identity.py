@@ -93,7 +93,7 @@ class RealRun:
         for task in range(len(self.load)):
             if task not in self.fates:
                 self.fates[task] = self._fate_of(task)
-        self.switches = self._queue.take_order_switches()
+        self.switches = self._queue.admin.take_order_switches()
 
     def _put(self, task: int) -> None:
         load = self.load

@@ -124,7 +124,7 @@ class Conservation(RuleBasedStateMachine):
     @rule(process=st.integers(0, 1), limit=st.integers(1, 4), lease_seconds=st.sampled_from([4, 10, 50]))
     def claim(self, process: int, limit: int, lease_seconds: float) -> None:
         if sum(task.due(self.clock.now) for task in self.model.values()) > SMALL_PORTION:
-            assert self.new_process().recover() == self.expect_recovered()
+            assert self.new_process().admin.recover() == self.expect_recovered()
         claims = self.processes[process].claim(limit, lease_seconds)
         expected = self.expect_claimed(limit)
         if len(expected) < limit and self.expect_recovered():
@@ -157,7 +157,7 @@ class Conservation(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        assert self.new_process().recover() == self.expect_recovered()
+        assert self.new_process().admin.recover() == self.expect_recovered()
 
     @precondition(lambda self: self.claims)
     @rule(

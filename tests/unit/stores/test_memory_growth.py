@@ -17,6 +17,7 @@ import pytest
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
 from freshq.model.task import Task
+from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 
 FEW, MANY = 100, 10_000
@@ -44,8 +45,8 @@ class Filled:
     def fill(self, count: int, max_age_seconds: float | None = None, **changes: Any) -> None:
         """Store tasks, each created a microsecond after the one before."""
         new = NewTask(payload=None, max_age_seconds=max_age_seconds)
-        first = self.queue.lifecycle.created(new, self.now, self.now)
-        self.queue.store.insert([self._next(first, changes) for _ in range(count)])
+        first = core_of(self.queue).lifecycle.created(new, self.now, self.now)
+        core_of(self.queue).store.insert([self._next(first, changes) for _ in range(count)])
 
     def _next(self, first: Task, changes: dict[str, Any]) -> Task:
         self.put += 1
@@ -161,13 +162,15 @@ def test_a_claim_from_ten_thousand_groups_costs_at_most_twice_that_from_one() ->
 
 
 def count(filled: Filled) -> None:
-    waiting = filled.queue.store.count_waiting("default", filled.now, filled.now - MAX_AGE_SECONDS, 10)
+    waiting = core_of(filled.queue).store.count_waiting(
+        "default", filled.now, filled.now - MAX_AGE_SECONDS, 10
+    )
     assert sum(waiting.values()) >= 10
 
 
 def look_for_the_oldest(filled: Filled) -> None:
     created_after = filled.now - MAX_AGE_SECONDS
-    assert filled.queue.store.oldest_created("default", filled.now, created_after) is not None
+    assert core_of(filled.queue).store.oldest_created("default", filled.now, created_after) is not None
 
 
 def approximate(filled: Filled) -> None:
@@ -196,8 +199,10 @@ def test_counts_of_many_groups_agree_with_those_of_each_task() -> None:
     queue, created_after = filled.queue, filled.now - MAX_AGE_SECONDS
     queue.claim(10)
     exact, known = queue.stats(), queue.stats(approximate=True)
-    assert exact.pending == sum(queue.store.count_waiting("default", filled.now, created_after, 99).values())
-    oldest = queue.store.oldest_created("default", filled.now, created_after)
+    assert exact.pending == sum(
+        core_of(queue).store.count_waiting("default", filled.now, created_after, 99).values()
+    )
+    oldest = core_of(queue).store.oldest_created("default", filled.now, created_after)
     assert oldest is not None
     assert exact.oldest_pending_seconds == pytest.approx(filled.now - oldest)
     assert known == replace(exact, shed_by_reason={}, bounded={"shed_by_reason": "not counted"})
@@ -238,7 +243,7 @@ def test_a_store_that_is_used_no_more_takes_no_memory(sqlite_url: str) -> None:
     queue.put_many([{"payload": None, "group": group} for group in ("red", "blue")])
     assert len(queue.claim(2)) == 2
     queue.close()
-    statements = weakref.ref(cast("SqlStore", queue.store).claim_sql)
+    statements = weakref.ref(cast("SqlStore", core_of(queue).store).claim_sql)
     del queue
     gc.collect()
     assert statements() is None

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import IllegalTransition, Queue
+from freshq import NoPosition, Queue
 from freshq.cli.main import app
 from freshq.stores.dynamodb.table import read_description
 
@@ -265,7 +265,7 @@ class TestAttach:
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.put_many({"task_id": name} for name in prices)
         assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(NoPosition):
             queue.enqueue("A")
         for other in (by_price[:4], [*by_price[:6], "--order-type", "text"]):
             again = run(app, other)

@@ -153,7 +153,7 @@ class TestDrain:
         def run(task: Task) -> None:
             if task.attempts == 1:
                 clock.advance(31)
-                queue.recover()
+                queue.admin.recover()
 
         lost, done = drain(queue, run)
         assert (lost.outcome, done.outcome) == (Outcome.LEASE_LOST, Outcome.SUCCEEDED)

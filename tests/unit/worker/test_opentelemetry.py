@@ -44,6 +44,7 @@ from freshq import (
 from freshq.errors import RefusedError
 from freshq.model.telemetry import PutSpan
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
 from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
@@ -511,7 +512,7 @@ class TestPropagation:
         assert task is not None
         flags = int((task.trace_context or "")[-2:], 16)
         assert flags % 2 == 0  # not sampled
-        worker = Queue(queue.store, telemetry=told.telemetry)
+        worker = Queue(core_of(queue).store, telemetry=told.telemetry)
         work_off(worker, lambda _task: None)
         assert told.names() == ["claim default"]  # which is of several tasks, and sampled for itself
 

@@ -48,7 +48,7 @@ class TestOutcomes:
 
         queue, report, task, _ = self.run_one(runner)
         assert (task.status, task.error) == (TaskStatus.PENDING, "no luck with work")
-        assert task.not_before == pytest.approx(queue.now() + 500, abs=60)
+        assert task.not_before == pytest.approx(queue.admin.now() + 500, abs=60)
         assert report.outcomes[Outcome.RETRIED] == 1
 
     def test_reject_is_a_dead_letter_at_once(self) -> None:
@@ -252,7 +252,7 @@ def test_the_default_observer_writes_to_the_log(clock: Clock, caplog: pytest.Log
     observer.settled(claim, Outcome.SUCCEEDED, 1, None)
     observer.settled(claim, Outcome.FAILED, 1, "down")
     observer.overran(claim, 30)
-    for switch in queue.take_order_switches():
+    for switch in queue.admin.take_order_switches():
         observer.switched(switch)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("DEBUG", "task a claimed at age 26.000 s"),

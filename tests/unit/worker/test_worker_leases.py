@@ -161,7 +161,7 @@ class TestMaxRunSeconds:
             work.overrun("a")
             lease_until = lease_of(queue)
             assert lease_until == clock.now + 4
-            assert queue.recover() == 0
+            assert queue.admin.recover() == 0
             queue.put("hangs", task_id="b")
             work.extend("b")  # all leases have been checked since
             assert lease_of(queue) in (lease_until, 0.0)  # 0: it expired, and the upkeep noticed

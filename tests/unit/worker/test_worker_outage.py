@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from freshq import DamagedTask, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
+from freshq import DamagedTaskError, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
@@ -88,7 +88,7 @@ class Damaged(MemoryStore):
 
     def get(self, task_id: str) -> Task | None:
         if task_id == self.task_id and self.damage.is_set():
-            raise DamagedTask(task_id, KeyError("payload"))
+            raise DamagedTaskError(task_id, KeyError("payload"))
         return super().get(task_id)
 
 

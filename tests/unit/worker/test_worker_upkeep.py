@@ -9,6 +9,7 @@ import pytest
 
 from freshq import Queue, StoreError, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
 from freshq.queue.upkeep import LARGE_PORTION
 from freshq.stores.base import Due
 from freshq.stores.memory import MemoryStore
@@ -50,7 +51,7 @@ def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:
         assert running.wait(PATIENCE_SECONDS)
         clock.advance(10)
         wait_until(lambda: queue.stats().delayed == 0)
-        assert queue.store.get("delayed").status is TaskStatus.PENDING  # type: ignore[union-attr]
+        assert core_of(queue).store.get("delayed").status is TaskStatus.PENDING  # type: ignore[union-attr]
     finally:
         worker.stop()
         finish.set()
@@ -98,7 +99,7 @@ def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch)
     def broken() -> int:
         raise RuntimeError("broken upkeep")
 
-    monkeypatch.setattr(queue, "upkeep", broken)
+    monkeypatch.setattr(queue.admin, "upkeep", broken)
     with pytest.raises(RuntimeError):
         Worker(queue, lambda task: task.payload, poll_seconds=0.05).run()
 

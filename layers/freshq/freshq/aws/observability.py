@@ -122,7 +122,7 @@ def count_dead_letters(queue: BaseQueue) -> None:
 
     `TasksFailed` counts every task that becomes a dead letter, including these.
     """
-    counts = queue.take_dead_letter_counts()
+    counts = queue.admin.take_dead_letter_counts()
     count("TasksQuarantined", counts.quarantined)
     count("TasksFailed", counts.quarantined + counts.exhausted)
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError, StoreError
+from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError
 from freshq.model.answers import PutOutcome, Receipt
-from freshq.model.task import LIVE
 from freshq.model.validation import first_problem
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class LoadReport:
             if self.task_ids and outcome.outcome is PutOutcome.CREATED:
                 self.created_ids.append(outcome.task_id)
             return
-        if isinstance(outcome, IllegalTransition) and outcome.status in LIVE:
+        if isinstance(outcome, AlreadyQueued):
             self.duplicates += 1
             return
         if isinstance(outcome, Overloaded):
@@ -239,7 +238,7 @@ def _put_given(
         good: list[tuple[int, NewTask]] = []
         for index, task in enumerate(tasks[start : start + BATCH_TASKS], start):
             try:
-                new = _with_id(queue.check(task), id_prefix, index)
+                new = _with_id(queue.admin.check(task), id_prefix, index)
             except ValueError as error:
                 report.note(index, error)
             else:
@@ -262,7 +261,7 @@ def _put_load(
     sleep: Callable[[float], None],
 ) -> LoadReport:
     report = LoadReport(requested=total)
-    new = queue.check({"payload": {"demo": True}})
+    new = queue.admin.check({"payload": {"demo": True}})
     began = time.monotonic()
     done = 0
     while done < total:

@@ -236,7 +236,7 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
     """
     settings, queue = connections.settings, connections.queue
     worker = settings.worker(queue, connections.runner, MetricsObserver())
-    return worker.run(until=queue.now() + settings.claiming_seconds(remaining_seconds))
+    return worker.run(until=queue.admin.now() + settings.claiming_seconds(remaining_seconds))
 
 
 def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:

@@ -10,6 +10,7 @@ from freshq.errors import RefusedError, TableMissing, quoted
 from freshq.model.checks import checked_count
 from freshq.model.options import parse_options
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions, StorableOptions
+from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def open_configured(address: str, name: str | None = None) -> BaseQueue:
 
 def stored_options(queue: BaseQueue) -> dict[str, Any]:
     """Return the options stored with a queue, by name."""
-    record = queue.store.read_record(queue.name, RECORD)
+    record = core_of(queue).store.read_record(queue.name, RECORD)
     return {} if record is None else dict(record.values)
 
 
@@ -124,6 +125,6 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def _change(queue: BaseQueue, change: Any) -> None:
-    if not change_record(queue.store, queue.name, RECORD, change):
+    if not change_record(core_of(queue).store, queue.name, RECORD, change):
         msg = f"queue {quoted(queue.name)}: other processes changed its options; try again"
         raise RefusedError(msg)

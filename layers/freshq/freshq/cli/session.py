@@ -64,7 +64,7 @@ class Session:
         if token is None:
             msg = f"token: missing for task {printable(task_id)!r}; pass --token, as printed by claim"
             raise ValueError(msg)
-        return self.queue.held(task_id, token)
+        return self.queue.admin.held(task_id, token)
 
     def remember_claims(self, *claims: Claim) -> None:
         """Remember claims for later commands; the task of the last one becomes the current task."""

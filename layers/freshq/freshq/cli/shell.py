@@ -188,7 +188,7 @@ class ShellCommands:
         """Show everything about the current task or record."""
         draft = self._draft(arguments)
         if draft is None:
-            self._session.output.task(self._task(arguments), self._session.queue.now())
+            self._session.output.task(self._task(arguments), self._session.queue.admin.now())
             return
         status = draft.status.value
         answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
@@ -206,16 +206,16 @@ class ShellCommands:
         if draft is not None:
             facts = {"status": draft.status.value}
         else:
-            facts = state(self._task(arguments), self._session.queue.now())
+            facts = state(self._task(arguments), self._session.queue.admin.now())
         self._session.output.answer(facts, facts)
 
     def _create_test_records(self, queue: AttachedQueue) -> None:
         """Write missing test records into an attached table, under construction."""
         answer, lines = [], []
         for record_id in TEST_IDS:
-            if new := queue.get_record(record_id) is None:
-                queue.put_record(shipment(record_id) | queue.record_key(record_id))
-                queue.hold(record_id)
+            if new := queue.records.get(record_id) is None:
+                queue.records.put(shipment(record_id) | queue.records.key(record_id))
+                queue.records.hold(record_id)
             record = queue.get(record_id)
             status = "in another queue" if record is None else record.status.value
             answer.append({"task_id": record_id, "status": status})

@@ -19,6 +19,7 @@ from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import Backoff, equal_jitter
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     import threading
@@ -87,7 +88,7 @@ class Suspects:
         self._arrived.pop(task_id, None)
 
 
-class SameIds(ValueError):
+class SameIdsError(ValueError):
     """The destination already has the tasks of the source under their ids, so it can take none."""
 
     def __init__(self) -> None:
@@ -127,9 +128,9 @@ class Relay:
         Raises:
             ValueError: If an argument is wrong, or the destination is the source.
         """
-        place = source.store.place
-        if source is destination or (place is not None and place == destination.store.place):
-            raise SameIds
+        place = core_of(source).store.place
+        if source is destination or (place is not None and place == core_of(destination).store.place):
+            raise SameIdsError
         self._source = source
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
@@ -141,7 +142,7 @@ class Relay:
         """Move one batch; return how many tasks were claimed, including those not moved.
 
         Raises:
-            SameIds: If the destination turned out to be the source; its tasks are back in it.
+            SameIdsError: If the destination turned out to be the source; its tasks are back in it.
             StoreError: If the source did not answer.
         """
         tried = self._tried(self._source.claim(self._batch, self._lease_seconds))
@@ -152,7 +153,7 @@ class Relay:
         for claim, error in tried:
             self._settle(claim, error, arrived_before)
         for _claim, error in tried:
-            if isinstance(error, SameIds):
+            if isinstance(error, SameIdsError):
                 raise error
         return len(tried)
 
@@ -201,13 +202,13 @@ class Relay:
     def _collision(self, claim: Claim) -> Exception | None:
         """Return the reason why a duplicate is not the task put by an earlier relay; None if it is."""
         try:
-            found = self._destination.store.get(claim.task.task_id)
+            found = core_of(self._destination).store.get(claim.task.task_id)
         except FreshqError as error:
             return error
         if found is None:
             return None  # it was over, and its retention has just passed
         if found.lease_token == claim.token:
-            return SameIds()
+            return SameIdsError()
         if found.queue != self._destination.name:
             return RefusedError(f"its id is taken by a task of queue {found.queue!r} of the same table")
         return None
@@ -243,7 +244,7 @@ class Relay:
     def _new(self, claim: Claim) -> dict[str, Any]:
         """Return the arguments to put a task, with the rest of its max age."""
         task = claim.task
-        left_seconds = max(1e-6, task.deadline - self._source.now())
+        left_seconds = max(1e-6, task.deadline - self._source.admin.now())
         return {
             "payload": task.payload,
             "task_id": task.task_id,
@@ -251,7 +252,7 @@ class Relay:
             "group": task.group,
             "kind": task.kind,
             "trace_context": task.trace_context,
-            "max_age_seconds": min(left_seconds, self._destination.max_age_seconds),
+            "max_age_seconds": min(left_seconds, self._destination.admin.config.max_age_seconds),
         }
 
     def _settle(self, claim: Claim, error: Exception | None, arrived_before: int) -> None:
@@ -259,7 +260,7 @@ class Relay:
             if error is None:
                 self._suspects.clear(claim.task.task_id)
                 self._source.complete(claim)
-            elif isinstance(error, SameIds):
+            elif isinstance(error, SameIdsError):
                 self._return(claim)
             elif not _failed(error):
                 self._retry(claim, error, None)
@@ -295,7 +296,7 @@ class Relay:
             self._suspects.clear(task_id)
 
     def _jitter(self) -> float:
-        return equal_jitter(self._source.uniform())
+        return equal_jitter(core_of(self._source).uniform())
 
     def run(self, stop: threading.Event, *, until_empty: bool = False, poll_seconds: float = 1.0) -> int:
         """Move tasks until stopped; return how many arrived at the destination.
@@ -306,7 +307,7 @@ class Relay:
             poll_seconds: Pause after finding the source empty.
 
         Raises:
-            SameIds: As for `move`.
+            SameIdsError: As for `move`.
             StoreError: If the source did not answer.
         """
         checked_seconds("poll_seconds", poll_seconds, above_zero=True)

@@ -16,6 +16,7 @@ from freshq.errors import StoreError, needs, quoted
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.new_task import parse_new_task
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class HighWaterMarks:
         Raises:
             StoreError: If the store did not answer.
         """
-        record = self._queue.store.read_record(self._queue.name, record_name)
+        record = core_of(self._queue).store.read_record(self._queue.name, record_name)
         return None if record is None else _state(record.values)
 
     def passed(self, record_name: str, ticks: Collection[float]) -> None:
@@ -113,7 +114,7 @@ class HighWaterMarks:
             after = change(before)
             return None if after == before else {"last": after.last, "failed": [*after.failed]}
 
-        if not change_record(self._queue.store, self._queue.name, record_name, changed):
+        if not change_record(core_of(self._queue).store, self._queue.name, record_name, changed):
             msg = f"the high-water mark of {record_name!r} changed at each try to write it"
             raise StoreError(msg)
 
@@ -433,7 +434,7 @@ class Scheduler:
         Raises:
             StoreError: If the store did not answer, which affects all ticks.
         """
-        now, name, retries = self._queue.now(), schedule.record_name, self._retries[schedule.name]
+        now, name, retries = self._queue.admin.now(), schedule.record_name, self._retries[schedule.name]
         state = self._marks.read(name)
         if state is None:
             self._marks.passed(name, [now])
@@ -463,7 +464,7 @@ class Scheduler:
             self._marks.passed(schedule.record_name, ticks)
 
     def _note_failed(self, schedule: Schedule, tick: float, error: Exception) -> None:
-        if self._retries[schedule.name].failed(tick, self._queue.now()):
+        if self._retries[schedule.name].failed(tick, self._queue.admin.now()):
             logger.error(
                 "schedule %s: could not fire tick %s; retrying until %d newer ticks take its place",
                 schedule.name,
@@ -480,7 +481,7 @@ class Scheduler:
 
     def next_tick(self) -> float | None:
         """Return the next tick of any schedule, in seconds since the epoch; None without schedules."""
-        now = self._queue.now()
+        now = self._queue.admin.now()
         coming = (next(schedule.when.ticks(now), None) for schedule in self._schedules)
         return min((tick for tick in coming if tick is not None), default=None)
 
@@ -508,7 +509,7 @@ class Scheduler:
         self._failed_rounds = self._failed_rounds + 1 if errors else 0
         pause = RETRY_BACKOFF.delay_seconds(self._failed_rounds, 1.0) if errors else LONGEST_SLEEP_SECONDS
         try:
-            now, tick = self._queue.now(), self.next_tick()
+            now, tick = self._queue.admin.now(), self.next_tick()
         except StoreError:  # a database's clock that was never read
             logger.warning("queue %s: no schedule can fire; retrying", self._queue.name, exc_info=True)
             return pause

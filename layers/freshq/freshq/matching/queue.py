@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import NotFound, StoreError, needs, quoted
+from freshq.errors import MatchLost, ResourceNotFound, StoreError, needs, quoted
 from freshq.matching import lifecycle
 from freshq.matching.lifecycle import Changes
 from freshq.matching.line import CallerLine
-from freshq.matching.match import Match, Matches, Walk, held_match, match_lost
+from freshq.matching.match import Match, Matches, Walk, held_match, holder
 from freshq.matching.places import checked_resource_id, names_in, parse_attributes, partitions_of, place_of
 from freshq.matching.resource import ResourceStatus, checked_resource_status, parse_criteria
 from freshq.model.checks import checked_count, checked_seconds
@@ -91,7 +91,7 @@ class MatchQueue:
         Raises:
             ValueError: If an argument is wrong, or the attributes need more entries than one transaction
                 can change.
-            IllegalTransition: If it has other attributes and is queued or matched.
+            WrongResourceState: If it has other attributes and is queued or matched.
         """
         checked_resource_id(resource_id)
         parsed = parse_attributes(attributes)
@@ -106,7 +106,7 @@ class MatchQueue:
         """Delete an available resource; an unknown id is no error.
 
         Raises:
-            IllegalTransition: If it is queued or matched.
+            WrongResourceState: If it is queued or matched.
         """
         self._changes.change(checked_resource_id(resource_id), lifecycle.unregistered)
 
@@ -134,8 +134,8 @@ class MatchQueue:
         position back.
 
         Raises:
-            NotFound: If it is not registered.
-            IllegalTransition: If it is queued or matched.
+            ResourceNotFound: If it is not registered.
+            WrongResourceState: If it is queued or matched.
         """
         return self._line.enqueue(checked_resource_id(resource_id))
 
@@ -143,8 +143,8 @@ class MatchQueue:
         """Stop a resource from waiting; it stays registered. An available resource is left unchanged.
 
         Raises:
-            NotFound: If it is not registered.
-            IllegalTransition: If it is matched, and its lease has not expired.
+            ResourceNotFound: If it is not registered.
+            WrongResourceState: If it is matched, and its lease has not expired.
         """
         return self._changes.leave(checked_resource_id(resource_id))
 
@@ -212,14 +212,14 @@ class MatchQueue:
         The caller's criteria are not stored: `criteria` is empty and `rank` 0.
 
         Raises:
-            NotFound: If it is not registered.
-            LeaseLost: If no match holds it under this token.
+            ResourceNotFound: If it is not registered.
+            MatchLost: If no match holds it under this token.
         """
         resource = self._store.get(checked_resource_id(resource_id))
         if resource is None:
-            raise NotFound.of_resource(resource_id)
+            raise ResourceNotFound(resource_id)
         if resource.status is not ResourceStatus.MATCHED or resource.token != token:
-            raise match_lost(resource_id, resource)
+            raise MatchLost(resource_id, holder(resource))
         return held_match(resource)
 
     def wait(self, criteria: Any, caller_id: str) -> Match | None:
@@ -262,7 +262,7 @@ class MatchQueue:
         """Give a resource back: available, not yet waiting.
 
         Raises:
-            LeaseLost: If the match no longer holds it.
+            MatchLost: If the match no longer holds it.
         """
         after = lifecycle.available(match.held())
         self._matches.settle(match, after)
@@ -275,7 +275,7 @@ class MatchQueue:
             The match with its new end and the same token.
 
         Raises:
-            LeaseLost: If the match no longer holds it.
+            MatchLost: If the match no longer holds it.
         """
         extended = replace(match, lease_until=max(match.lease_until, self._changes.lease_end(lease_seconds)))
         self._matches.settle(match, extended.held())

@@ -6,23 +6,29 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import IllegalTransition, quoted
-from freshq.model.answers import Page
+from freshq.errors import IllegalTransition, LeaseLost, quoted
+from freshq.model.answers import Claim, DeadLetterCounts, Page
 from freshq.model.checks import checked_count, checked_error, checked_id, checked_priority, checked_status
 from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_end
+from freshq.queue.put import parsed
 from freshq.queue.shared.measures import REFUSED
-from freshq.stores.base import Conflict, Guard, parse_place, place_of
+from freshq.stores.base import ConflictError, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from freshq.model.new_task import NewTask
+    from freshq.model.options import QueueConfig
     from freshq.model.task import Task
+    from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
+    from freshq.queue.core import Core
+    from freshq.queue.upkeep import Portion
     from freshq.stores.base import Stats
 
 # Dead letters to redrive in one batch.
@@ -44,10 +50,10 @@ class Tending(Verbs):
             force: Cancel it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
-        return self._core.change(task_id, partial(self.lifecycle.cancelled, force=force))
+        return self._core.change(task_id, partial(self._core.lifecycle.cancelled, force=force))
 
     def bury(self, task_id: str, error: str | None = None, *, force: bool = False) -> Task:
         """Make a PENDING task a dead letter.
@@ -58,10 +64,10 @@ class Tending(Verbs):
             force: Bury it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
-        verb = partial(self.lifecycle.buried, error=checked_error(error), force=force)
+        verb = partial(self._core.lifecycle.buried, error=checked_error(error), force=force)
         return self._core.change(task_id, verb)
 
     def restore(self, task_id: str, *, force: bool = False) -> Task:
@@ -76,11 +82,11 @@ class Tending(Verbs):
             force: Restore it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`;
-                or its record lacks the attribute that orders the table.
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
-        core, restored = self._core, self.lifecycle.restored
+        core, restored = self._core, self._core.lifecycle.restored
         return core.change(
             task_id, lambda task, now: restored(task, now, core.stamp(now), force=force), core.move
         )
@@ -92,11 +98,11 @@ class Tending(Verbs):
         In a table attached with an order of its own, a record gets the position of its current value.
 
         Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING, or its record lacks the attribute that orders the
-                table.
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
-        core, touched = self._core, self.lifecycle.touched
+        core, touched = self._core, self._core.lifecycle.touched
         return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
 
     def reprioritize(self, task_id: str, priority: int) -> Task:
@@ -104,10 +110,10 @@ class Tending(Verbs):
 
         Raises:
             ValueError: If the priority is not 0 to 9.
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
         """
-        verb = partial(self.lifecycle.reprioritized, priority=checked_priority(priority))
+        verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
         return self._core.change(task_id, verb)
 
     def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
@@ -124,16 +130,16 @@ class Tending(Verbs):
             How many were redriven.
 
         Raises:
-            NotFound: If the queue has no task `task_id`.
+            TaskNotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter, or is stale.
         """
         if limit is not None:
             checked_count("limit", limit)
         if task_id is not None:
-            self._core.change(task_id, self.lifecycle.redriven)
+            self._core.change(task_id, self._core.lifecycle.redriven)
             return 1
-        live_until = self.lifecycle.live_until
-        live = (task for task in self._core.store.dead(self.name) if live_until(task) > self.now())
+        live_until = self._core.lifecycle.live_until
+        live = (task for task in self._core.store.dead(self.name) if live_until(task) > self._core.now())
         redriven = 0
         while limit is None or redriven < limit:
             some = list(islice(live, BATCH_TASKS if limit is None else min(BATCH_TASKS, limit - redriven)))
@@ -144,11 +150,11 @@ class Tending(Verbs):
 
     def _redrive_if_still_dead(self, tasks: Sequence[Task]) -> int:
         """Redrive dead letters unless another process changes them first; return how many."""
-        now = self.now()
+        now = self._core.now()
         changes = [
-            (self.lifecycle.redriven(task, now), Guard.unchanged(task))
+            (self._core.lifecycle.redriven(task, now), Guard.unchanged(task))
             for task in tasks
-            if self.lifecycle.live_until(task) > now
+            if self._core.lifecycle.live_until(task) > now
         ]
         return sum(task is not None for task in self._core.store.replace_many(changes))
 
@@ -163,7 +169,7 @@ class Tending(Verbs):
             How many were deleted.
 
         Raises:
-            NotFound: If the queue has no task `task_id`.
+            TaskNotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter.
         """
         if limit is not None:
@@ -172,7 +178,7 @@ class Tending(Verbs):
             task = self._core.stored(task_id)
             if not self._discard(task):
                 state = (self._core.get(task_id) or task).status
-                raise IllegalTransition.of_task(task_id, "discard", state, TaskStatus.FAILURE)
+                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
             return 1
         dead = self._core.store.dead(self.name)
         return sum(islice((1 for task in dead if self._discard(task)), limit))
@@ -181,23 +187,9 @@ class Tending(Verbs):
         """Delete a dead letter; return False if it is not a dead letter."""
         try:
             self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
-        except Conflict:
+        except ConflictError:
             return False
         return True
-
-    def index_dead(self) -> int:
-        """Add dead letters that an earlier version of freshq left out to the index of dead letters.
-
-        Listings and `redrive` find them there. Needed once, and only on DynamoDB; reads the whole table. It
-        may be interrupted and repeated while the queue is in use.
-
-        Returns:
-            How many dead letters were added.
-
-        Raises:
-            StoreError: If the store did not answer. The dead letters added before that stay in the index.
-        """
-        return self._core.store.index_dead(self.name)
 
     def purge(self, confirm: str) -> int:
         """Delete all tasks, including TAKEN ones. On an attached table the records stay, and become READY.
@@ -243,7 +235,7 @@ class Reading(Verbs):
         """Return a task with its current status.
 
         Raises:
-            NotFound: If the queue has no task with this id; on an attached table the error says whether
+            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
                 the record exists.
         """
         return self._core.with_current_status(self._core.stored(task_id))
@@ -266,7 +258,7 @@ class Reading(Verbs):
 
         Raises:
             ValueError: If an argument is wrong.
-            NotFound: If the queue has no such task: it was never put, or its retention has passed.
+            TaskNotFound: If the queue has no such task: it was never put, or its retention has passed.
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
@@ -317,7 +309,7 @@ class Reading(Verbs):
             checked_count("ids", ids)
             if approximate:
                 raise ValueError("ids: only with exact counts; leave out approximate")
-        now = self.now()
+        now = self._core.now()
         if approximate:
             return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
         self._core.meter.flush(now)
@@ -333,4 +325,109 @@ class Reading(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
-        return self._core.meter.pressure(self.now(), self.uniform())
+        return self._core.meter.pressure(self._core.now(), self._core.uniform())
+
+
+class Admin(Verbs):
+    """Verbs for operators, workers and functions; `Queue.admin` has them.
+
+    Attributes:
+        name: Name of the queue.
+        config: The queue's options.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.config: QueueConfig = core.config
+
+    def now(self) -> float:
+        """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
+
+        Raises:
+            StoreError: If the clock is the store's, was never read, and the store does not answer.
+        """
+        return self._core.now()
+
+    def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
+        """Validate the arguments of a put without writing anything.
+
+        Raises:
+            ValueError: One line that names the first wrong field and what is allowed.
+        """
+        new = parsed(self._core, task, "")
+        self._core.lifecycle.created(new, now=self._core.now(), created=0.0)
+        return new
+
+    def held(self, task_id: str, token: str) -> Claim:
+        """Return the claim that holds a task, for a holder that kept only its id and token.
+
+        Args:
+            task_id: The task.
+            token: `Claim.token`, perhaps from another process.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            LeaseLost: If the task is not held under this token.
+        """
+        task = self._core.stored(task_id)
+        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+            held = "it is held under another token"
+            state = task.status_at(self._core.now())
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+        return Claim.of(task)
+
+    def take_order_switches(self) -> list[OrderSwitch]:
+        """Return the order switches seen by this process since the last call."""
+        return self._core.orders.take_switches()
+
+    def recover(self) -> int:
+        """Return tasks with expired leases to their lines, and promote delayed tasks that are due.
+
+        A task whose lease expires in its last attempt becomes a dead letter. Tasks past their retention are
+        deleted.
+
+        Returns:
+            How many tasks moved.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.upkeep.run()
+
+    def upkeep(self) -> Portion:
+        """Do a bounded portion of `recover`, for a background thread.
+
+        One process at a time does the upkeep of a queue, under a lease of a few seconds.
+
+        Returns:
+            How many tasks moved, and whether there is more to do; nothing while another process does it.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.upkeep.run_alone()
+
+    def take_dead_letter_counts(self) -> DeadLetterCounts:
+        """Return how many tasks became dead letters since the last call without a run that failed them.
+
+        Counts only the dead letters that `recover`, `upkeep` or claims of this process found.
+        """
+        return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
+
+    def index_dead(self) -> int:
+        """Add dead letters that an earlier version of freshq left out to the index of dead letters.
+
+        Listings and `redrive` find them there. Needed once, and only on DynamoDB; reads the whole table. It
+        may be interrupted and repeated while the queue is in use.
+
+        Returns:
+            How many dead letters were added.
+
+        Raises:
+            StoreError: If the store did not answer. The dead letters added before that stay in the index.
+        """
+        return self._core.store.index_dead(self.name)
+
+    def flush(self) -> None:
+        """Write the flow counts in memory to the store. Call this before a process is frozen or ends."""
+        self._core.flush()

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias,
 from freshq.errors import StoreError
 from freshq.model.checks import checked_count
 from freshq.model.lifecycle import Settlement
-from freshq.queue.attached import AttachedQueue
+from freshq.queue.admin import Admin
+from freshq.queue.attached import AttachedQueue, Records
 from freshq.queue.base import BaseQueue
+from freshq.queue.core import core_of
 from freshq.queue.polling import Interval, poll_for_claims, poll_for_end
 from freshq.queue.queue import Queue
 
@@ -27,10 +29,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from freshq.model.answers import Claim
-    from freshq.model.codec import Codec
+    from freshq.model.options import QueueConfig
     from freshq.model.task import Task
-    from freshq.model.telemetry import Telemetry
-    from freshq.policy.order import Order
+    from freshq.queue.core import Verbs
     from freshq.queue.polling import Poll
     from freshq.stores.base import Connection, HeldTask, Store
 
@@ -197,10 +198,31 @@ def _leave(
         return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
+class _Awaited:
+    """Base class of verbs as coroutine functions.
+
+    Attributes:
+        name: Name of the queue.
+    """
+
+    def __init__(self, queue: BaseQueue, verbs: Verbs, threads: Threads) -> None:
+        """Use the verbs of a queue.
+
+        Args:
+            queue: The queue.
+            verbs: The queue itself, or its `admin` or `records`.
+            threads: Where the verbs run.
+        """
+        self.name: str = queue.name
+        self._verbs = verbs
+        self.queue = queue
+        self.threads = threads
+
+
 def _verb(
     method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None] | None = None
-) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
-    """Return a verb of `Queue` as a coroutine function with the same arguments.
+) -> Callable[Concatenate[_Awaited, P], Coroutine[Any, Any, T]]:
+    """Return a verb as a coroutine function with the same arguments.
 
     Args:
         method: The verb.
@@ -208,8 +230,8 @@ def _verb(
     """
 
     @wraps(method)
-    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        verb = partial(getattr(self.queue, method.__name__), *args, **kwargs)
+    async def call(self: _Awaited, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs)
         return await self.threads.run(verb, None if undo is None else partial(undo, self.queue))
 
     return call
@@ -248,7 +270,47 @@ def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
     return opened
 
 
-class AsyncQueue:
+class AsyncAdmin(_Awaited):
+    """`Admin` for coroutines; `AsyncQueue.admin` has its verbs.
+
+    Attributes:
+        name: Name of the queue.
+        config: The queue's options.
+    """
+
+    def __init__(self, queue: BaseQueue, threads: Threads) -> None:
+        super().__init__(queue, queue.admin, threads)
+        self.config: QueueConfig = queue.admin.config
+
+    now = _verb(Admin.now)
+    check = _verb(Admin.check)
+    held = _verb(Admin.held)
+    recover = _verb(Admin.recover)
+    upkeep = _verb(Admin.upkeep)
+    flush = _verb(Admin.flush)
+    index_dead = _verb(Admin.index_dead)
+    take_order_switches = _verb(Admin.take_order_switches)
+    take_dead_letter_counts = _verb(Admin.take_dead_letter_counts)
+
+
+class AsyncRecords(_Awaited):
+    """`Records` for coroutines; `AsyncAttachedQueue.records` has its verbs."""
+
+    def __init__(self, queue: AttachedQueue, threads: Threads) -> None:
+        super().__init__(queue, queue.records, threads)
+
+    put = _verb(Records.put)
+    upsert = _verb(Records.upsert)
+    get = _verb(Records.get)
+    delete = _verb(Records.delete)
+    key = _verb(Records.key)
+    id_of = _verb(Records.id_of)
+    hold = _verb(Records.hold)
+    ready = _verb(Records.ready)
+    claim_dead = _verb(Records.claim_dead, _give_back)
+
+
+class AsyncQueue(_Awaited):
     """A queue on any store whose verbs are coroutines, with the names and arguments of `Queue`.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
@@ -261,6 +323,8 @@ class AsyncQueue:
     `async with` closes the queue at the end of the block, after the calls under way.
 
     Attributes:
+        name: Name of the queue.
+        admin: What operators, workers and functions call.
         queue: The `Queue` itself, for threads.
         threads: The threads of its calls.
     """
@@ -280,8 +344,8 @@ class AsyncQueue:
         if not isinstance(given, BaseQueue):
             msg = f"queue: must be a Queue, got {type(given).__name__}; to open one, AsyncQueue.sql(url)"
             raise ValueError(msg)
-        self.queue = queue
-        self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
+        super().__init__(queue, queue, Threads(checked_count("max_threads", max_threads), "freshq-async"))
+        self.admin: AsyncAdmin = AsyncAdmin(queue, self.threads)
         # A separate pool, so that calls waiting for a connection cannot block the calls that hold one.
         self._held_threads = Threads(max_threads, "freshq-held")
 
@@ -289,59 +353,20 @@ class AsyncQueue:
     sql = staticmethod(_opening(Queue.sql))
     dynamodb = staticmethod(_opening(Queue.dynamodb))
 
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self.queue.name
-
-    @property
-    def order(self) -> Order:
-        """Order of service within a priority level."""
-        return self.queue.order
-
-    @property
-    def lease_seconds(self) -> float:
-        """Default length of a lease."""
-        return self.queue.lease_seconds
-
-    @property
-    def max_age_seconds(self) -> float:
-        """Age at which a task is stale, unless its own max age is shorter."""
-        return self.queue.max_age_seconds
-
-    @property
-    def codec(self) -> Codec:
-        """Turns payloads and results into JSON values, and back into types."""
-        return self.queue.codec
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """Receives every verb."""
-        return self.queue.telemetry
-
-    now = _verb(BaseQueue.now)
     create_table = _verb(BaseQueue.create_table)
-    flush = _verb(BaseQueue.flush)
 
     put = _verb(BaseQueue.put)
     put_many = _verb(BaseQueue.put_many)
-    check = _verb(BaseQueue.check)
 
     claim = _verb(BaseQueue.claim, _give_back)
     dequeue = _verb(BaseQueue.dequeue, _report_lost)
     peek = _verb(BaseQueue.peek)
-    held = _verb(BaseQueue.held)
-    take_order_switches = _verb(BaseQueue.take_order_switches)
-    recover = _verb(BaseQueue.recover)
-    upkeep = _verb(BaseQueue.upkeep)
-    take_dead_letter_counts = _verb(BaseQueue.take_dead_letter_counts)
 
     complete = _verb(BaseQueue.complete)
     complete_many = _verb(BaseQueue.complete_many)
     settle_many = _verb(BaseQueue.settle_many)
     fail = _verb(BaseQueue.fail)
     retry = _verb(BaseQueue.retry)
-    is_last_attempt = _verb(BaseQueue.is_last_attempt)
     release = _verb(BaseQueue.release)
     extend = _verb(BaseQueue.extend)
 
@@ -352,7 +377,6 @@ class AsyncQueue:
     reprioritize = _verb(BaseQueue.reprioritize)
     redrive = _verb(BaseQueue.redrive)
     discard = _verb(BaseQueue.discard)
-    index_dead = _verb(BaseQueue.index_dead)
     purge = _verb(BaseQueue.purge)
     pause = _verb(BaseQueue.pause)
     resume = _verb(BaseQueue.resume)
@@ -373,7 +397,7 @@ class AsyncQueue:
     ) -> ClaimList:
         """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
         claim = partial(self.queue.claim, limit)
-        poll = poll_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
+        poll = poll_for_claims(claim, core_of(self.queue), timeout_seconds, poll_seconds)
         return await self._answer_of(poll, undo=partial(_give_back, self.queue))
 
     async def wait(
@@ -413,7 +437,7 @@ class AsyncQueue:
                 undo(answer)
 
         while isinstance(answer := await self.threads.run(poll, undo_answer), Interval):
-            await _sleep(self.queue.store, answer)
+            await _sleep(core_of(self.queue).store, answer)
         return answer
 
 
@@ -423,17 +447,9 @@ class AsyncAttachedQueue(AsyncQueue):
     def __init__(self, queue: AttachedQueue, max_threads: int = MAX_THREADS) -> None:
         """Use a queue of an application's records; the arguments are those of `AsyncQueue`."""
         super().__init__(queue, max_threads)
+        self.records: AsyncRecords = AsyncRecords(queue, self.threads)
 
     enqueue = _verb(AttachedQueue.enqueue)
-    hold = _verb(AttachedQueue.hold)
-    ready = _verb(AttachedQueue.ready)
-    record_id = _verb(AttachedQueue.record_id)
-    record_key = _verb(AttachedQueue.record_key)
-    put_record = _verb(AttachedQueue.put_record)
-    upsert_record = _verb(AttachedQueue.upsert_record)
-    get_record = _verb(AttachedQueue.get_record)
-    delete_record = _verb(AttachedQueue.delete_record)
-    claim_dead = _verb(AttachedQueue.claim_dead, _give_back)
 
 
 async def _sleep(store: Store, interval: Interval) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from typing_extensions import override
 
-from freshq.errors import IllegalTransition, NotFound, needs
+from freshq.errors import IllegalTransition, TaskNotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
@@ -17,8 +17,9 @@ from freshq.model.task import MAX_SECONDS, Task, TaskStatus
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
-from freshq.queue.core import Core
-from freshq.stores.base import Conflict, Guard, Store, parse_place
+from freshq.queue.claim import checked_claim
+from freshq.queue.core import Core, Verbs
+from freshq.stores.base import ConflictError, Guard, Store, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,8 +56,8 @@ class AttachedStore(Store, Protocol):
         """Replace a waiting task as `replace` does; read the attribute that orders the table again, if any.
 
         Raises:
-            Conflict: If the guard does not hold.
-            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
         """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -82,7 +83,7 @@ class AttachedStore(Store, Protocol):
     def record_key(self, record_id: str) -> dict[str, Any]:
         """Return the key attributes of the record with an id."""
 
-    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
         """Delete a record; with `force` even if it is in a queue."""
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
@@ -135,8 +136,156 @@ class AttachedCore(Core):
         if task is not None and task.status is TaskStatus.READY:
             return replace(task, queue=self.name)  # an unqueued record belongs to every queue
         if task is None or task.queue != self.name:
-            raise NotFound.of_task(task_id, self.name) if task else NotFound.of_record(task_id)
+            raise TaskNotFound(task_id, self.name, is_record=task is None)
         return task
+
+
+class Records(Verbs):
+    """Verbs on the records of an attached table; `AttachedQueue.records` has them.
+
+    Attributes:
+        name: Name of the queue.
+    """
+
+    _core: AttachedCore
+
+    def __init__(self, core: AttachedCore) -> None:
+        super().__init__(core)
+
+    def put(self, record: Mapping[str, Any]) -> str:
+        """Write a new record, or replace the record with its key, which keeps its state in the queue.
+
+        Other attributes of the application are removed. Attributes with the same JSON value stay as they are
+        stored. The last of two writers wins.
+
+        Args:
+            record: Its attributes, including the table's key: JSON values, Decimal, bytes and sets.
+
+        Returns:
+            Its id.
+
+        Raises:
+            ValueError: If the key is missing or wrong, a name begins with `freshq_`, or DynamoDB has no such
+                value; nothing was written.
+            StoreError: If DynamoDB did not answer.
+        """
+        return self._core.store.put_record(record, merge=False)
+
+    def upsert(self, record: Mapping[str, Any]) -> str:
+        """Write some attributes of a record, or a new record. Like `put`, but removes nothing.
+
+        Raises:
+            ValueError: As for `put`.
+            StoreError: If DynamoDB did not answer.
+        """
+        return self._core.store.put_record(record, merge=True)
+
+    def get(self, record_id: str) -> dict[str, Any] | None:
+        """Return the application's attributes of a record as JSON values; None if it does not exist.
+
+        Raises:
+            ValueError: If no record can have this id.
+        """
+        return self._core.store.get_record(checked_id(record_id, "record_id"))
+
+    def key(self, record_id: str) -> dict[str, Any]:
+        """Return the key attributes of the record with an id, as JSON values.
+
+        Raises:
+            ValueError: If no record can have this id.
+        """
+        return self._core.store.record_key(checked_id(record_id, "record_id"))
+
+    def delete(self, record_id: str, *, force: bool = False) -> None:
+        """Delete a record from the table.
+
+        Args:
+            record_id: Its id.
+            force: Delete it even if it is in a queue. A worker that holds it gets LeaseLost.
+
+        Raises:
+            ValueError: If no record can have this id.
+            TaskNotFound: If the record does not exist.
+            AlreadyQueued: If it is PENDING or TAKEN, and `force` is not set.
+        """
+        self._core.store.delete_record(
+            checked_id(record_id, "record_id"), self.name, self._core.now(), force=force
+        )
+
+    def id_of(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
+        """Return the id of the record with a key, as `Queue.put` and the other verbs take it.
+
+        Args:
+            hash_key: Value of the table's hash key: a str, an int or Decimal, or bytes.
+            range_key: Value of its range key; None if it has none.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+        return self._core.store.record_id(hash_key, range_key)
+
+    def hold(self, record_id: str) -> Task:
+        """Put an unqueued record under construction: it cannot be queued until `ready` is called.
+
+        Raises:
+            TaskNotFound: If the record does not exist.
+            IllegalTransition: If the record is in the queue, or a dead letter.
+        """
+        return self._change_unqueued(record_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
+
+    def ready(self, record_id: str) -> Task:
+        """Make an unqueued record ready to be put. A record that was never queued is ready already.
+
+        Raises:
+            TaskNotFound: If the record does not exist.
+            IllegalTransition: If the record is in the queue, or a dead letter.
+        """
+        return self._change_unqueued(record_id, TaskStatus.READY, "make ready")
+
+    def claim_dead(self, limit: int = 1, *, lease_seconds: float | None = None) -> list[Claim]:
+        """Claim dead letters, the latest first, under leases like those of `Queue.claim`.
+
+        Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
+
+        Args:
+            limit: Most claims to return.
+            lease_seconds: Length of the leases; None for the queue's default.
+
+        Returns:
+            The claims; empty if there are no dead letters.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        lease_seconds = checked_claim(self._core, limit, lease_seconds)
+        dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
+        claims = (claim for claim in dead if claim is not None)
+        observer, span = self._core.observer, ClaimSpan(self.name)
+        with nullcontext() if observer is None else observer.claim(span):
+            span.claims = claimed = list(islice(claims, limit))
+        return claimed
+
+    def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
+        """Claim one dead letter; return None if another process changed it first."""
+        now = self._core.now()
+        until, token = round(now + lease_seconds, 6), new_token()
+        claimed = self._core.lifecycle.claimed_dead(task, now, token, until)
+        try:
+            held = self._core.store.replace(claimed, Guard.unchanged(task))
+        except ConflictError:
+            return None
+        return Claim.of(held)
+
+    def _change_unqueued(self, record_id: str, to: TaskStatus, verb: str) -> Task:
+        def changed(task: Task, now: float) -> Task:
+            status = task.status_at(now)
+            if status not in UNQUEUED:
+                allowed = ", ".join(sorted(UNQUEUED))
+                raise IllegalTransition(record_id, verb, status, allowed)
+            return self._core.lifecycle.unqueued(task, to, now)
+
+        task = self._core.stored(record_id)
+        return task if task.status is to else self._core.change(record_id, changed)
 
 
 class AttachedQueue(BaseQueue):
@@ -144,9 +293,15 @@ class AttachedQueue(BaseQueue):
 
     The payload of a task is the record: the application's attributes as JSON values. The verbs of a queue
     never change them, and a record that leaves the queue stays in the table.
+
+    Attributes:
+        name: Name of the queue.
+        admin: What operators, workers and functions call.
+        records: Verbs on the records themselves.
     """
 
     _core_class = AttachedCore
+    _core: AttachedCore
 
     def __init__(self, store: AttachedStore, **options: Unpack[QueueOptions]) -> None:
         """Use a store of an application's records.
@@ -161,19 +316,7 @@ class AttachedQueue(BaseQueue):
         super().__init__(store, **options)
         if self._core.config.kinds is not None:
             raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
-        self._records = store
-
-    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
-        """Return the id of the record with a key, as `put` and the other verbs take it.
-
-        Args:
-            hash_key: Value of the table's hash key: a str, an int or Decimal, or bytes.
-            range_key: Value of its range key; None if it has none.
-
-        Raises:
-            ValueError: If it is no key of the table.
-        """
-        return self._records.record_id(hash_key, range_key)
+        self.records: Records = Records(self._core)
 
     def enqueue(
         self,
@@ -191,123 +334,16 @@ class AttachedQueue(BaseQueue):
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
-            NotFound: If the record does not exist.
-            IllegalTransition: If the record is not READY, or lacks the attribute that orders the table.
+            TaskNotFound: If the record does not exist.
+            NotReady: If the record is under construction.
+            AlreadyQueued: If the record is PENDING or TAKEN.
+            IllegalTransition: If the record is completed, or a dead letter.
+            NoPosition: If the record lacks the attribute that orders the table.
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
         options: dict[str, Any] = {"kind": kind, "at": at, "trace_context": trace_context}
         return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, **options)
-
-    def hold(self, task_id: str) -> Task:
-        """Put an unqueued record under construction: it cannot be queued until `ready` is called.
-
-        Raises:
-            NotFound: If the record does not exist.
-            IllegalTransition: If the record is in the queue, or a dead letter.
-        """
-        return self._change_unqueued(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
-
-    def ready(self, task_id: str) -> Task:
-        """Make an unqueued record ready to be put. A record that was never queued is ready already.
-
-        Raises:
-            NotFound: If the record does not exist.
-            IllegalTransition: If the record is in the queue, or a dead letter.
-        """
-        return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
-
-    def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, the latest first, under leases like those of `claim`.
-
-        Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
-
-        Args:
-            limit: Most claims to return.
-            lease_seconds: Length of the leases; None for the queue's default.
-
-        Returns:
-            The claims; empty if there are no dead letters.
-
-        Raises:
-            ValueError: If an argument is wrong.
-        """
-        lease_seconds = self._checked_claim(limit, lease_seconds)
-        dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
-        claims = (claim for claim in dead if claim is not None)
-        observer, span = self._core.observer, ClaimSpan(self.name)
-        with nullcontext() if observer is None else observer.claim(span):
-            span.claims = claimed = list(islice(claims, limit))
-        return claimed
-
-    def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
-        """Claim one dead letter; return None if another process changed it first."""
-        now = self.now()
-        until, token = round(now + lease_seconds, 6), new_token()
-        claimed = self.lifecycle.claimed_dead(task, now, token, until)
-        try:
-            held = self._core.store.replace(claimed, Guard.unchanged(task))
-        except Conflict:
-            return None
-        return Claim.of(held)
-
-    def put_record(self, record: Mapping[str, Any]) -> str:
-        """Write a new record, or replace the record with its key, which keeps its state in the queue.
-
-        Other attributes of the application are removed. Attributes with the same JSON value stay as they are
-        stored. The last of two writers wins.
-
-        Args:
-            record: Its attributes, including the table's key: JSON values, Decimal, bytes and sets.
-
-        Returns:
-            Its id.
-
-        Raises:
-            ValueError: If the key is missing or wrong, a name begins with `freshq_`, or DynamoDB has no such
-                value; nothing was written.
-            StoreError: If DynamoDB did not answer.
-        """
-        return self._records.put_record(record, merge=False)
-
-    def upsert_record(self, record: Mapping[str, Any]) -> str:
-        """Write some attributes of a record, or a new record. Like `put_record`, but removes nothing.
-
-        Raises:
-            ValueError: As for `put_record`.
-            StoreError: If DynamoDB did not answer.
-        """
-        return self._records.put_record(record, merge=True)
-
-    def get_record(self, record_id: str) -> dict[str, Any] | None:
-        """Return the application's attributes of a record as JSON values; None if it does not exist.
-
-        Raises:
-            ValueError: If no record can have this id.
-        """
-        return self._records.get_record(checked_id(record_id, "record_id"))
-
-    def record_key(self, record_id: str) -> dict[str, Any]:
-        """Return the key attributes of the record with an id, as JSON values.
-
-        Raises:
-            ValueError: If no record can have this id.
-        """
-        return self._records.record_key(checked_id(record_id, "record_id"))
-
-    def delete_record(self, record_id: str, *, force: bool = False) -> None:
-        """Delete a record from the table.
-
-        Args:
-            record_id: Its id.
-            force: Delete it even if it is in a queue. A worker that holds it gets LeaseLost.
-
-        Raises:
-            ValueError: If no record can have this id.
-            NotFound: If the record does not exist.
-            IllegalTransition: If it is PENDING or TAKEN, and `force` is not set.
-        """
-        self._records.delete_record(checked_id(record_id, "record_id"), self.now(), force=force)
 
     @override
     def list(
@@ -317,28 +353,17 @@ class AttachedQueue(BaseQueue):
             return self._list_ready(limit, cursor)
         if cursor is not None:
             if checked_status(status) is TaskStatus.FAILURE:
-                self._records.checked_id(parse_place(cursor).task_id, "cursor")
+                self._core.store.checked_id(parse_place(cursor).task_id, "cursor")
             else:
-                cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
+                cursor = self._core.store.checked_id(checked_id(cursor, "cursor"), "cursor")
         return super().list(status, limit, cursor)
 
     def _list_ready(self, limit: int, cursor: str | None) -> Page:
         """Return a page of the records that may be put and are in no queue, by a scan of the table."""
         checked_count("limit", limit)
         if cursor is not None:
-            cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
-        return Page.of(self._records.unqueued(cursor), limit, lambda task: task.task_id)
-
-    def _change_unqueued(self, task_id: str, to: TaskStatus, verb: str) -> Task:
-        def changed(task: Task, now: float) -> Task:
-            status = task.status_at(now)
-            if status not in UNQUEUED:
-                allowed = ", ".join(sorted(UNQUEUED))
-                raise IllegalTransition.of_task(task_id, verb, status, allowed)
-            return self.lifecycle.unqueued(task, to, now)
-
-        task = self._core.stored(task_id)
-        return task if task.status is to else self._core.change(task_id, changed)
+            cursor = self._core.store.checked_id(checked_id(cursor, "cursor"), "cursor")
+        return Page.of(self._core.store.unqueued(cursor), limit, lambda task: task.task_id)
 
 
 def open_dynamodb(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.options import QueueOptions, parse_options
-from freshq.queue.admin import Reading, Tending
+from freshq.queue.admin import Admin, Reading, Tending
 from freshq.queue.claim import Claiming
 from freshq.queue.core import Core
 from freshq.queue.put import Putting
@@ -27,6 +27,10 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
     Invalid arguments raise ValueError before any write. A store that does not answer raises StoreError; it
     never looks like an empty queue.
+
+    Attributes:
+        name: Name of the queue.
+        admin: What operators, workers and functions call.
     """
 
     _core_class: ClassVar[type[Core]] = Core
@@ -41,7 +45,9 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         Raises:
             ValueError: If an option is wrong.
         """
-        super().__init__(self._core_class(store, parse_options(options)))
+        core = self._core_class(store, parse_options(options))
+        super().__init__(core)
+        self.admin: Admin = Admin(core)
 
     def dequeue(self, limit: int = 1) -> list[Task]:
         """Claim tasks and complete them before the work: each is delivered at most once.
@@ -79,13 +85,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         """Create the tables that the store needs, unless they exist; return once they can be used."""
         self._core.store.create_table()
 
-    def flush(self) -> None:
-        """Write the flow counts in memory to the store. Call this before a process is frozen or ends."""
-        # A clock of the database would connect to it.
-        if not self._core.meter.is_unused:
-            self._core.meter.flush(self.now())
-
     def close(self) -> None:
         """Flush, and close the connections of this process. Its leases stay valid."""
-        self.flush()
+        self._core.flush()
         self._core.store.close()

@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.answers import Claim, DeadLetterCounts, Waiting, WaitsFor, held_task
+from freshq.model.answers import Claim, Waiting, WaitsFor, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
-from freshq.model.task import TaskStatus
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
 from freshq.policy.shedding import ShedReason
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
-    from freshq.policy.order import Order, OrderSwitch
+    from freshq.policy.order import Order
     from freshq.queue.core import Core
     from freshq.queue.shared.door import LineCodel
-    from freshq.queue.upkeep import Portion
     from freshq.stores.base import HeldTask
 
 logger = logging.getLogger(__name__)
@@ -241,8 +239,16 @@ class ShedWhenHeld:
         return core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
 
+def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
+    """Check the arguments of a claim; return the length of its leases."""
+    checked_count("limit", limit, at_most=MAX_CLAIM)
+    if lease_seconds is None:
+        return core.config.lease_seconds
+    return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+
+
 class Claiming(Verbs):
-    """Claims and recovers tasks."""
+    """Claims tasks."""
 
     def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
         """Claim tasks, in the queue's order.
@@ -263,7 +269,7 @@ class Claiming(Verbs):
             StoreError: If the store did not answer. If some tasks were already claimed, they are returned
                 instead.
         """
-        lease_seconds = self._checked_claim(limit, lease_seconds)
+        lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
             return self._claim(limit, lease_seconds)
@@ -304,18 +310,13 @@ class Claiming(Verbs):
             StoreError: If the store did not answer.
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
-        request = replace(self._request(limit, self.lease_seconds), turns=self._core.turns.copy())
+        request = replace(
+            self._request(limit, self._core.config.lease_seconds), turns=self._core.turns.copy()
+        )
         store = self._core.store
         tasks = store.peek(request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
         return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
-
-    def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
-        """Check the arguments of a claim; return the length of its leases."""
-        checked_count("limit", limit, at_most=MAX_CLAIM)
-        if lease_seconds is None:
-            return self._core.config.lease_seconds
-        return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
     def _take_unless_shed(self, codel: LineCodel, limit: int, lease_seconds: float) -> list[Claim]:
         """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
@@ -354,7 +355,7 @@ class Claiming(Verbs):
             ValueError: If an argument is wrong.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_claims(lambda: self.claim(limit), self, timeout_seconds, poll_seconds)
+        poll = poll_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
         return answer_of(poll, self._core.store)
 
     @contextmanager
@@ -378,7 +379,7 @@ class Claiming(Verbs):
             return
         shedding = ShedWhenHeld(self._core)
         block = transactions.hold(
-            lambda: self._request(1, self.lease_seconds, shedding.longest_wait_seconds),
+            lambda: self._request(1, self._core.config.lease_seconds, shedding.longest_wait_seconds),
             self._core,
             shedding.shed_version,
         )
@@ -390,64 +391,6 @@ class Claiming(Verbs):
             yield work
         if work is not None and work.settled is not None:
             self._core.served(work.as_claim(), work.settled)
-
-    def held(self, task_id: str, token: str) -> Claim:
-        """Return the claim that holds a task, for a holder that kept only its id and token.
-
-        Args:
-            task_id: The task.
-            token: `Claim.token`, perhaps from another process.
-
-        Raises:
-            NotFound: If the queue has no such task.
-            LeaseLost: If the task is not held under this token.
-        """
-        task = self._core.stored(task_id)
-        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
-            held = "it is held under another token"
-            state = task.status_at(self.now())
-            raise LeaseLost.of_task(
-                task_id, held if state is TaskStatus.TAKEN else f"it is {state} now", state
-            )
-        return Claim.of(task)
-
-    def take_order_switches(self) -> list[OrderSwitch]:
-        """Return the order switches seen by this process since the last call."""
-        return self._core.orders.take_switches()
-
-    def recover(self) -> int:
-        """Return tasks with expired leases to their lines, and promote delayed tasks that are due.
-
-        A task whose lease expires in its last attempt becomes a dead letter. Tasks past their retention are
-        deleted.
-
-        Returns:
-            How many tasks moved.
-
-        Raises:
-            StoreError: If the store did not answer.
-        """
-        return self._core.upkeep.run()
-
-    def upkeep(self) -> Portion:
-        """Do a bounded portion of `recover`, for a background thread.
-
-        One process at a time does the upkeep of a queue, under a lease of a few seconds.
-
-        Returns:
-            How many tasks moved, and whether there is more to do; nothing while another process does it.
-
-        Raises:
-            StoreError: If the store did not answer.
-        """
-        return self._core.upkeep.run_alone()
-
-    def take_dead_letter_counts(self) -> DeadLetterCounts:
-        """Return how many tasks became dead letters since the last call without a run that failed them.
-
-        Counts only the dead letters that `recover`, `upkeep` or claims of this process found.
-        """
-        return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
 
     def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> list[Claim]:
         request = self._request(limit, lease_seconds, longest_wait_seconds)

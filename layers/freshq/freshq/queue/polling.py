@@ -16,7 +16,7 @@ from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
-    from freshq.queue.core import Verbs
+    from freshq.queue.core import Core
     from freshq.stores.base import Store
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def answer_of(poll: Poll[T], store: Store) -> T:
 
 
 def poll_for_claims(
-    claim: Callable[[], list[T]], queue: Verbs, timeout_seconds: float | None, poll_seconds: float
+    claim: Callable[[], list[T]], core: Core, timeout_seconds: float | None, poll_seconds: float
 ) -> Poll[list[T]]:
     """Return a poll that claims every `poll_seconds`.
 
@@ -64,7 +64,7 @@ def poll_for_claims(
 
     Args:
         claim: Returns what it could claim.
-        queue: The queue.
+        core: The queue.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two claims.
 
@@ -75,7 +75,7 @@ def poll_for_claims(
         ValueError: If an argument is wrong.
     """
     deadline = _deadline(timeout_seconds, poll_seconds)
-    store = queue.store
+    store = core.store
 
     def poll() -> list[T] | Interval:
         seen = store.put_count()
@@ -84,8 +84,8 @@ def poll_for_claims(
         left = poll_seconds if deadline is None else min(poll_seconds, deadline - time.monotonic())
         if left <= 0:
             return []
-        now = queue.now()
-        due = store.next_due(queue.name, now)
+        now = core.now()
+        due = store.next_due(core.name, now)
         return Interval(left if due is None else max(0.0, min(left, due - now)), seen)
 
     return poll
@@ -97,7 +97,7 @@ def poll_for_end(
     """Return a poll for the end of a task.
 
     Args:
-        find: Returns a task with its current status; raises NotFound if there is none.
+        find: Returns a task with its current status; raises TaskNotFound if there is none.
         task_id: The task.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two polls.

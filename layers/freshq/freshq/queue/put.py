@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from freshq.model.task import Task
-    from freshq.queue.core import Write
+    from freshq.queue.core import Core, Write
     from freshq.stores.base import Connection, OnConflict
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,23 @@ OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
     False: PutOutcome.DUPLICATE,
     **{outcome: outcome for outcome in PutOutcome},
 }
+
+
+def parsed(core: Core, task: Mapping[str, Any] | NewTask, where: str) -> NewTask:
+    """Check the arguments of a put; a `NewTask` from `Admin.check` is encoded already.
+
+    Args:
+        core: The queue.
+        task: The arguments.
+        where: Prefix for field names in errors.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+    if core.encode is not None and isinstance(task, Mapping) and "payload" in task:
+        task = {**task, "payload": core.encode(task["payload"], f"{where}payload")}
+    new = parse_new_task(task, where)
+    return core.checked(new, where) if core.checks_new else new
 
 
 class Putting(Verbs):
@@ -102,24 +119,6 @@ class Putting(Verbs):
         places = [(f"tasks[{index}].", task) for index, task in numbered]
         return self._put(places, on_conflict, connection)
 
-    def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
-        """Validate the arguments of a put without writing anything.
-
-        Raises:
-            ValueError: One line that names the first wrong field and what is allowed.
-        """
-        new = self._parsed(task, "")
-        self._core.lifecycle.created(new, now=self.now(), created=0.0)
-        return new
-
-    def _parsed(self, task: Mapping[str, Any] | NewTask, where: str) -> NewTask:
-        """Check the arguments of a put; a `NewTask` from `check` is encoded already."""
-        core = self._core
-        if core.encode is not None and isinstance(task, Mapping) and "payload" in task:
-            task = {**task, "payload": core.encode(task["payload"], f"{where}payload")}
-        new = parse_new_task(task, where)
-        return core.checked(new, where) if core.checks_new else new
-
     def _put(
         self,
         places: Sequence[tuple[str, Mapping[str, Any] | NewTask]],
@@ -131,7 +130,7 @@ class Putting(Verbs):
         write: Write = core.store.insert
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
-        new = [self._parsed(task, where) for where, task in places]
+        new = [parsed(core, task, where) for where, task in places]
         now = core.now()
         stamps = core.stamps.take(now, len(new))
         tasks = [

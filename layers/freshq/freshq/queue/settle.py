@@ -11,7 +11,7 @@ from freshq.model.lifecycle import SERVED, Settlement, checked_settlements, roun
 from freshq.model.task import Verb, checked_progress
 from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs
-from freshq.stores.base import Conflict
+from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class Settling(Verbs):
         ]
         answers: list[Task | FreshqError] = []
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
-            if isinstance(answer, Conflict):
+            if isinstance(answer, ConflictError):
                 answers.append(core.lease_lost(each.claim, answer.current))
             elif isinstance(answer, FreshqError) or each.verb not in SERVED:
                 answers.append(answer)
@@ -135,10 +135,6 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
         """
         return self._settle(Settlement.retry(claim, error, delay_seconds))
-
-    def is_last_attempt(self, claim: Claim) -> bool:
-        """Return whether a retry would make the task a dead letter."""
-        return claim.task.attempts >= self._core.config.max_attempts
 
     def release(self, claim: Claim, delay_seconds: float = 0) -> Task:
         """Return a task to its line. The attempt is not counted.
@@ -195,7 +191,7 @@ class Settling(Verbs):
         if progress is None and step is not None:
             raise ValueError("step: only with progress, a number from 0 to 1")
         reported = None if progress is None else checked_progress(progress, step)
-        now = self.now()
+        now = self._core.now()
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
         return Claim.of(extended)
 

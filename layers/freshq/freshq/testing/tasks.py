@@ -100,9 +100,9 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
     """
     checked_count("max_runs", max_runs)
     own = blocking_queue(queue)
-    run = instrumented(checked_runner(runner), own.telemetry)
+    run = instrumented(checked_runner(runner), own.admin.config.telemetry)
     codec = codec_of(own, runner)
-    own.recover()
+    own.admin.recover()
     fates: list[Fate] = []
     while claims := own.claim(1):
         if len(fates) == max_runs:
@@ -116,7 +116,7 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
 
 
 def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
-    run = TaskRun(claim, queue.now())
+    run = TaskRun(claim, queue.admin.now())
     end = too_late_to_run(queue, claim) or run_to_end(queue, run, runner, codec, lambda: True)
     (answer,) = queue.settle_many([end.settlement])
     # A lost lease: the runner settled or recovered the task itself.

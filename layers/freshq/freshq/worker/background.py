@@ -53,7 +53,7 @@ class BackgroundThread(ABC):
 
     def __exit__(self, *_error: object) -> None:
         self._stopped.set()
-        if self._thread is not None and wait([self._thread], self._queue.lease_seconds).done:
+        if self._thread is not None and wait([self._thread], self._queue.admin.config.lease_seconds).done:
             self._thread.result()
 
     def check(self) -> None:
@@ -92,7 +92,7 @@ class LeaseRenewal(BackgroundThread):
         """
         super().__init__(queue, "freshq-leases")
         self._runs = runs
-        self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.lease_seconds)
+        self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.admin.config.lease_seconds)
         self._max_run_seconds = max_run_seconds
         self._on_overrun = on_overrun
         self._free = threading.Semaphore(MAX_EXTENSIONS)
@@ -110,7 +110,7 @@ class LeaseRenewal(BackgroundThread):
         for run in sorted(self._runs.running, key=lambda run: run.claim.lease_until):
             if self._stopped.is_set():
                 return
-            now = self._queue.now()
+            now = self._queue.admin.now()
             run_seconds = now - run.started
             if self._is_too_long(run, run_seconds):
                 if self._runs.abandon(run):
@@ -125,12 +125,12 @@ class LeaseRenewal(BackgroundThread):
         return limit_seconds is not None and run_seconds >= limit_seconds and run.runs
 
     def _needs_extension(self, run: TaskRun, now: float) -> bool:
-        is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
+        is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.admin.config.lease_seconds
         return run.is_held and (is_due or run.has_news(now))
 
     def wait(self) -> None:
         """Wait for the extensions under way, at most as long as a lease lasts."""
-        wait(self._extensions.values(), self._queue.lease_seconds)
+        wait(self._extensions.values(), self._queue.admin.config.lease_seconds)
 
     def _begin_extension(self, run: TaskRun) -> None:
         """Extend a lease in a thread, unless one is doing so; wait while `MAX_EXTENSIONS` are under way."""
@@ -148,10 +148,10 @@ class LeaseRenewal(BackgroundThread):
     def _extend(self, run: TaskRun) -> None:
         reported = run.handle.reported
         fraction, step = (None, None) if reported is None else (reported.fraction, reported.step)
-        run.stored_at = self._queue.now()
+        run.stored_at = self._queue.admin.now()
         task = run.claim.task
         try:
-            lease_seconds = self._queue.lease_seconds
+            lease_seconds = self._queue.admin.config.lease_seconds
             run.extended(self._queue.extend(run.claim, lease_seconds, progress=fraction, step=step))
             run.stored = reported
         except LeaseLost as lost:
@@ -193,7 +193,7 @@ class BackgroundUpkeep(BackgroundThread):
         if self._is_held_back():
             return False
         try:
-            more = self._queue.upkeep().more
+            more = self._queue.admin.upkeep().more
         except StoreError as error:
             if not self.failing:
                 logger.warning("the upkeep of queue %r waits for its store: %s", self._queue.name, error)

@@ -123,7 +123,7 @@ class LeaseLoop(WorkLoop):
     @override
     def _start_what_fits(self) -> None:
         claims = self._claim()
-        now = self._queue.now()
+        now = self._queue.admin.now()
         for _claim in claims:
             self._limits.started()
         runs = [self._runs.begin(claim, now) for claim in claims]
@@ -148,14 +148,14 @@ class LeaseLoop(WorkLoop):
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
             for claim in claims:
-                self._observer.claimed(claim, self._queue.now() - claim.task.created)
-            for switch in self._queue.take_order_switches():
+                self._observer.claimed(claim, self._queue.admin.now() - claim.task.created)
+            for switch in self._queue.admin.take_order_switches():
                 self._observer.switched(switch)
 
     @override
     def _settles_late(self) -> bool:
         runs = [run for run in self._runs.running if run.phase is Phase.UNSETTLED]
-        return any(run.claim.lease_until <= self._queue.now() for run in runs)
+        return any(run.claim.lease_until <= self._queue.admin.now() for run in runs)
 
     def _run(self, run: TaskRun) -> None:
         """Run a task in a thread of the crew, and have it settled."""

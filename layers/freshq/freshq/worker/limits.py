@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from freshq.policy.limits import TokenBucket
+from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class StartLimits:
             queue: Its store keeps the shared limits.
             config: The options.
         """
-        store, name = queue.store, queue.name
+        store, name = core_of(queue).store, queue.name
         self.awaits_token = False
         self._queue = queue
         self._concurrency = config.concurrency
@@ -55,12 +56,12 @@ class StartLimits:
         """
         slots = self._concurrency - in_flight
         if self._slots is not None:
-            slots = min(slots, self._slots.free(in_flight, self._queue.now()))
+            slots = min(slots, self._slots.free(in_flight, self._queue.admin.now()))
         tokens = slots
         if self._bucket is not None:
             tokens = min(tokens, self._bucket.available(time.monotonic()))
         if self._tokens is not None and tokens > 0:
-            tokens = self._tokens.available(self._queue.now(), tokens)
+            tokens = self._tokens.available(self._queue.admin.now(), tokens)
         self.awaits_token = slots > 0 and tokens <= 0
         return tokens
 
@@ -81,7 +82,7 @@ class StartLimits:
         if self._bucket is not None:
             waits.append(self._bucket.seconds_until_next())
         if self._tokens is not None:
-            waits.append(self._tokens.seconds_until_next(self._queue.now()))
+            waits.append(self._tokens.seconds_until_next(self._queue.admin.now()))
         # 0 means that a token is available, so that the worker waits for tasks.
         return max(0.001, min(seconds for seconds in waits if seconds > 0))
 
@@ -110,4 +111,4 @@ class StartLimits:
     def leave(self) -> None:
         """Return the shared slots."""
         if self._slots is not None:
-            self._slots.leave(self._queue.now())
+            self._slots.leave(self._queue.admin.now())

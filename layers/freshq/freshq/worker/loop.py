@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, equal_jitter
+from freshq.queue.core import core_of
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
@@ -140,8 +141,8 @@ class WorkLoop(ABC):
         self._config = config
         self._limits = limits
         self._end_request = end_request
-        self._observer = config.observer_beside(queue.telemetry)
-        self._backoff = ClaimBackoff(queue.uniform)
+        self._observer = config.observer_beside(queue.admin.config.telemetry)
+        self._backoff = ClaimBackoff(core_of(queue).uniform)
         self._upkeep = BackgroundUpkeep(queue, is_held_back=self._settles_late)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()

@@ -134,9 +134,9 @@ def codec_of(queue: BaseQueue, runner: object) -> Codec:
         ValueError: If the queue has a codec, and the handlers could not decode its payloads.
     """
     given = getattr(runner, "codec", None)
-    own = given if isinstance(given, Codec) else queue.codec
-    if own is JSON and queue.codec is not JSON:
-        name = type(queue.codec).__name__
+    own = given if isinstance(given, Codec) else queue.admin.config.codec
+    if own is JSON and queue.admin.config.codec is not JSON:
+        name = type(queue.admin.config.codec).__name__
         msg = f"codec: the queue has {name}, and its handlers have none; pass the same to Handlers(codec=...)"
         raise ValueError(msg)
     return own

@@ -7,13 +7,14 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.errors import DamagedTaskError, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
 from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase
 
@@ -103,7 +104,7 @@ def run_to_end(
     claim = run.claim_to_settle()
     if run.handle.lost is not None:  # refused in any case, and not because of the downstream
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
-    if not queue.is_last_attempt(claim) and not may_retry():
+    if not core_of(queue).is_last_attempt(claim) and not may_retry():
         return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
     settlement = Settlement.retry(claim, error, delay_seconds)
     return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
@@ -145,7 +146,7 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
 
     The task returns to its line without its attempt counted: past its deadline it is shed there.
     """
-    now = queue.now()
+    now = queue.admin.now()
     if claim.task.deadline <= now:
         return RunEnd(Settlement.release(claim), Outcome.SHED, "the deadline passed", None)
     if claim.lease_until <= now:
@@ -206,8 +207,8 @@ def settle_until_lost(
     tries = 0
     while unanswered:
         tries += 1
-        pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, queue.uniform())
-        unanswered = _worth_a_try(queue, unanswered, queue.now() + pause_seconds, draining=draining())
+        pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, core_of(queue).uniform())
+        unanswered = _worth_a_try(queue, unanswered, queue.admin.now() + pause_seconds, draining=draining())
         if unanswered and not any(each.is_last_try for each in unanswered):
             time.sleep(pause_seconds)
         unanswered = settle_together(queue, unanswered) if unanswered else []
@@ -241,7 +242,7 @@ def _answers_others(queue: BaseQueue, pending: Iterable[PendingSettlement]) -> b
     for each in pending:
         try:
             queue.get(each.run.claim.task.task_id)
-        except DamagedTask:
+        except DamagedTaskError:
             return True
         except StoreError:
             return False

@@ -188,7 +188,7 @@ class TransactionLoop(WorkLoop):
             raise thread.raised
         self._end_request.wake.set()
         with self._observing():
-            self._observer.claimed(held.as_claim(), self._queue.now() - held.task.created)
+            self._observer.claimed(held.as_claim(), self._queue.admin.now() - held.task.created)
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:

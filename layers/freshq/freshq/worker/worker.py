@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.model.checks import checked_seconds
 from freshq.queue.base import BaseQueue
-from freshq.queue.core import transactions_of
+from freshq.queue.core import core_of, transactions_of
 from freshq.worker.lease_loop import LeaseLoop
 from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
@@ -84,10 +84,10 @@ class Worker:
         # Where coroutines run; None: on the runner's own loop.
         self._event_loop: asyncio.AbstractEventLoop | None = None
         if self._config.transaction:
-            transactions_of(self._queue.store, "transaction")
+            transactions_of(core_of(self._queue).store, "transaction")
         checked = checked_runner(runner, transaction=self._config.transaction)
         self._codec = codec_of(self._queue, checked)
-        self._runner: Any = instrumented(checked, self._queue.telemetry)
+        self._runner: Any = instrumented(checked, self._queue.admin.config.telemetry)
 
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled. Safe in a signal handler."""
@@ -178,7 +178,7 @@ class Worker:
             return lambda: request.drain
         if callable(until):
             return lambda: request.drain or until()
-        return lambda: request.drain or self._queue.now() >= until
+        return lambda: request.drain or self._queue.admin.now() >= until
 
 
 def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:

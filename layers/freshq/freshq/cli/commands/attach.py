@@ -13,7 +13,7 @@ from freshq.cli.errors import printable
 from freshq.cli.flags import help_of
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
-from freshq.errors import NotFound, needs, quoted
+from freshq.errors import TaskNotFound, needs, quoted
 from freshq.model.checks import checked_count
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order
@@ -221,15 +221,15 @@ def attached(session: Session, command: str) -> AttachedQueue:
 def hold(context: QueueContext, record_id: RecordId = None) -> None:
     """Put a record of an attached table under construction. It cannot be queued until it is ready."""
     session = context.session
-    held = attached(session, "hold").hold(session.task_id(record_id))
-    session.output.changed(held, session.queue.now())
+    held = attached(session, "hold").records.hold(session.task_id(record_id))
+    session.output.changed(held, session.queue.admin.now())
 
 
 def ready(context: QueueContext, record_id: RecordId = None) -> None:
     """Make a record of an attached table READY, from under construction or from a final status."""
     session = context.session
-    record = attached(session, "ready").ready(session.task_id(record_id))
-    session.output.changed(record, session.queue.now())
+    record = attached(session, "ready").records.ready(session.task_id(record_id))
+    session.output.changed(record, session.queue.admin.now())
 
 
 def record_put(context: QueueContext, record: Record) -> None:
@@ -249,7 +249,7 @@ def _write(context: QueueContext, text: str, verb: str) -> None:
     if not isinstance(record, dict):
         msg = f"record: must be a JSON object, got {type(record).__name__}"
         raise ValueError(msg)
-    record_id = queue.put_record(record) if verb == "put" else queue.upsert_record(record)
+    record_id = queue.records.put(record) if verb == "put" else queue.records.upsert(record)
     session.see(record_id)
     session.output.answer({"record_id": record_id}, f"record {printable(record_id)}: written")
 
@@ -258,9 +258,9 @@ def record_get(context: QueueContext, record_id: RecordId = None) -> None:
     """Print the application's attributes of a record as JSON."""
     session = context.session
     wanted = session.task_id(record_id)
-    record = attached(session, "record get").get_record(wanted)
+    record = attached(session, "record get").records.get(wanted)
     if record is None:
-        raise NotFound.of_record(wanted)
+        raise TaskNotFound(wanted, session.queue.name, is_record=True)
     session.see(wanted)
     session.output.answer(record, compact_json(record))
 
@@ -272,7 +272,7 @@ def record_delete(
     session = context.session
     queue, wanted = attached(session, "record delete"), session.task_id(record_id)
     session.confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)
-    queue.delete_record(wanted, force=force)
+    queue.records.delete(wanted, force=force)
     session.claims.pop(wanted, None)
     session.output.answer({"deleted": 1}, f"record {printable(wanted)}: deleted")
 

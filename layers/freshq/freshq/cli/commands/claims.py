@@ -43,7 +43,7 @@ def dequeue(context: QueueContext, limit: Limit = 1) -> None:
     session.see(*(task.task_id for task in tasks))
     if tasks:
         session.current = tasks[-1].task_id
-    session.output.dequeued(tasks, session.queue.now())
+    session.output.dequeued(tasks, session.queue.admin.now())
     _refuse_nothing(session, tasks)
 
 
@@ -88,7 +88,7 @@ def release(context: QueueContext, task_id: TaskId = None, token: Token = None) 
 
 def _settled(session: Session, task: Task) -> None:
     session.claims.pop(task.task_id, None)
-    session.output.changed(task, session.queue.now())
+    session.output.changed(task, session.queue.admin.now())
 
 
 def extend(
@@ -101,7 +101,7 @@ def extend(
 ) -> None:
     """Extend the lease of a task, counted from now."""
     session = context.session
-    seconds = session.queue.lease_seconds if lease_seconds is None else lease_seconds
+    seconds = session.queue.admin.config.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)
     held = session.queue.extend(claim, seconds, progress=progress, step=step)
     session.remember_claims(held)

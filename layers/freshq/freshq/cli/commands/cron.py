@@ -22,6 +22,7 @@ from freshq.cli.process import ControlChannel, JsonLines, WorkStatus, end_proces
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing, plain, quoted
 from freshq.feeds.schedules import ARGUMENTS, DEFAULT_CATCH_UP, Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
+from freshq.queue.core import core_of
 from freshq.worker.runner import load_object
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> No
         StoreError: If the store, whose clock decides, did not answer.
     """
     Scheduler(session.queue, schedules)
-    now = session.queue.now()
+    now = session.queue.admin.now()
     coming = heapq.merge(
         *([(tick, n) for tick in islice(each.when.ticks(now), limit)] for n, each in enumerate(schedules))
     )
@@ -242,7 +243,7 @@ def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Report
 def _check_table(session: Session) -> None:
     """Raise if the table is missing; wait out a store outage."""
     try:
-        session.queue.store.paused(session.queue.name)
+        core_of(session.queue).store.paused(session.queue.name)
     except TableMissing:
         raise
     except StoreError:

@@ -13,6 +13,7 @@ from freshq.cli.output import counted
 from freshq.errors import RefusedError
 from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
@@ -27,7 +28,7 @@ def dlq_ls(context: QueueContext, limit: Limit = 20, cursor: Cursor = None) -> N
     session = context.session
     page = session.queue.list(TaskStatus.FAILURE, limit, cursor)
     session.see(*(task.task_id for task in page))
-    session.output.tasks(page.tasks, page.cursor, session.queue.now(), errors=True)
+    session.output.tasks(page.tasks, page.cursor, session.queue.admin.now(), errors=True)
 
 
 def dlq_claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
@@ -36,7 +37,7 @@ def dlq_claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSecon
     Settle them with done, fail or release. With retry, or when the lease expires, they stay dead letters.
     """
     session = context.session
-    claims = attached(session, "dlq claim").claim_dead(limit, lease_seconds)
+    claims = attached(session, "dlq claim").records.claim_dead(limit, lease_seconds=lease_seconds)
     session.remember_claims(*claims)
     session.output.claims(claims)
     if not claims:
@@ -88,7 +89,7 @@ def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:
 
 def _has_stale(queue: BaseQueue) -> bool:
     """Return whether any of the latest dead letters is stale, and so was not redriven."""
-    now, live_until = queue.now(), queue.lifecycle.live_until
+    now, live_until = queue.admin.now(), core_of(queue).lifecycle.live_until
     return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
 
 
@@ -108,7 +109,7 @@ def dlq_index(context: QueueContext) -> None:
     Reads the whole table (one read unit per 4 KB). Safe to repeat.
     """
     session = context.session
-    indexed = session.queue.index_dead()
+    indexed = session.queue.admin.index_dead()
     session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} indexed")
 
 

@@ -19,7 +19,7 @@ from freshq.cli.errors import printable
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
 from freshq.cli.session import confirm, is_interactive
-from freshq.errors import IllegalTransition, LeaseLost, NotFound, RefusedError, quoted
+from freshq.errors import MatchLost, RefusedError, ResourceNotFound, WrongResourceState, quoted
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
@@ -366,7 +366,7 @@ def _release_all(context: MatchContext) -> int:
     for resource in list(queue.resources(ResourceStatus.MATCHED)):
         try:
             queue.release(held_match(resource))
-        except LeaseLost:  # its caller was faster
+        except MatchLost:  # its caller was faster
             continue
         released += 1
     return released
@@ -443,7 +443,7 @@ def _enqueue_all(context: MatchContext) -> int:
     for resource_id in available:
         try:
             queue.enqueue(resource_id)
-        except (IllegalTransition, NotFound):  # enqueued or unregistered in between
+        except (WrongResourceState, ResourceNotFound):  # enqueued or unregistered in between
             continue
         enqueued += 1
     return enqueued

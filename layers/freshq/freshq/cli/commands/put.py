@@ -137,7 +137,7 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
     """
     tasks = [{"payload": payload, **options} for payload in _payloads(source, as_text=as_text)]
     for task in tasks:
-        session.queue.check(task)
+        session.queue.admin.check(task)
     duplicates = 0
     for batch in _with_progress([tasks[at : at + BATCH_TASKS] for at in range(0, len(tasks), BATCH_TASKS)]):
         receipts = session.queue.put_many(batch)

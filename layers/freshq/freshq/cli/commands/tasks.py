@@ -56,7 +56,7 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     wanted = session.task_id(task_id)
     task = session.queue.find(wanted)
     session.see(wanted)
-    session.output.task(task, session.queue.now())
+    session.output.task(task, session.queue.admin.now())
 
 
 def ls(
@@ -73,13 +73,13 @@ def ls(
             raise ValueError("next: goes with --limit only; leave out --status and --cursor")
         waiting = session.queue.peek(limit)
         session.see(*(each.task.task_id for each in waiting))
-        session.output.waiting(waiting, session.queue.now())
+        session.output.waiting(waiting, session.queue.admin.now())
         return
     if status is not None and status.upper() == TaskStatus.READY:
         attached(session, "ls --status READY")
     page = session.queue.list(None if status is None else status.upper(), limit, cursor)
     session.see(*(task.task_id for task in page))
-    session.output.tasks(page.tasks, page.cursor, session.queue.now())
+    session.output.tasks(page.tasks, page.cursor, session.queue.admin.now())
 
 
 def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
@@ -93,7 +93,7 @@ def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = No
 def touch(context: QueueContext, task_id: TaskId = None) -> None:
     """Set the creation time of a pending task to now."""
     session = context.session
-    session.output.changed(session.queue.touch(session.task_id(task_id)), session.queue.now())
+    session.output.changed(session.queue.touch(session.task_id(task_id)), session.queue.admin.now())
 
 
 def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
@@ -104,7 +104,7 @@ def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
         raise ValueError(msg)
     session = context.session
     task_id = session.task_id(task_ids[0] if task_ids else None)
-    session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.now())
+    session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.admin.now())
 
 
 def cancel(context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False) -> None:
@@ -153,7 +153,7 @@ def _change_each(
             refused.append(error)
         else:
             session.claims.pop(task_id, None)
-    now = session.queue.now()
+    now = session.queue.admin.now()
     answer = [fields(task, now) for task in changed]
     lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
     session.output.answer(answer if len(wanted) > 1 else next(iter(answer), None), *lines)

@@ -23,6 +23,7 @@ from freshq.cli.errors import printable
 from freshq.cli.output import excerpt, fields, json_text, progress, span
 from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ class Watcher:
             StoreError: If the store did not answer.
         """
         queue = self._queue
-        now = queue.now()
+        now = queue.admin.now()
         stats = queue.stats(approximate=True)
         pressure = queue.pressure()
         self._read_tasks(now)
@@ -135,7 +136,7 @@ class Watcher:
         if now < self._next_read:
             return
         self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
-        held = self._queue.store.leased(self._queue.name, MAX_HELD)
+        held = core_of(self._queue).store.leased(self._queue.name, MAX_HELD)
         self._in_work = tuple(task for task in held if task.progress_fraction is not None)
         self._next_read = now + TASKS_EVERY_SECONDS
 
@@ -160,7 +161,7 @@ class Watcher:
         return (*younger, (last, stats.pending))
 
     def _younger(self, now: float, created_after: float) -> int:
-        store, name = self._queue.store, self._queue.name
+        store, name = core_of(self._queue).store, self._queue.name
         return sum(store.count_waiting(name, now, created_after, MAX_COUNTED).values())
 
 

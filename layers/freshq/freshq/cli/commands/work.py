@@ -333,7 +333,9 @@ def _reporting(
         port = None
         host, wanted_port = job.health_address
         if wanted_port is not None and not job.supervised:
-            limits = LoopLimits.of(job.session.queue.lease_seconds, job.worker_options["poll_seconds"])
+            limits = LoopLimits.of(
+                job.session.queue.admin.config.lease_seconds, job.worker_options["poll_seconds"]
+            )
             port = stack.enter_context(HealthServer(host, wanted_port, limits, statuses)).port
         try:
             yield port
@@ -371,7 +373,7 @@ def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
     if not output.as_json:
         paused = ", but the queue is paused" if queue.paused else ""
         output.console.print(f"The next to be claimed{paused}:")
-    output.waiting(waiting, queue.now())
+    output.waiting(waiting, queue.admin.now())
 
 
 @with_flags(WorkerConfig, FLAGS)

@@ -31,7 +31,7 @@ from freshq.cli.dashboard.snapshots import (
     schedule_rows,
 )
 from freshq.cli.output import json_text
-from freshq.errors import FreshqError, NotFound, RefusedError
+from freshq.errors import FreshqError, RefusedError, TaskNotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -185,7 +185,7 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     ]
     handlers: dict[Any, Any] = {
         RefusedError: partial(_refused, status=HTTPStatus.CONFLICT),
-        NotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
+        TaskNotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
         FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
         ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
         HTTPException: lambda _request, error: Json(
@@ -220,10 +220,10 @@ class _Api:
         return Json(
             {
                 "name": queue.name,
-                "order": queue.order.value,
-                "max_age_seconds": queue.max_age_seconds,
-                "has_deadline": has_deadline(queue.max_age_seconds),
-                "lease_seconds": queue.lease_seconds,
+                "order": queue.admin.config.order.value,
+                "max_age_seconds": queue.admin.config.max_age_seconds,
+                "has_deadline": has_deadline(queue.admin.config.max_age_seconds),
+                "lease_seconds": queue.admin.config.lease_seconds,
                 "changes": self._shown.changes,
                 "has_schedules": bool(self._shown.schedules),
             }
@@ -241,13 +241,13 @@ class _Api:
         """List tasks, all or of one status."""
         asked = request.query_params
         page = self._queue.list(asked.get("status") or None, LISTED_TASKS, asked.get("cursor") or None)
-        now = self._queue.now()
+        now = self._queue.admin.now()
         return Json({"rows": [listed_row(task, now) for task in page], "cursor": page.cursor})
 
     def task(self, request: Request) -> Response:
         """Describe one task, without payload and result."""
         task = self._found(request.query_params.get("id", ""))
-        return Json(details(task, self._queue.now()))
+        return Json(details(task, self._queue.admin.now()))
 
     def contents(self, request: Request) -> Response:
         """Return payload and result of one task."""
@@ -256,7 +256,7 @@ class _Api:
     def _found(self, task_id: str) -> Any:
         task = self._queue.get(task_id)
         if task is None:
-            raise NotFound.of_task(task_id, self._queue.name)
+            raise TaskNotFound(task_id, self._queue.name)
         return task
 
     async def do(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
+from freshq.queue.core import core_of
 from freshq.queue.shared.measures import REFUSED
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[
     Raises:
         StoreError: If the store did not answer.
     """
-    now, high_water_marks = queue.now(), HighWaterMarks(queue)
+    now, high_water_marks = queue.admin.now(), HighWaterMarks(queue)
     rows = []
     for schedule in schedules:
         state = high_water_marks.read(schedule.record_name)
@@ -240,7 +241,7 @@ class Surveyor:
         Raises:
             StoreError: If the store did not answer.
         """
-        now = self._queue.now()
+        now = self._queue.admin.now()
         if now >= self._next_part_at:
             self._survey_part()
             self._next_part_at = now + EVERY_SECONDS
@@ -464,7 +465,7 @@ class PageWatcher:
 
     def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
-        self._shed_rate = ShedRate(flow_window_seconds(queue.max_age_seconds))
+        self._shed_rate = ShedRate(flow_window_seconds(queue.admin.config.max_age_seconds))
         self._waits = WaitSamples()
         self._surveyor = Surveyor(queue)
 
@@ -478,14 +479,14 @@ class PageWatcher:
         Raises:
             StoreError: If the store did not answer.
         """
-        queue, store, name = self._queue, self._queue.store, self._queue.name
-        now = queue.now()
+        queue, store, name = self._queue, core_of(self._queue).store, self._queue.name
+        now = queue.admin.now()
         stats, pressure = queue.stats(approximate=True), queue.pressure()
-        found = store.newest_created(name, now, now - queue.max_age_seconds, READ_TASKS)
+        found = store.newest_created(name, now, now - queue.admin.config.max_age_seconds, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
         letters = queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS)
-        horizon_seconds = horizon(queue.max_age_seconds, stats.oldest_pending_seconds)
+        horizon_seconds = horizon(queue.admin.config.max_age_seconds, stats.oldest_pending_seconds)
         return PageSnapshot(
             at=now,
             paused=queue.paused,
@@ -498,7 +499,7 @@ class PageWatcher:
             held=held,
             waits=self._waits.add(now, held),
             survey=self._surveyor.survey(),
-            dead_letters=[(task, queue.lifecycle.live_until(task)) for task in letters],
+            dead_letters=[(task, core_of(queue).lifecycle.live_until(task)) for task in letters],
             turned_away=store.read_counts(name, REFUSED),
         )
 
