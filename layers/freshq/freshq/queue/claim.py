@@ -99,7 +99,7 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
     now = core.now()
     lease_until = round(now + lease_seconds, 6)
     changes = [
-        (core.lifecycle.extended(held_task(claim), now, lease_until), Guard.held(claim.token))
+        (core.lifecycle.extended(held_task(claim), now, lease_until), Guard.unchanged(held_task(claim)))
         for claim in claims
     ]
     stored = core.store.replace_many(changes)

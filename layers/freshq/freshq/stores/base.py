@@ -244,7 +244,7 @@ class Guard:
     @classmethod
     def unchanged(cls, task: Task) -> Self:
         """Return the guard of a change computed from a task as it was read."""
-        return cls(task.status, request_token=task.request_token)
+        return cls(task.status, task.lease_token, task.request_token)
 
     @classmethod
     def held(cls, token: str | None) -> Self:

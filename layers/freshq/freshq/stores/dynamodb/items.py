@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from freshq.model.fields import StoredField
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
+    from freshq.stores.dynamodb.queries import IndexEntry
     from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
@@ -41,8 +42,13 @@ TAKEN: Final[Item] = {"S": TaskStatus.TAKEN.value}
 # The condition of a claim.
 CLAIMABLE: Final = (
     "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :deadlineAfter "
-    "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now)"
+    "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now) "
+    # A copy of a claim that comes late must take neither a task that its own lease has left, nor a later task
+    # under the same id.
+    "AND #taskCreated < :createdBefore AND (attribute_not_exists(#endedToken) OR #endedToken <> :leaseToken)"
 )
+# Creation times of one producer differ by at least this.
+CREATED_STEP_SECONDS: Final = 1e-6
 logger = logging.getLogger(__name__)
 
 
@@ -296,7 +302,10 @@ def _update_expression(changed: tuple[str, ...], removed: tuple[str, ...], added
 
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
-    return update_arguments(task.task_id, mutable_attributes(task, keyspace), _guarded(task, guard), keyspace)
+    changes = mutable_attributes(task, keyspace)
+    if guard.lease_token is not None and task.lease_token is None:
+        changes["endedToken"] = {"S": guard.lease_token}
+    return update_arguments(task.task_id, changes, _guarded(task, guard), keyspace)
 
 
 def condition(expression: str, **values: Item) -> Item:
@@ -326,10 +335,19 @@ def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
     return " AND ".join(conditions), values
 
 
-def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, keyspace: Keyspace) -> Item:
+def claim_arguments(
+    entry: IndexEntry, token: str, queue: str, moment: ClaimMoment, keyspace: Keyspace
+) -> Item:
     """Return the arguments of the UpdateItem that claims a task if it is still claimable.
 
     The lease token is also the request token, so that a claim repeated after a lost reply is recognized.
+
+    Args:
+        entry: The task, as the index shows it.
+        token: The lease token.
+        queue: The queue.
+        moment: When it is claimed.
+        keyspace: Names of the table's index partitions.
     """
     now = milliseconds(moment.now)
     changes: Item = {
@@ -350,6 +368,7 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
         ":queue": {"S": queue},
         ":now": now,
         ":createdAfter": milliseconds(moment.created_after),
+        ":createdBefore": milliseconds(entry.created + CREATED_STEP_SECONDS),
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
-    return update_arguments(task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")
+    return update_arguments(entry.task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")

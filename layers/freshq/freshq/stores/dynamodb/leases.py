@@ -10,8 +10,9 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds, seconds_or
+from freshq.stores.dynamodb.items import LEASE_PREFIX, condition, milliseconds, seconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -103,24 +104,35 @@ class _Version:
         ahead: The tasks it names that may be claimed next.
         due_at: When the sweep looks at it, in seconds.
         held_until: No lease that it covers ends later.
+        number: 1 for the first version. A copy that arrives late does not replace a later version.
     """
 
     in_hand: frozenset[str]
     ahead: frozenset[str]
     due_at: float
     held_until: float
+    number: int = 1
 
     @classmethod
-    def naming(cls, held: dict[Holding, float], naming: _Naming, previous: _Version | None) -> _Version:
+    def naming(
+        cls,
+        held: dict[Holding, float],
+        naming: _Naming,
+        previous: _Version | None,
+        returned: dict[Holding, float],
+        number: int,
+    ) -> _Version:
         """Return the version that names the held tasks and the new ones.
 
         Args:
             held: The tasks that the process holds, without expired leases.
             naming: The tasks to name.
             previous: The version in the table, if it is known.
+            returned: The tasks that the process returned to their lines before their leases ended.
+            number: The number of the version.
         """
         held = held | naming.held
-        in_hand = frozenset([task_id for task_id, _token in held])
+        in_hand = frozenset([task_id for task_id, _token in held | returned])
         ahead = naming.ahead - in_hand
         lease_seconds = naming.lease_until - naming.now
         due_at = min(held.values())
@@ -128,11 +140,11 @@ class _Version:
         # be looked at too early, but never too late.
         if previous is not None and naming.now + lease_seconds / 2 <= previous.due_at <= due_at:
             due_at = previous.due_at
-        held_until = max(held.values())
+        held_until = max((held | returned).values())
         if ahead:
             # Those ahead may be claimed until the record is due, for a lease as long as this one.
             held_until = max(held_until, due_at + lease_seconds)
-        return cls(in_hand, ahead, due_at, held_until)
+        return cls(in_hand, ahead, due_at, held_until, number)
 
     def covers(self, naming: _Naming) -> bool:
         """Return whether tasks may be claimed, or their leases changed, with no other version.
@@ -165,6 +177,12 @@ class LeaseRecord:
         self._held: dict[Holding, float] = {}
         # Tasks that earlier, full records name. The sweep checks those records until nothing is held.
         self._held_earlier: dict[Holding, float] = {}
+        # Tasks that went back to their lines, until their leases would have ended: a copy of the claim that
+        # arrives late may take them again.
+        self._returned: dict[Holding, float] = {}
+        self._versions = 0
+        # When the sweep looks at the version in the table, at the earliest.
+        self._due_at = inf
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None
 
@@ -183,25 +201,33 @@ class LeaseRecord:
                 # The sweep acts on the record that names the expired leases: leave that one as it is.
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
-            if _size_bytes(self._held) + _size_bytes(naming.held) > MAX_NAMED_BYTES:
+            if sum(map(_size_bytes, (self._held, self._returned, naming.held))) > MAX_NAMED_BYTES:
                 self._record_id, self._version = self._new_id(), None
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
-                self._held = {}
-            version = _Version.naming(self._held, naming, self._version)
+                self._held, self._returned = {}, {}
+            self._returned = _unexpired(self._returned, naming.now)
+            self._versions += 1
+            version = _Version.naming(self._held, naming, self._version, self._returned, self._versions)
             self._version = None
+            self._due_at = min(self._due_at, version.due_at)
             return self._record_id, version
 
     def commit(self, version: _Version, naming: _Naming) -> None:
         """Note that a version was written, and of the holdings that it covers."""
         with self._lock:
             self._version = version
+            self._due_at = version.due_at
             self._held |= naming.held
 
-    def extend(self, holding: Holding, lease_until: float) -> bool:
-        """Note a longer lease; return whether the task is held and its lease not shortened."""
+    def extend(self, holding: Holding, lease_until: float, now: float) -> bool:
+        """Note a longer lease; return whether the sweep will find it without another version.
+
+        It will not if the task is not held, if its lease is shortened, or if the version in the table has
+        been due: the sweep may have looked before a slow claim took the task.
+        """
         with self._lock:
             held = self._held_earlier if holding in self._held_earlier else self._held
-            if held.get(holding, inf) > lease_until:
+            if held.get(holding, inf) > lease_until or self._due_at <= now:
                 return False
             held[holding] = lease_until
             return True
@@ -213,16 +239,23 @@ class LeaseRecord:
                 if (until := held.pop((task_id, named_token), None)) is not None:
                     held[task_id, token] = until
 
-    def forget(self, holding: Holding) -> None:
-        """Note that a task is no longer held; the next version leaves it out."""
+    def forget(self, holding: Holding, *, returned: bool = False) -> None:
+        """Note that a task is no longer held; the next version leaves it out.
+
+        Args:
+            holding: The task.
+            returned: Whether it went back to its line. Then it is named until its lease would have ended.
+        """
         with self._lock:
-            self._held.pop(holding, None)
             self._held_earlier.pop(holding, None)
+            until = self._held.pop(holding, None)
+            if returned and until is not None:
+                self._returned[holding] = until
 
     def deletable(self) -> str | None:
-        """Return the record id; None if a task is held, or nothing was written."""
+        """Return the record id; None if a task is held or went back to its line, or nothing was written."""
         with self._lock:
-            return None if self._held else self._record_id
+            return None if self._held or self._returned else self._record_id
 
     def _new_id(self) -> str:
         return f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}"
@@ -265,7 +298,7 @@ class LeaseRecords:
             if record.cover(naming):  # by the version that another thread wrote meanwhile
                 return
             record_id, version = record.begin(naming)
-            self._calls.put(self._item(queue, record_id, version))
+            self._calls.put(self._item(queue, record_id, version), _if_older_than(version))
             record.commit(version, naming)
 
     @contextmanager
@@ -287,7 +320,7 @@ class LeaseRecords:
             return
         holding = (task.task_id, token)
         record = self.of(task.queue)
-        if task.lease_until is not None and not record.extend(holding, task.lease_until):
+        if task.lease_until is not None and not record.extend(holding, task.lease_until, task.updated):
             self.cover(task.queue, [holding], task.lease_until, task.updated)
         try:
             yield
@@ -295,7 +328,7 @@ class LeaseRecords:
             record.forget(holding)
             raise
         if task.lease_until is None:
-            record.forget(holding)
+            record.forget(holding, returned=task.status is TaskStatus.PENDING)
 
     def close(self) -> None:
         """Delete the records that name no held task; the sweep handles the rest."""
@@ -320,7 +353,13 @@ class LeaseRecords:
             "heldUntil": milliseconds(version.held_until),
             "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
             "requestToken": {"S": new_token()},
+            "number": {"N": str(version.number)},
         } | due_attributes(version.due_at)
+
+
+def _if_older_than(version: _Version) -> Item:
+    """Return the condition that no later version of a lease record is in the table."""
+    return condition("attribute_not_exists(#number) OR #number < :number", number={"N": str(version.number)})
 
 
 def _size_bytes(holdings: Iterable[Holding]) -> int:

@@ -74,7 +74,8 @@ class DynamoLines(DynamoCounts):
         candidates = Candidates(self, request, request.moment())
         best_first = islice(candidates.best_first(), request.limit + MAX_VAIN_READS)
         found: list[Task] = []
-        while len(found) < request.limit and (ids := list(islice(best_first, request.limit - len(found)))):
+        while len(found) < request.limit and (some := list(islice(best_first, request.limit - len(found)))):
+            ids = [entry.task_id for entry in some]
             tasks = {task.task_id: task for task in map(decode_if_task, self.calls.get_many(ids)) if task}
             shown = [tasks[task_id] for task_id in ids if task_id in tasks]
             found += [task for task in shown if _is_claimable(task, candidates.moment)]
@@ -126,8 +127,8 @@ class Candidates:
         self._pages: list[list[str]] = []
         self._searches: list[GroupSearch] = []
 
-    def best_first(self) -> Iterator[str]:
-        """Yield the ids of the candidates, reading pages as needed."""
+    def best_first(self) -> Iterator[IndexEntry]:
+        """Yield the candidates, reading pages as needed."""
         request = self.request
         lines = self._store.line_records.window(request.queue, self.moment.now, request.limit)
         for level in sorted({level for level, _group in lines}, reverse=True):
@@ -159,8 +160,8 @@ class Candidates:
             else:
                 lines.found_empty(queue, search.line)
 
-    def _line(self, line: Line) -> Iterator[str]:
-        """Yield the ids of the tasks of a line, best first."""
+    def _line(self, line: Line) -> Iterator[IndexEntry]:
+        """Yield the tasks of a line, best first."""
         request, store = self.request, self._store
         partitions = store.keyspace.pending_partitions(request.queue, [line])
         search = None
@@ -175,8 +176,7 @@ class Candidates:
             lambda: store.oldest_of(request.queue, self._live, [line]),
         )
         shards = [self._shard(partition, search, newest_first=newest_first) for partition in partitions]
-        merged = heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)
-        yield from map(attrgetter("task_id"), merged)
+        yield from heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)
 
     def _empty_lines_left(self) -> int:
         found = sum(len(search.task_ids) for search in self._searches)
@@ -215,6 +215,7 @@ class Taking:
         self._moment = candidates.moment
         self._free_tokens = list(candidates.request.tokens)
         self._taken: list[Task] = []
+        self._entries: dict[str, IndexEntry] = {}
         # Ids of the candidates that were tried.
         self._tried: set[str] = set()
         # Whether another claimer took a candidate first.
@@ -245,16 +246,16 @@ class Taking:
         self._candidates.close(self._tried, self._taken)
         return self._taken
 
-    def _nameable(self, best_first: Iterator[str]) -> list[str]:
+    def _nameable(self, best_first: Iterator[IndexEntry]) -> list[str]:
         """Return the ids of the candidates to try next, as many as one lease record can name."""
-        wanted: list[str] = []
+        self._entries = {}
         left_bytes = MAX_NAMED_BYTES - MAX_KEY_BYTES
-        for task_id in islice(best_first, len(self._free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
-            wanted.append(task_id)
-            left_bytes -= len(task_id.encode())
+        for entry in islice(best_first, len(self._free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
+            self._entries[entry.task_id] = entry
+            left_bytes -= len(entry.task_id.encode())
             if left_bytes < 0:
                 break
-        return wanted
+        return [*self._entries]
 
     def _take_among(self, wanted: Sequence[str]) -> None:
         """Name tasks in the lease record, then claim them while tokens are left.
@@ -298,7 +299,7 @@ class Taking:
         self._tried.update([task_id for task_id, _token in some])
         answers = self._update(
             [
-                claim_arguments(task_id, token, queue, self._moment, self._store.keyspace)
+                claim_arguments(self._entries[task_id], token, queue, self._moment, self._store.keyspace)
                 for (task_id, _named), token in zip(some, tokens, strict=True)
             ]
         )

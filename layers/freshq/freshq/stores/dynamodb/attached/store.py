@@ -56,7 +56,7 @@ PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # The attributes that only a queued record has.
 QUEUED_ATTRIBUTES: Final = (
     *(field.name for field in MUTABLE_FIELDS + PUT_FIELDS if field.name not in (KEY, "ttl", "requestToken")),
-    *("putToken", POSITION, *INDEX_KEYS),
+    *("putToken", "endedToken", POSITION, *INDEX_KEYS),
 )
 MAX_RANGE_KEY_BYTES: Final = 1024
 # A record in a queue is deleted by force only.
