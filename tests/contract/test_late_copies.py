@@ -83,7 +83,7 @@ def claimed(queue: Queue) -> Claim:
 def recovered(queue: Queue, table: StoreUnderTest) -> int:
     """Return how many tasks come back once every lease has ended."""
     table.clock.advance(LEASE_SECONDS + 1)
-    return queue.recover()
+    return queue.admin.recover()
 
 
 RETURNS: dict[str, Callable[[Queue, Claim], object]] = {
@@ -135,7 +135,7 @@ def test_a_task_that_a_copy_of_an_older_claim_takes_comes_back_when_its_lease_en
     queue.put("other", task_id="b")
     queue.complete(claimed(queue))
     table.clock.advance(2)
-    assert queue.recover() == 1
+    assert queue.admin.recover() == 1
     copies.arrive(older)
     assert queue.claim() == []
     assert recovered(queue, table) == 1
@@ -175,10 +175,10 @@ def test_after_a_stalled_claim_its_task_comes_back_within_a_lease(
     def stall() -> None:
         if seconds := next(stalls, 0):
             table.clock.advance(seconds)
-            assert sweeper.recover() == 0
+            assert sweeper.admin.recover() == 0
 
     copies.before_update = stall
     (claim,) = queue.claim()
     assert claim.lease_until == pytest.approx(table.clock.now + LEASE_SECONDS)
     table.clock.advance(LEASE_SECONDS + 1)
-    assert sweeper.recover() == 1
+    assert sweeper.admin.recover() == 1

@@ -35,7 +35,7 @@ class FakeTable:
         calls: Any = self
         self.leases = LeaseRecords(calls, Keyspace(shards=1))
 
-    def put(self, item: dict[str, Any], condition: dict[str, Any]) -> None:
+    def put(self, item: dict[str, Any], _condition: dict[str, Any]) -> None:
         self.writes += 1
         self.before_put()
         self.items[item["taskId"]["S"]] = item
