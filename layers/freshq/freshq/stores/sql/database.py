@@ -308,20 +308,29 @@ _CONNECT_ARGUMENTS: Final = {
 
 @contextmanager
 def default_settings(connection: sa.Connection) -> Iterator[None]:
-    """Run the caller's own statements of a transaction with the server's planner settings and timeouts."""
+    """Run the caller's own statements of a transaction with the server's planner settings and timeouts.
+
+    Afterwards the settings of the session are restored by a rollback to a savepoint, or `use_own_settings`.
+    """
     if connection.dialect.name != "postgresql":
         yield
         return
     driver: Any = connection.connection.driver_connection
-    seconds, settings = driver.answer_timeout_seconds, driver.settings
-    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in settings))
+    seconds = driver.answer_timeout_seconds
+    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in driver.settings))
     driver.answer_timeout_seconds = None
     try:
         yield
     finally:
         driver.answer_timeout_seconds = seconds
-    # Not after an error: the rollback to the savepoint restores the settings too.
-    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
+
+
+def use_own_settings(connection: sa.Connection) -> None:
+    """Set the planner settings and timeouts of freshq for the rest of a transaction."""
+    if connection.dialect.name == "postgresql":
+        driver: Any = connection.connection.driver_connection
+        settings = (f"SET LOCAL {name} = {value}" for name, value in driver.settings.items())
+        connection.exec_driver_sql("; ".join(settings))
 
 
 @contextmanager
@@ -662,6 +671,14 @@ class Database:
     def translated(self, error: Exception) -> StoreError:
         """Return an error of SQLAlchemy or the driver as one of freshq's."""
         return translated(error, self.dialect, self._table)
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Turn the errors of SQLAlchemy and the driver inside this block into freshq's."""
+        try:
+            yield
+        except self._errors as error:
+            raise self.translated(error) from error
 
     @staticmethod
     def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:

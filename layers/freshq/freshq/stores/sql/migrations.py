@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import StoreError
 from freshq.stores.sql.database import no_timeouts
@@ -204,11 +205,12 @@ def alone(database: Database, name: str) -> Iterator[None]:
     if database.dialect not in ("mysql", "mariadb"):
         yield
         return
-    with database.engine.connect() as connection:
+    with database.translating(), database.engine.connect() as connection:
         if connection.execute(sa.select(sa.func.get_lock(name, LOCK_SECONDS))).scalar_one() != 1:
             msg = f"{name}: another process has been migrating it for {LOCK_SECONDS} s; try again"
             raise StoreError(msg)
         try:
             yield
         finally:
-            connection.execute(sa.select(sa.func.release_lock(name)))
+            with suppress(SQLAlchemyError):  # a lost connection has released it
+                connection.execute(sa.select(sa.func.release_lock(name)))

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
 from freshq.errors import StoreError
@@ -374,10 +373,8 @@ class SqlTasks(SqlPart):
     ) -> list[PutOutcome]:
         """Put tasks in the caller's transaction; return what each put did."""
         self.database.check_requirement()
-        try:
+        with self.database.translating():
             return self._put(connection, tasks, on_conflict)
-        except SQLAlchemyError as error:
-            raise self.database.translated(error) from error
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None

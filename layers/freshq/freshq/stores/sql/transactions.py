@@ -17,7 +17,7 @@ from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
-from freshq.stores.sql.database import default_settings
+from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.tasks import as_dead_letter
 
@@ -85,25 +85,31 @@ class SqlTransactions(Transactions):
         with ExitStack() as transaction:
             row, passed_over = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
-                transaction.close()  # upkeep needs its own transactions
+                with self._kept(transaction):
+                    transaction.close()  # upkeep needs its own transactions
                 if passed_over + self._lines.clear_stale(request()) + context.bring_in_due():
                     row, _ = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 yield None
                 return
             held = HeldTask(row.task, row.connection)
-            savepoint = row.connection.begin_nested()
+            block = transaction.enter_context(ExitStack())
+            with self._kept(transaction):
+                savepoint = row.connection.begin_nested()
+                block.enter_context(default_settings(row.connection))
             try:
-                with default_settings(row.connection):
-                    yield held
+                yield held
                 result = encoded(context.codec, held.result, "result")
                 held.result = checked_result(result, row.task.payload)
             except Exception as error:  # whatever it is, it ends the attempt
+                block.close()
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
                 if not isinstance(error, Retry | Reject | Busy):
                     raise
                 return
-            with self._translated():
+            with self._kept(transaction):
+                block.close()
+                use_own_settings(row.connection)
                 if savepoint.is_active:
                     savepoint.commit()
                 held.settled = self._store_completed(row, held.result, context)
@@ -123,7 +129,7 @@ class SqlTransactions(Transactions):
         """
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
-        with self._translated():
+        with self._kept(transaction):
             connection = transaction.enter_context(self._tasks.database.engine.begin())
             for each in self._lines.candidates(connection, request, request.moment()):
                 moment = request.moment()
@@ -184,11 +190,19 @@ class SqlTransactions(Transactions):
         return failed
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _kept(self, transaction: ExitStack) -> Iterator[None]:
+        """Translate errors of the database in this block; roll back the transaction after one.
+
+        Raises:
+            StoreError: If the transaction is lost. The task is claimable as before.
+        """
         try:
-            yield
-        except SQLAlchemyError as error:
-            raise self._tasks.database.translated(error) from error
+            with self._tasks.database.translating():
+                yield
+        except StoreError as error:
+            with suppress(SQLAlchemyError):  # the server rolls back what it has lost
+                transaction.__exit__(type(error), error, error.__traceback__)
+            raise
 
 
 def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
