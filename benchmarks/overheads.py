@@ -20,9 +20,10 @@ from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.figures import PAYLOAD, in_turns
-from freshq import OpenTelemetry, Queue, Worker
+from freshq import Queue, Worker
 from freshq.model.telemetry import Telemetry
 from freshq.stores.dynamodb.items import Keyspace, encode
+from freshq.telemetry import OpenTelemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

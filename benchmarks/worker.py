@@ -36,7 +36,8 @@ from freshq.worker.report import LoggingObserver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, MutableSequence
 
-    from freshq import Claim, Outcome, Task
+    from freshq import Claim, Task
+    from freshq.telemetry import Outcome
 
 LONE_SLOTS: Final = 8
 LONE_POLL_SECONDS: Final = 0.01

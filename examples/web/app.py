@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from freshq import AsyncQueue, Handlers, Task, WaitTimeout, Worker
+from freshq import AsyncQueue, Handlers, Task, Worker
+from freshq.errors import WaitTimeout
 
 PRICES = {"ABC": 42, "DEF": 7}
 

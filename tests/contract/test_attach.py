@@ -12,19 +12,13 @@ from benchmarks.capacity import metered
 from local.faults import client_at, failing, meanwhile, refused, replies_lost
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import (
+from freshq import AttachedQueue, LeaseLost, PutOutcome, Queue, StoreError, TaskNotFound, TaskStatus
+from freshq.errors import (
     AlreadyQueued,
-    AttachedQueue,
     IllegalTransition,
-    LeaseLost,
     LostRace,
     NotReady,
-    PutOutcome,
-    Queue,
-    StoreError,
     TableMissing,
-    TaskNotFound,
-    TaskStatus,
     Throttled,
     Unreachable,
 )

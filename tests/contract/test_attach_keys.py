@@ -11,7 +11,8 @@ from benchmarks.capacity import metered
 from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus
+from freshq import AttachedQueue, Queue, TaskNotFound, TaskStatus
+from freshq.errors import AlreadyQueued
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.attached.attach import described_key
 from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number

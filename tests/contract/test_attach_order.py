@@ -9,7 +9,8 @@ from benchmarks.capacity import metered
 from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, TaskStatus
+from freshq import AttachedQueue, LeaseLost, Queue, TaskStatus
+from freshq.errors import NoPosition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule

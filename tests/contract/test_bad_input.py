@@ -13,7 +13,8 @@ import pytest
 from local.faults import counted, items
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Claim, Queue, TableMissing
+from freshq import Claim, Queue
+from freshq.errors import TableMissing
 from freshq.model.checks import checked_result
 from freshq.model.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_TRACESTATE_BYTES

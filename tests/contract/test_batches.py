@@ -21,17 +21,8 @@ from local.faults import (
 )
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import (
-    Claim,
-    LeaseLost,
-    PutIncomplete,
-    PutOutcome,
-    Queue,
-    Settlement,
-    TaskStatus,
-    Throttled,
-    Unreachable,
-)
+from freshq import Claim, LeaseLost, PutOutcome, Queue, Settlement, TaskStatus
+from freshq.errors import PutIncomplete, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import batches
 from tests.conftest import StoreUnderTest, on_table

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import pytest
 
-from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq import LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq.errors import IllegalTransition
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known
 

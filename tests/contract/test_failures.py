@@ -30,17 +30,8 @@ from local.faults import (
 from local.servers import load
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import (
-    Claim,
-    LeaseLost,
-    PutIncomplete,
-    PutOutcome,
-    Queue,
-    StoreError,
-    TaskStatus,
-    Throttled,
-    Unreachable,
-)
+from freshq import Claim, LeaseLost, PutOutcome, Queue, StoreError, TaskStatus
+from freshq.errors import PutIncomplete, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
 from freshq.stores.dynamodb.batches import PUT_THREADS

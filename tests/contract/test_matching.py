@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from freshq import (
-    LeaseLost,
-    MatchLost,
-    MatchQueue,
-    ResourceNotFound,
-    ResourceStatus,
-    WrongResourceState,
-)
+from freshq import LeaseLost, MatchQueue
+from freshq.errors import MatchLost, ResourceNotFound, WrongResourceState
+from freshq.matching import ResourceStatus
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
 SPANISH_MAN = {"language": "Spanish", "gender": "M"}

@@ -14,7 +14,8 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 from local.faults import hooked
 
-from freshq import Match, MatchQueue
+from freshq import MatchQueue
+from freshq.matching import Match
 from tests.support.matching import Desk, join
 
 THREADS: Final = 16

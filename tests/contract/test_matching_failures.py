@@ -22,15 +22,9 @@ from local.faults import (
 )
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import (
-    MatchQueue,
-    ResourceStatus,
-    StoreError,
-    TableMissing,
-    Throttled,
-    Unreachable,
-    WrongResourceState,
-)
+from freshq import MatchQueue, StoreError
+from freshq.errors import TableMissing, Throttled, Unreachable, WrongResourceState
+from freshq.matching import ResourceStatus
 from freshq.matching.stores import transactions
 from freshq.matching.stores.transactions import Cancellation, classify
 from tests.support.matching import ARTICLE, Desk, join, names, one

@@ -13,8 +13,9 @@ import pytest
 from benchmarks.capacity import match_metered
 from local.faults import client_at, meanwhile, replies_lost
 
-from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable
-from freshq.matching import line
+from freshq import MatchQueue
+from freshq.errors import MatchLost, RefusedError, Unreachable
+from freshq.matching import Match, ResourceStatus, line
 from tests.support.matching import Desk, join
 
 THREADS: Final = 16

@@ -10,8 +10,9 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import MatchQueue, TableMissing, WrongResourceState
+from freshq import MatchQueue
 from freshq.aws.match_landing import match_events
+from freshq.errors import TableMissing, WrongResourceState
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, ChangedError

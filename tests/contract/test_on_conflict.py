@@ -13,7 +13,8 @@ from botocore.exceptions import ConnectionClosedError
 from local.faults import AFTER, hooked, meanwhile, refused
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
+from freshq import LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq.errors import LostRace, PutIncomplete, Throttled
 from freshq.stores.dynamodb import tasks as puts
 from tests.conftest import Clock, StoreUnderTest
 from tests.contract.test_concurrency import at_once

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, Settlement, TaskStatus
+from freshq import Overloaded, PutOutcome, Queue, Receipt, Settlement, TaskStatus
+from freshq.errors import PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 from benchmarks.capacity import metered
 
-from freshq import Order, Queue, WaitsFor
+from freshq import Order, Queue
+from freshq.model import WaitsFor
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 from tests.support.readings import ids

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from freshq import AlreadyQueued, AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
+from freshq import AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
+from freshq.errors import AlreadyQueued
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 

@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import make_url
 from typer.testing import CliRunner
 
-from freshq import Queue, Relay
+from freshq import Queue
 from freshq.cli.main import app
+from freshq.feeds import Relay
 from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql.url import place_of

@@ -6,17 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from freshq import (
-    Claim,
-    IllegalTransition,
-    LeaseLost,
-    Order,
-    Queue,
-    StoreError,
-    Task,
-    TaskNotFound,
-    TaskStatus,
-)
+from freshq import Claim, LeaseLost, Order, Queue, StoreError, Task, TaskNotFound, TaskStatus
+from freshq.errors import IllegalTransition
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads
 

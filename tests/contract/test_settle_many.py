@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from local.faults import refused
 
-from freshq import Claim, LeaseLost, Queue, Settlement, StoreError, Task, TaskStatus, Throttled
+from freshq import Claim, LeaseLost, Queue, Settlement, StoreError, Task, TaskStatus
+from freshq.errors import Throttled
 from freshq.model.task import Verb
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of

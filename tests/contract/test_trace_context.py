@@ -9,7 +9,8 @@ from benchmarks.capacity import Bench, metered
 from benchmarks.figures import PAYLOAD
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Claim, Queue, Relay
+from freshq import Claim, Queue
+from freshq.feeds import Relay
 from freshq.model.task import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments

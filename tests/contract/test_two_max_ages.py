@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from freshq import IllegalTransition, PutOutcome, TaskStatus
+from freshq import PutOutcome, TaskStatus
+from freshq.errors import IllegalTransition
 from freshq.stores.base import OnConflict
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known

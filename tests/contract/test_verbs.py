@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, IllegalTransition, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
+from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
+from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from freshq import Queue, TaskNotFound, TaskStatus, WaitTimeout
+from freshq import Queue, TaskNotFound, TaskStatus
+from freshq.errors import WaitTimeout
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 from local.faults import counted, refused
 
-from freshq import Outcome, RunReport, Task, Worker
+from freshq import Task, Worker
 from freshq.policy.retry import Backoff
+from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from freshq import Queue, RefusedError
+from freshq import Queue
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
+from freshq.errors import RefusedError
 from tests.support.browser_fixtures import patient
 from tests.support.patience import PATIENCE_SECONDS
 

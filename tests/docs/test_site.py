@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_reference_of_a_queue_has_every_name_and_starts_with_put_claim_and_complete() -> None:
     page = (ROOT / "docs/reference/queue.md").read_text()
-    options = re.search(r"^::: freshq\.queue\.queue\.Queue\n((?: {4}.*\n)+)", page, re.MULTILINE)
+    options = re.search(r"^::: freshq\.Queue\n((?: {4}.*\n)+)", page, re.MULTILINE)
     assert options is not None
     members = yaml_parse(options[1])["options"]["members"]
     assert members[:3] == ["put", "claim", "complete"]

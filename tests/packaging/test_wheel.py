@@ -61,7 +61,7 @@ def test_the_core_imports_no_package_of_an_extra(bare: Environment) -> None:
         ("from freshq import Queue; Queue.dynamodb('Tasks')", "aws"),
         ("from freshq import Queue; Queue.dynamodb('Tasks', attach=True, key='id')", "aws"),
         ("from freshq import MatchQueue; MatchQueue.dynamodb('Agents')", "aws"),
-        ("from freshq import Cron; Cron('0 9 * * *')", "cron"),
+        ("from freshq.feeds import Cron; Cron('0 9 * * *')", "cron"),
     ],
 )
 def test_what_needs_an_extra_names_it(bare: Environment, program: str, extra: str) -> None:

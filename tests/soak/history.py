@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from freshq import FreshqError, RefusedError, Task, TaskStatus
+from freshq import FreshqError, Task, TaskStatus
+from freshq.errors import RefusedError
 
 OK: Final = "ok"
 REFUSED: Final = "refused"

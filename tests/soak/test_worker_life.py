@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import pytest
 
-from freshq import Busy, Handlers, Queue, Reject, Retry, RunReport, Task, TaskStatus, Unreachable, Worker
-from freshq.errors import FreshqError
+from freshq import Busy, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.errors import FreshqError, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import RunReport
 from freshq.worker import crew, loop, settle
 from tests.support.working import InThread, wait_until
 

@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
+from freshq import Queue, StoreError
+from freshq.errors import TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import StatementPool, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from freshq import BacklogLimit, Queue, Reject, Retry, Settlement, TableMissing
+from freshq import Queue, Reject, Retry, Settlement
+from freshq.errors import TableMissing
+from freshq.policy import BacklogLimit
 from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.history import Triggers

@@ -10,21 +10,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from freshq import (
-    BacklogLimit,
-    PutIncomplete,
-    Queue,
-    Receipt,
-    RefusedError,
-    StoreError,
-    TaskStatus,
-    Throttled,
-    WhenFull,
-)
+from freshq import Queue, Receipt, StoreError, TaskStatus
 from freshq.cli.commands import relay
 from freshq.cli.main import app
 from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
+from freshq.errors import PutIncomplete, RefusedError, Throttled
 from freshq.feeds.relay import Relay
+from freshq.policy import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock, StoreUnderTest

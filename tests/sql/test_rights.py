@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import Queue, TableMissing
+from freshq import Queue
+from freshq.errors import TableMissing
 from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.failures import RightsMissing

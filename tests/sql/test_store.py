@@ -14,19 +14,8 @@ import pytest
 import sqlalchemy as sa
 from local.servers import Server
 
-from freshq import (
-    Claim,
-    LeaseLost,
-    Order,
-    PutIncomplete,
-    PutOutcome,
-    Queue,
-    Receipt,
-    StoreError,
-    TableMissing,
-    TaskStatus,
-    Unreachable,
-)
+from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, Receipt, StoreError, TaskStatus
+from freshq.errors import PutIncomplete, TableMissing, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore, database

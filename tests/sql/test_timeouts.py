@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from local.faults import Fault, Proxy
 from local.servers import HOST, Server
 
-from freshq import Queue, Throttled, Unreachable
+from freshq import Queue
+from freshq.errors import Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, connection_limits_for, database
 from freshq.stores.sql.database import open_engine

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from freshq import Busy, Outcome, Queue, Reject, Retry, Task, TaskStatus, Unreachable, Worker
+from freshq import Busy, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.errors import Unreachable
 from freshq.queue.core import core_of
+from freshq.telemetry import Outcome
 from freshq.worker import background
 from freshq.worker.report import WorkerState
 from tests.conftest import StoreUnderTest

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import event, make_url
 from typer.testing import CliRunner
 
-from freshq import MatchQueue, Queue, TableMissing, Unreachable
+from freshq import MatchQueue, Queue
 from freshq.cli.addresses import open_queue
 from freshq.cli.main import app
+from freshq.errors import TableMissing, Unreachable
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.url import ConnectionLimits, check_url_options
 from tests.support.refusals import refused

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 from local.servers import Server
 
-from freshq import Claim, Outcome, Queue, Task
+from freshq import Claim, Queue, Task
+from freshq.telemetry import Outcome
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.statements import database_of

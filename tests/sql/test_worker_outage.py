@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from local.servers import Postgres, Unavailable, databases_are_required
 
-from freshq import Outcome, Queue, RunReport, Task, Worker
+from freshq import Queue, Task, Worker
+from freshq.telemetry import Outcome, RunReport
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from freshq import Claim, IllegalTransition, LeaseLost, Queue, Settlement, TaskStatus
+from freshq import Claim, LeaseLost, Queue, Settlement, TaskStatus
+from freshq.errors import IllegalTransition
 from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
 

@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Match, MatchQueue
+from freshq import MatchQueue
+from freshq.matching import Match
 from freshq.matching.stores.memory import MemoryMatchStore
 from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from tests.conftest import Clock

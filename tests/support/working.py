@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
 
-from freshq import Claim, Outcome, Queue, RunReport, Task, Unreachable, Worker
+from freshq import Claim, Queue, Task, Worker
+from freshq.errors import Unreachable
 from freshq.policy.order import OrderSwitch
 from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome, RunReport
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known

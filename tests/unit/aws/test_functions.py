@@ -14,9 +14,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from freshq import Busy, PutIncomplete, Queue, StoreError, TableMissing, Throttled
+from freshq import Busy, Queue, StoreError
 from freshq.aws import observability
 from freshq.aws.archive import Archive
+from freshq.errors import PutIncomplete, TableMissing, Throttled
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
@@ -241,7 +242,7 @@ def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> 
         "opentelemetry",
         "sqlalchemy",
     ]
-    left_out += ["freshq.worker.otel", "typer"]
+    left_out += ["freshq.telemetry", "typer"]
     done = subprocess.run(
         [sys.executable, "-c", program, str(PROJECT / "functions" / function / "app.py"), *left_out],
         capture_output=True,

@@ -16,12 +16,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from freshq import AttachedQueue, Cron, Every, Queue, RefusedError, Schedule, Scheduler
+from freshq import AttachedQueue, Queue
 from freshq.cli.commands.cron import _fire_until_told, fire_once, load_schedules, show_next
 from freshq.cli.main import app
 from freshq.cli.output import Output
 from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
 from freshq.cli.session import Session
+from freshq.errors import RefusedError
+from freshq.feeds import Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedStore
 from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
@@ -31,14 +33,14 @@ from tests.support.patience import PATIENCE_SECONDS
 
 EXAMPLE = PROJECT / "examples" / "sqlite" / "schedules.toml"
 MODULE = """
-from freshq import Every, Schedule
+from freshq.feeds import Every, Schedule
 schedules = [Schedule.of("poll", Every(60), lambda instant: instant.isoformat())]
 empty = []
 number = 7
 mixed = [*schedules, "poll"]
 """
 WRONG = """
-from freshq import Every, Schedule
+from freshq.feeds import Every, Schedule
 
 schedules = [Schedule.of("poll", Every(60), None, catch_up=0)]
 """

@@ -14,8 +14,9 @@ from local.faults import client_at
 from typer.testing import CliRunner, Result
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import MatchQueue, ResourceStatus
+from freshq import MatchQueue
 from freshq.cli.main import app
+from freshq.matching import ResourceStatus
 from freshq.matching.stores import dynamodb as match_store
 from tests.support.matching import ARTICLE, join
 

@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from freshq import BacklogLimit, Queue, StoreError, WhenFull
+from freshq import Queue, StoreError
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+from freshq.policy import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock

@@ -24,7 +24,7 @@ from local import faults
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Cron, Every, FreshqError, Queue, StoreError
+from freshq import FreshqError, Queue, StoreError
 from freshq.aws import producer
 from freshq.aws.archive import Archive, ArchiveSettings
 from freshq.aws.environment import EnvironmentSettings
@@ -38,6 +38,7 @@ from freshq.cli.commands.simulate import parse_level, parse_shares
 from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
 from freshq.cli.output import span
+from freshq.feeds import Cron, Every
 from freshq.feeds.schedules import Schedule
 from freshq.matching.places import parse_attributes, places_of
 from freshq.matching.resource import parse_criteria

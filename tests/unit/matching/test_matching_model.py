@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshq import MatchQueue, ResourceStatus
-from freshq.matching import line
+from freshq import MatchQueue
+from freshq.matching import ResourceStatus, line
 from freshq.matching.match import Walk
 from freshq.matching.places import entries_of, fits, parse_attributes, places_of
 from freshq.matching.resource import parse_criteria

@@ -18,10 +18,12 @@ from unittest import mock
 import pytest
 from pydantic import Field, TypeAdapter
 
-from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
+from freshq import AsyncQueue, Handlers, Queue, Task, TaskStatus, Worker
 from freshq.aws import worker_pass
-from freshq.errors import FreshqError
+from freshq.errors import FreshqError, PutIncomplete
+from freshq.model import JsonCodec
 from freshq.model.codec import DoesNotFitError
+from freshq.telemetry import Outcome
 from freshq.testing import drain
 from tests.support.readings import known
 

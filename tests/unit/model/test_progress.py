@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Task, TaskStatus
+from freshq import Handlers, LeaseLost, Queue, Reject, Task, TaskStatus
 from freshq.errors import RefusedError
 from freshq.model.task import MAX_STEP_CHARS, Progress, checked_progress
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome
 from freshq.testing import drain, make_task
 from freshq.worker.run import PROGRESS_SECONDS
 from tests.conftest import Clock

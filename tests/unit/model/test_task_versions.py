@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from freshq import Claim, IllegalTransition, LeaseLost, PutOutcome, Queue
+from freshq import Claim, LeaseLost, PutOutcome, Queue
+from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import MAX_ERROR_CHARS, Stamps
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 from tests.conftest import START, Clock

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, Task, TaskStatus
+from freshq import AsyncQueue, AttachedQueue, Busy, Queue, Task, TaskStatus
+from freshq.queue import AsyncAttachedQueue
 from freshq.queue.admin import Admin
 from freshq.queue.asyncio import AsyncAdmin, AsyncRecords, Threads
 from freshq.queue.attached import AttachedStore, Records

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from freshq import BacklogLimit, Overloaded, PutIncomplete, Queue, StoreError, WhenFull
+from freshq import Overloaded, Queue, StoreError
+from freshq.errors import PutIncomplete
+from freshq.policy import BacklogLimit, WhenFull
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore

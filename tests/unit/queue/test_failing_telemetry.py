@@ -14,21 +14,11 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 from typing_extensions import override
 
-from freshq import (
-    Busy,
-    Handlers,
-    Observer,
-    OpenTelemetry,
-    Outcome,
-    Queue,
-    Reject,
-    Retry,
-    Task,
-    Unreachable,
-    Worker,
-)
+from freshq import Busy, Handlers, Queue, Reject, Retry, Task, Worker
+from freshq.errors import Unreachable
 from freshq.model.telemetry import RunScope, Telemetry, guarded
 from freshq.policy.retry import Backoff
+from freshq.telemetry import Observer, OpenTelemetry, Outcome
 from freshq.testing import FaultyStore, drain, make_task
 from freshq.worker.run import in_thread
 from tests.support.patience import PATIENCE_SECONDS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from freshq import Door, Queue
+from freshq import Queue
+from freshq.policy import Door
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter
 from freshq.stores.memory import MemoryStore

@@ -8,22 +8,9 @@ from typing import Any
 
 import pytest
 
-from freshq import (
-    BacklogLimit,
-    CodelRule,
-    ConcurrencyLimit,
-    Door,
-    IllegalTransition,
-    LeaseLost,
-    LostRace,
-    Overloaded,
-    Queue,
-    RetryBudget,
-    StoreError,
-    Task,
-    TaskStatus,
-    WhenFull,
-)
+from freshq import LeaseLost, Overloaded, Queue, StoreError, Task, TaskStatus
+from freshq.errors import IllegalTransition, LostRace
+from freshq.policy import BacklogLimit, CodelRule, ConcurrencyLimit, Door, RetryBudget, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.queue.core import MAX_READ_WRITE_TRIES, core_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from freshq import ConcurrencyLimit
+from freshq.policy import ConcurrencyLimit
 from freshq.policy.limits import SharedBucket
 from freshq.queue.shared.limits import SharedSlots, SharedTokens
 from freshq.stores.base import SharedRecord

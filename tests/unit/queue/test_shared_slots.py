@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq import ConcurrencyLimit
+from freshq.policy import ConcurrencyLimit
 from freshq.policy.limits import RetryBudget, SharedBucket
 from freshq.queue.shared import limits
 from freshq.queue.shared.limits import DEPOSIT_EVERY, SharedRetries, SharedSlots, SharedTokens

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from freshq import Unreachable
+from freshq.errors import Unreachable
 from freshq.stores.clocks import CONFIRM_SECONDS, MachineClock
 from freshq.stores.dynamodb.clock import ComparedClock, ServerTime, TimeRange
 from tests.conftest import START

@@ -24,7 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from freshq import Claim, IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq import Claim, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq.errors import IllegalTransition
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Store
 from freshq.stores.dynamodb import line_records

@@ -21,7 +21,8 @@ from botocore.exceptions import (
 from botocore.httpsession import URLLib3Session
 from botocore.retries.standard import ExponentialBackoff
 
-from freshq import Claim, MatchQueue, Queue, StoreError, Unreachable
+from freshq import Claim, MatchQueue, Queue, StoreError
+from freshq.errors import Unreachable
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key, open_attachment
 from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, TableCalls, default_client, translated

@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import NoPosition, Queue
+from freshq import Queue
 from freshq.cli.main import app
+from freshq.errors import NoPosition
 from freshq.stores.dynamodb.table import read_description
 
 run = CliRunner().invoke

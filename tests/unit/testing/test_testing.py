@@ -15,7 +15,9 @@ from unittest import mock
 import pytest
 
 import freshq.testing
-from freshq import AsyncQueue, Busy, Outcome, Queue, Retry, Task, TaskStatus, Unreachable
+from freshq import AsyncQueue, Busy, Queue, Retry, Task, TaskStatus
+from freshq.errors import Unreachable
+from freshq.telemetry import Outcome
 from freshq.testing import FaultyStore, ManualClock, assert_nothing_put, assert_put, drain, make_task
 
 
@@ -56,7 +58,9 @@ class TestPlugin:
             "print(sorted(set(sys.modules) - before - sys.stdlib_module_names))"
         )
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert run.stdout.strip() == "['freshq', 'freshq.testing', 'freshq.testing.plugin']"
+        assert (
+            run.stdout.strip() == "['freshq', 'freshq._exports', 'freshq.testing', 'freshq.testing.plugin']"
+        )
 
     @pytest.mark.parametrize(
         ("options", "conftest", "passed"),

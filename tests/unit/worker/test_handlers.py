@@ -18,7 +18,8 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 
-from freshq import Handlers, Outcome, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq import Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.telemetry import Outcome
 from freshq.testing import ManualClock, drain, make_task
 from tests.support.refusals import refused
 

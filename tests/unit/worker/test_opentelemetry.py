@@ -24,27 +24,23 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from freshq import (
     AsyncQueue,
-    BacklogLimit,
     Busy,
     Handlers,
     LeaseLost,
-    OpenTelemetry,
-    Outcome,
     Overloaded,
-    PutIncomplete,
     Queue,
     Reject,
     Retry,
     StoreError,
     Task,
-    Unreachable,
-    WhenFull,
     Worker,
 )
-from freshq.errors import RefusedError
+from freshq.errors import PutIncomplete, RefusedError, Unreachable
 from freshq.model.telemetry import PutSpan
+from freshq.policy import BacklogLimit, WhenFull
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
+from freshq.telemetry import OpenTelemetry, Outcome
 from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
@@ -718,7 +714,7 @@ def test_nothing_of_it_is_loaded_unless_it_is_used() -> None:
 
 
 def test_without_its_extra_it_is_one_error_that_names_it() -> None:
-    program = "import sys; sys.modules['opentelemetry'] = None; from freshq import OpenTelemetry"
+    program = "import sys; sys.modules['opentelemetry'] = None; from freshq.telemetry import OpenTelemetry"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.stderr.splitlines()[-1].endswith(
         "opentelemetry is not installed; run: pip install 'freshq[otel]'"

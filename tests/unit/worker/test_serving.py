@@ -10,20 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from freshq import (
-    Busy,
-    Handlers,
-    Outcome,
-    Queue,
-    Reject,
-    Retry,
-    RunReport,
-    TableMissing,
-    Task,
-    TaskStatus,
-    Unreachable,
-    Worker,
-)
+from freshq import Busy, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.errors import TableMissing, Unreachable
+from freshq.telemetry import Outcome, RunReport
 from freshq.testing import FaultyStore
 from freshq.worker import lease_loop, serving
 from freshq.worker.report import WorkerState

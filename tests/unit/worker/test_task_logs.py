@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, Task, TaskLogFilter, Worker
+from freshq import Busy, Handlers, Queue, Reject, Retry, Task, Worker
 from freshq.cli.process import JsonLines, ReportingHandler
 from freshq.policy.retry import Backoff
+from freshq.telemetry import Outcome, TaskLogFilter
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import work_off

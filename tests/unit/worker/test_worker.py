@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from freshq import Busy, Outcome, Queue, Reject, Retry, RunReport, Task, TaskStatus, Unreachable, Worker
+from freshq import Busy, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.errors import Unreachable
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome, RunReport
 from freshq.worker import loop, settle
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner

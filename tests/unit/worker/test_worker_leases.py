@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, LeaseLost, Outcome, Queue, Task, Worker
+from freshq import Claim, LeaseLost, Queue, Task, Worker
 from freshq.model.task import handle_of
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome
 from freshq.worker import background, loop
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.run import Phase, TaskRuns

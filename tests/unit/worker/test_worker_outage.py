@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from freshq import DamagedTaskError, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
+from freshq import Queue, StoreError, Task, Worker
+from freshq.errors import DamagedTaskError, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome, RunReport
 from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
 from tests.conftest import Clock

@@ -12,19 +12,9 @@ from typing import Any
 
 import pytest
 
-from freshq import (
-    FreshqError,
-    MatchQueue,
-    Outcome,
-    Queue,
-    Reject,
-    Retry,
-    Settlement,
-    Task,
-    TaskStatus,
-    Worker,
-)
+from freshq import FreshqError, MatchQueue, Queue, Reject, Retry, Settlement, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
+from freshq.telemetry import Outcome
 from tests.support.working import Quiet, work_off
 
 AT_ONCE = Backoff(1e-9, 1e-9)

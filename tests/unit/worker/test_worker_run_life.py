@@ -10,23 +10,13 @@ from typing import Any
 
 import pytest
 
-from freshq import (
-    Claim,
-    Handlers,
-    JsonCodec,
-    LeaseLost,
-    Outcome,
-    Queue,
-    Reject,
-    Retry,
-    Task,
-    TaskStatus,
-    Worker,
-)
+from freshq import Claim, Handlers, LeaseLost, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import FreshqError
+from freshq.model import JsonCodec
 from freshq.policy.retry import Backoff
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState

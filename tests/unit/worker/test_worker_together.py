@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Busy, Outcome, Queue, RunReport, StoreError, Task, Unreachable, Worker
-from freshq.errors import FreshqError
+from freshq import Busy, Queue, StoreError, Task, Worker
+from freshq.errors import FreshqError, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome, RunReport
 from freshq.worker import crew, settle
 from freshq.worker.settle import PendingSettlement
 from tests.support.patience import PATIENCE_SECONDS

@@ -9,10 +9,13 @@ from typing import Any, Self
 
 import pytest
 
-from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, Task, TaskStatus, Worker
+from freshq import Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq.errors import TableMissing
+from freshq.policy import RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
+from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState

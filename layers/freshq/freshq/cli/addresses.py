@@ -103,7 +103,7 @@ def telemetry_named(name: str) -> Telemetry:
     if name != TELEMETRY:
         msg = f"must be {TELEMETRY}, got {quoted(name)}"
         raise ValueError(msg)
-    from freshq.worker.otel import OpenTelemetry
+    from freshq.telemetry.otel import OpenTelemetry
 
     return OpenTelemetry()
 

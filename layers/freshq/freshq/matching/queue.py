@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from freshq.errors import MatchLost, ResourceNotFound, StoreError, needs, quoted
 from freshq.matching import lifecycle
@@ -19,24 +19,24 @@ from freshq.policy.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Self, TypedDict, Unpack
+    from typing import Self, Unpack
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.matching.stores.base import MatchHistories, MatchStore
-
-    class MatchQueueOptions(TypedDict, total=False):
-        """Options by name, as the constructors of `MatchQueue` take them; `MatchQueue` describes them."""
-
-        order: Order | str
-        lease_seconds: float
-        clock: Callable[[], float] | None
-
     from freshq.matching.resource import Caller, Resource
+    from freshq.matching.stores.base import MatchHistories, MatchStore
 
 DEFAULT_LEASE_SECONDS: Final = 60.0
 logger = logging.getLogger(__name__)
 MAX_MATCHES: Final = 100
+
+
+class MatchQueueOptions(TypedDict, total=False):
+    """Options by name, as the constructors of `MatchQueue` take them; `MatchQueue` describes them."""
+
+    order: Order | str
+    lease_seconds: float
+    clock: Callable[[], float] | None
 
 
 class MatchQueue:

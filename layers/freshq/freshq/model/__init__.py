@@ -1,1 +1,7 @@
 """Tasks: their statuses and options, and what each verb does to them. No I/O."""
+
+from __future__ import annotations
+
+from freshq._exports import exports
+
+__getattr__, __dir__ = exports(__name__)

@@ -1,0 +1,17 @@
+# The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
+
+from freshq.simulate.engine import Simulation as Simulation
+from freshq.simulate.engine import simulate_load as simulate_load
+from freshq.simulate.load import ArrivalProcess as ArrivalProcess
+from freshq.simulate.load import Burst as Burst
+from freshq.simulate.load import Load as Load
+from freshq.simulate.load import ServiceDistribution as ServiceDistribution
+from freshq.simulate.load import Source as Source
+from freshq.simulate.load import read_trace as read_trace
+from freshq.simulate.results import GroupResult as GroupResult
+from freshq.simulate.results import Result as Result
+from freshq.simulate.results import summarize as summarize
+from freshq.simulate.results import waits_in_time as waits_in_time
+from freshq.simulate.sweep import Cell as Cell
+from freshq.simulate.sweep import load_sweep as load_sweep
+from freshq.simulate.sweep import policies as policies

@@ -1,0 +1,7 @@
+# The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
+
+from freshq.model.answers import DeadLetterCounts as DeadLetterCounts
+from freshq.stores.base import HeldTask as HeldTask
+from freshq.stores.base import OnConflict as OnConflict
+from freshq.stores.base import Stats as Stats
+from freshq.stores.base import Store as Store
