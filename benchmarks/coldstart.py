@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Limits of commands in processor seconds.
-LIMITS: Final = {"freshq --help": 0.35, "freshq put": 0.5, "freshq claim": 0.5, "freshq done": 0.5}
+LIMITS: Final = {"freshq --help": 0.35, "freshq put": 0.5, "freshq claim": 0.5, "freshq complete": 0.5}
 
 
 def processor_seconds(arguments: list[str]) -> float:
@@ -56,13 +56,14 @@ def contenders(queue: Queue, url: str) -> dict[str, Callable[[], float]]:
     def done() -> float:
         queue.put("work")
         (held,) = queue.claim()
-        return processor_seconds([*freshq, "done", held.task.task_id, "--token", held.token, "--queue", url])
+        words = ["complete", held.task.task_id, "--token", held.token, "--queue", url]
+        return processor_seconds([*freshq, *words])
 
     found: dict[str, Callable[[], float]] = {
         "freshq --help": partial(processor_seconds, [*freshq, "--help"]),
         "freshq put": partial(processor_seconds, [*freshq, "put", "1", "--queue", url]),
         "freshq claim": claim,
-        "freshq done": done,
+        "freshq complete": done,
     }
     for package in ("boto3", "sqlalchemy", "typer"):
         found[f"import {package}"] = partial(processor_seconds, [*python, f"import {package}"])

@@ -626,7 +626,7 @@ class TestAttaching:
         with pytest.raises(TableMissing):
             table.queue()
         table.create()
-        with pytest.raises(TableMissing, match="freshq attach"):
+        with pytest.raises(TableMissing, match="freshq table attach"):
             table.queue()
         with pytest.raises(ValueError, match="key"):
             Queue.dynamodb(table.table, client, attach=True, key="other")

@@ -226,7 +226,7 @@ class TestDeadLettersOfAnEarlierVersion:
         assert listed(queue, 100) == ["new"]
         assert queue.stats().failure == 121
         assert "120 dead letters of an earlier version are in no index" in caplog.text
-        assert "freshq dlq index" in caplog.text
+        assert "freshq recover --index-dead" in caplog.text
 
         assert queue.admin.index_dead() == 120
         assert listed(queue, 50) == ["new", *names[::-1]]

@@ -149,7 +149,7 @@ def test_commands_refuse_it(tmp_path: Path) -> None:
     before = tables(engine)
     for command in (
         ["table", "create", url],
-        ["sql", "migrate", url],
+        ["table", "create", url],
         ["match", "create", "--queue", url],
         ["put", "1", "--queue", url],
     ):

@@ -140,7 +140,7 @@ def test_the_commands_on_the_pages_exist() -> None:
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert problem(["freshq", "table", "drop"]) == "no command drop"
     assert problem(["freshq", "put", "1", "--speed=9"]) == "no option --speed"
-    assert problem(["freshq", "put", "1", "--id", "a"]) is None
+    assert problem(["freshq", "put", "1", "--task-id", "a"]) is None
 
 
 def imports(snippet: Snippet) -> Iterator[tuple[str, str]]:

@@ -72,7 +72,7 @@ def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyP
     for name, value in emulator.environment.items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
-    done = CliRunner().invoke(app, ["attach", TABLE, "--key", "customer", "--stream"])
+    done = CliRunner().invoke(app, ["table", "attach", TABLE, "--key", "customer", "--stream"])
     stream = re.search(r"^Stream: (\S+)$", done.stdout, re.MULTILINE)
     assert stream is not None, done.output
     parameters: dict[str, str | int] = {

@@ -83,8 +83,8 @@ def test_a_command_without_its_extra_says_so_in_one_line(bare: Environment, comm
 
 def test_the_command_works_on_sqlite_with_its_extras(with_cli_and_sql: Environment) -> None:
     queue = "sqlite:///tasks.db"
-    assert with_cli_and_sql.run("freshq", "sql", "migrate", queue).returncode == 0
-    put = with_cli_and_sql.run("freshq", "put", '{"n": 1}', "--id", "one", "--queue", queue)
+    assert with_cli_and_sql.run("freshq", "table", "create", queue).returncode == 0
+    put = with_cli_and_sql.run("freshq", "put", '{"n": 1}', "--task-id", "one", "--queue", queue)
     listed = with_cli_and_sql.run("freshq", "ls", "--queue", queue)
 
     assert put.returncode == 0, put.stderr

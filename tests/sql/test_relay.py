@@ -254,9 +254,8 @@ class TestRelay:
 class TestCommands:
     def test_migrate_and_relay(self, tmp_path: Path) -> None:
         source, destination = (f"sqlite:///{tmp_path}/{name}.db" for name in ("outbox", "queue"))
-        assert "create the tables" in run(app, ["sql", "migrate", source]).output
-        assert run(app, ["sql", "migrate", f"sql://{destination}#work"]).exit_code == 0
-        assert "nothing to do" in run(app, ["sql", "migrate", source]).output
+        for address in (source, f"sql://{destination}#work", source):
+            assert "The table is ready" in run(app, ["table", "create", address]).output
         outbox, queue = Queue.sql(source), Queue.sql(destination, "work")
         outbox.put_many([{"payload": number} for number in range(3)])
         answer = run(app, ["relay", "--from", source, "--to", f"{destination}#work", "--until-empty"])
@@ -295,7 +294,7 @@ class TestCommands:
         monkeypatch.setattr(relay, "end_process", exit_status)
         monkeypatch.setattr(Relay, "run", run_batch)
         source, destination = (f"sqlite:///{tmp_path}/{name}.db" for name in ("outbox", "queue"))
-        assert {run(app, ["sql", "migrate", url]).exit_code for url in (source, destination)} == {0}
+        assert {run(app, ["table", "create", url]).exit_code for url in (source, destination)} == {0}
         answer = run(app, ["relay", "--from", source, "--to", destination])
         release.set()
         assert (answer.exit_code, said in answer.output) == (status, True)
@@ -303,8 +302,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("arguments", "status"),
         [
-            (["sql", "migrate", "nonsense"], 2),
-            (["sql", "migrate", "sqlite:////nowhere/at/all.db"], 3),
+            (["table", "create", "nonsense"], 2),
+            (["table", "create", "sqlite:////nowhere/at/all.db"], 3),
             (["relay", "--from", "dynamodb://", "--to", "sqlite:///b.db"], 2),
             (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "sqlite:////nowhere/b.db"], 3),
             (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "oracle://b"], 2),

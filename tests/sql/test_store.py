@@ -277,7 +277,7 @@ class TestMigrations:
                 connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
             connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 4))
         for verb in (queue.claim, lambda: queue.get("a"), lambda: queue.put("new")):
-            with pytest.raises(StoreError, match=r"an older version made it .*run `freshq sql migrate`"):
+            with pytest.raises(StoreError, match=r"an older version made it .*run `freshq table create`"):
                 verb()
         assert store.migrate() == [migration.name for migration in MIGRATIONS[3:]]
         assert known(queue, "a") == replace(before, put_at=None)

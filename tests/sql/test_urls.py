@@ -207,5 +207,5 @@ def test_memory_would_forget(command: list[str]) -> None:
 
 
 def test_a_shell_has_a_memory() -> None:
-    answer = run(app, ["shell", "--queue", "memory://"], input="put 1 --id a\nget a\n")
+    answer = run(app, ["shell", "--queue", "memory://"], input="put 1 --task-id a\nget a\n")
     assert (answer.exit_code, "CREATED" in answer.output) == (0, True)

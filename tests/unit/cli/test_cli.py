@@ -32,10 +32,6 @@ def test_stats_as_a_table_and_as_json(moto_client: DynamoDBClient) -> None:
     assert "not counted" in bounded
 
 
-def test_version() -> None:
-    assert run(app, ["version"]).output.startswith("0.")
-
-
 def freshq(*arguments: str, encoding: str = "utf-8", to: int = subprocess.PIPE) -> tuple[int, str, str]:
     """Run the command in a process of its own; return its status, its output and its errors."""
     done = subprocess.run(
@@ -85,7 +81,7 @@ def test_options_that_every_command_line_has(option: str) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_no_problem_of_printing(tmp_path: Path) -> None:
-    answer = run(app, ["table", "apply", str(tmp_path)])
+    answer = run(app, ["table", "create", str(tmp_path)])
     assert answer.exit_code == 2
     assert "printed" not in answer.output
 

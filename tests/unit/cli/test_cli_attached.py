@@ -58,14 +58,14 @@ class TestAddress:
         other = Shipments(shipments.client)
         other.create()
         monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{other.table}?key=id")
-        fails(3, "freshq attach", "stats")
+        fails(3, "freshq table attach", "stats")
 
 
 class TestLife:
     def test_a_record_is_put_claimed_and_done(self, shipments: Shipments, queue: AttachedQueue) -> None:
-        assert answer("put", "--id", "A", "--priority", "3") == {"task_id": "A", "outcome": "CREATED"}
+        assert answer("put", "--task-id", "A", "--priority", "3") == {"task_id": "A", "outcome": "CREATED"}
         (claim,) = answer("claim")
-        assert answer("done", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
+        assert answer("complete", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
         assert status_of(queue, "A") is TaskStatus.SUCCESS
         shipments.assert_untouched("A", "B", "C")
 
@@ -77,9 +77,16 @@ class TestLife:
 
     @pytest.mark.usefixtures("shipments")
     def test_a_record_is_its_own_payload(self) -> None:
-        fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")
+        fails(
+            2,
+            "payload: must be None, because the record itself is the payload",
+            "put",
+            "{}",
+            "--task-id",
+            "A",
+        )
         fails(2, "task_id: required, the id of a record", "put")
-        fails(1, "record 'Z': the attached table has none", "put", "--id", "Z")
+        fails(1, "record 'Z': the attached table has none", "put", "--task-id", "Z")
 
 
 class TestIds:
@@ -97,20 +104,20 @@ class TestIds:
 
     def test_a_pair_is_put_claimed_listed_and_done(self, orders: Shipments) -> None:
         for given, kept in (("7.0/a%2fb", "7/a%2Fb"), ("-7/100%25", "-7/100%25")):
-            assert answer("put", "--id", given)["task_id"] == kept
-        assert sorted(task["task_id"] for task in answer("ls")["tasks"]) == ["-7/100%25", "7/a%2Fb"]
-        assert [task["task_id"] for task in answer("ls", "--next")["tasks"]] == ["7/a%2Fb", "-7/100%25"]
+            assert answer("put", "--task-id", given)["task_id"] == kept
+        assert sorted(task["task_id"] for task in answer("list")["tasks"]) == ["-7/100%25", "7/a%2Fb"]
+        assert [task["task_id"] for task in answer("peek")["tasks"]] == ["7/a%2Fb", "-7/100%25"]
         (claim,) = answer("claim")
-        assert answer("done", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
+        assert answer("complete", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
         assert freshq("cancel", "--", "-7/100%25").exit_code == 0
         assert orders.own("-7/100%25")["freshq_taskStatus"] == {"S": "CANCELLED"}
 
     @pytest.mark.usefixtures("orders")
     def test_what_is_wrong_with_an_id_is_said(self) -> None:
         for given, problem in (("7", "CUSTOMER/ORDER"), ("x/a", "customer is not a number"), ("7/", "empty")):
-            fails(2, problem, "put", "--id", given)
+            fails(2, problem, "put", "--task-id", given)
             fails(2, problem, "get", given)
-        fails(1, "record '8/a': the attached table has none", "put", "--id", "8/a")
+        fails(1, "record '8/a': the attached table has none", "put", "--task-id", "8/a")
 
     def test_the_shell_keeps_the_current_one(self, orders: Shipments) -> None:
         shell = freshq("shell", text="id 7/a%2Fb\nhold\nready\nenqueue\nclaim\nfail\ndlq ls\n")
@@ -120,17 +127,17 @@ class TestIds:
 
 class TestHoldAndReady:
     def test_a_held_record_cannot_be_put_until_it_is_ready(self, queue: AttachedQueue) -> None:
-        assert answer("hold", "A")["status"] == "UNDER_CONSTRUCTION"
-        fails(1, "make it ready first", "put", "--id", "A")
-        assert "A: READY" in freshq("ready", "A").stdout
-        answer("put", "--id", "A")
+        assert answer("record", "hold", "A")["status"] == "UNDER_CONSTRUCTION"
+        fails(1, "make it ready first", "put", "--task-id", "A")
+        assert "A: READY" in freshq("record", "ready", "A").stdout
+        answer("put", "--task-id", "A")
         assert status_of(queue, "A") is TaskStatus.PENDING
 
     def test_a_finished_record_can_be_put_again(self, queue: AttachedQueue) -> None:
         queue.complete(in_work(queue))
-        fails(1, "SUCCESS", "put", "--id", "A")
-        answer("ready", "A")
-        answer("put", "--id", "A")
+        fails(1, "SUCCESS", "put", "--task-id", "A")
+        answer("record", "ready", "A")
+        answer("put", "--task-id", "A")
         assert status_of(queue, "A") is TaskStatus.PENDING
 
     @pytest.mark.parametrize("command", ["hold", "ready"])
@@ -145,7 +152,7 @@ class TestDeadLetters:
     def test_dead_letters_are_claimed_and_settled(self, queue: AttachedQueue) -> None:
         for record_id in ("A", "B"):
             dead(queue, record_id)
-        first, second = answer("dlq", "claim", "--limit", "5", "--lease-seconds", "30")
+        first, second = answer("claim", "--dead", "--limit", "5", "--lease-seconds", "30")
         answer("release", first["task_id"], "--token", first["token"])
         answer("fail", second["task_id"], "--token", second["token"], "--error", "as it was")
         assert status_of(queue, first["task_id"]) is TaskStatus.PENDING
@@ -153,8 +160,8 @@ class TestDeadLetters:
 
     @pytest.mark.usefixtures("shipments")
     def test_without_dead_letters_it_is_refused_and_a_wrong_limit_is_wrong_use(self) -> None:
-        fails(1, "has no dead letter to claim", "dlq", "claim")
-        fails(2, "limit: ", "dlq", "claim", "--limit", "0")
+        fails(1, "has no dead letter to claim", "claim", "--dead")
+        fails(2, "limit: ", "claim", "--dead", "--limit", "0")
 
 
 @pytest.mark.parametrize(
@@ -162,12 +169,11 @@ class TestDeadLetters:
     [
         ("hold A", "hold"),
         ("ready A", "ready"),
-        ("dlq claim", "dlq claim"),
+        ("claim --dead", "claim --dead"),
         ("record get A", "record get"),
         ("record put {}", "record put"),
-        ("record upsert {}", "record upsert"),
         ("record delete A --yes", "record delete"),
-        ("ls --status ready", "ls --status READY"),
+        ("list --status ready", "list --status READY"),
     ],
 )
 def test_other_tables_refuse_these_commands(
@@ -195,11 +201,11 @@ class TestRecordsInNoQueue:
         shown = freshq("get", "A").stdout
         assert "READY, in no queue" in shown
         assert "ago" not in shown
-        first = answer("ls", "--status", "ready", "--limit", "2")
-        rest = answer("ls", "--status", "READY", "--cursor", first["cursor"])
+        first = answer("list", "--status", "ready", "--limit", "2")
+        rest = answer("list", "--status", "READY", "--cursor", first["cursor"])
         assert sorted(task["task_id"] for page in (first, rest) for task in page["tasks"]) == ["A", "B", "C"]
         (row, *_) = [
-            line for line in freshq("ls", "--status", "ready").stdout.splitlines() if "READY" in line
+            line for line in freshq("list", "--status", "ready").stdout.splitlines() if "READY" in line
         ]
         assert row.split()[1:5] == ["READY", "0", "0", "-"]
 
@@ -218,7 +224,7 @@ class TestRecordsInNoQueue:
 class TestRecords:
     def test_they_are_written_read_and_deleted(self, queue: AttachedQueue) -> None:
         assert answer("record", "put", '{"id": "N", "n": 1, "m": 2}') == {"record_id": "N"}
-        assert answer("record", "upsert", "-", text='{"id": "N", "n": 3}') == {"record_id": "N"}
+        assert answer("record", "put", "--merge", "-", text='{"id": "N", "n": 3}') == {"record_id": "N"}
         assert answer("record", "get", "N") == {"id": "N", "n": 3, "m": 2}
         queue.enqueue("N")
         fails(2, "pass --yes", "record", "delete", "N")
@@ -231,7 +237,7 @@ class TestRecords:
     def test_what_is_no_record_is_refused(self) -> None:
         fails(2, "record: must be a JSON object, got list", "record", "put", "[]")
         fails(2, "record: must be JSON", "record", "put", "{")
-        fails(2, "record: must have the table's key id (S)", "record", "upsert", '{"x": 1}')
+        fails(2, "record: must have the table's key id (S)", "record", "put", "--merge", '{"x": 1}')
 
 
 @pytest.mark.usefixtures("shipments")

@@ -30,7 +30,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def put_all(*task_ids: str) -> None:
     for task_id in task_ids:
-        answer("put", "1", "--id", task_id)
+        answer("put", "1", "--task-id", task_id)
 
 
 class TestReading:

@@ -32,15 +32,15 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("boto3", "aws", ["stats", *DYNAMODB, "--name", "mail"]),
         ("boto3", "aws", ["stats", "--queue", "dynamodb://Tasks?region=eu-west-1"]),
         ("boto3", "aws", ["stats", "--stack", "app"]),
-        ("boto3", "aws", ["attach", "Tasks", "--key", "id"]),
-        ("botocore", "aws", ["table", "apply", "tables.json"]),
+        ("boto3", "aws", ["table", "attach", "Tasks", "--key", "id"]),
+        ("botocore", "aws", ["table", "create", "tables.json"]),
         ("boto3", "aws", ["match", "list", "--queue", "dynamodb://Agents"]),
         ("sqlalchemy", "sql", ["stats", "--queue", "sqlite:///tasks.db"]),
-        ("sqlalchemy", "sql", ["sql", "migrate", "sqlite:///tasks.db"]),
+        ("sqlalchemy", "sql", ["table", "create", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["relay", "--from", "sqlite:///tasks.db", "--to", "memory://"]),
         ("starlette", "dashboard", ["dashboard", "--queue", "memory://"]),
         ("uvicorn", "dashboard", ["dashboard", "--queue", "memory://"]),
-        ("prometheus_client", "metrics", ["metrics", "--queue", "memory://"]),
+        ("prometheus_client", "metrics", ["watch", "--prometheus-port", "0", "--queue", "memory://"]),
         ("opentelemetry", "otel", ["stats", "--queue", "memory://?telemetry=opentelemetry"]),
         ("altair", "plot", ["simulate", "--rate", "1", "--plot", "plot.png"]),
     ],
@@ -64,6 +64,6 @@ def test_other_commands_need_neither_the_cloud_nor_a_database() -> None:
 
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "freshq.cli", "version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "freshq.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("0.")

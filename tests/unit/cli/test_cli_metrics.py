@@ -1,4 +1,4 @@
-"""`freshq metrics`: the gauges of a queue, as Prometheus reads them."""
+"""`freshq watch --prometheus-port`: the gauges of a queue, as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,17 @@ def test_names_are_those_of_the_page_on_operations() -> None:
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
-    program = [sys.executable, "-m", "freshq.cli", "metrics", "--queue", sqlite_url, "--port", "0", "--json"]
+    program = [
+        sys.executable,
+        "-m",
+        "freshq.cli",
+        "watch",
+        "--queue",
+        sqlite_url,
+        "--prometheus-port",
+        "0",
+        "--json",
+    ]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -109,9 +119,9 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
 
 def test_wrong_use_is_one_line(sqlite_url: str) -> None:
     for arguments, why in (
-        (["--host", "256.1.1.1"], "port: cannot listen"),
+        (["--prometheus-host", "256.1.1.1"], "port: cannot listen"),
         (["--queue", "memory://"], "memory://"),
     ):
-        done = CliRunner().invoke(app, ["metrics", "--queue", sqlite_url, *arguments])
+        done = CliRunner().invoke(app, ["watch", "--prometheus-port", "0", "--queue", sqlite_url, *arguments])
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert why in done.stderr

@@ -18,25 +18,25 @@ __all__ = ["queue"]  # the fixture
 
 def put(*task_ids: str) -> None:
     for task_id in task_ids:
-        answer("put", json.dumps(f"work of {task_id}"), "--id", task_id)
+        answer("put", json.dumps(f"work of {task_id}"), "--task-id", task_id)
 
 
 def test_a_waiting_task_is_buried_with_a_reason_and_restored(queue: Queue) -> None:
     put("a", "b")
-    assert answer("bury", "a", "--error", "wrong address")["error"] == "wrong address"
-    assert [task["task_id"] for task in answer("dlq", "ls")["tasks"]] == ["a"]
-    assert answer("restore", "a")["status"] == "PENDING"
+    assert answer("cancel", "--dead", "a", "--error", "wrong address")["error"] == "wrong address"
+    assert [task["task_id"] for task in answer("list", "--status", "FAILURE")["tasks"]] == ["a"]
+    assert answer("restore", "a") == {"redriven": 1}
     assert claimed()[0] == "a"  # it is the newest now
     assert counts(queue.stats()) == {"pending": 1, "taken": 1}
 
 
 def test_several_at_a_time_need_confirmation(queue: Queue) -> None:
     put("a", "b", "c")
-    fails(2, "pass --yes", "bury", "a", "b")
-    done = freshq("bury", "a", "nobody", "b", "--error", "no stock", "--yes")
+    fails(2, "pass --yes", "cancel", "--dead", "a", "b")
+    done = freshq("cancel", "--dead", "a", "nobody", "b", "--error", "no stock", "--yes")
     assert (done.exit_code, done.stdout) == (1, "task a: FAILURE\ntask b: FAILURE\n")
     assert done.stderr == "freshq: task 'nobody': not in queue 'default'; check the id and the queue's name\n"
-    assert len(answer("restore", "a", "b", "--yes")) == 2
+    assert answer("restore", "a", "b") == {"redriven": 2}
     assert counts(queue.stats()) == {"pending": 3}
 
 
@@ -46,7 +46,7 @@ def test_force_takes_a_task_from_its_holder(queue: Queue) -> None:
     for verb in ("cancel", "bury", "restore"):
         fails(1, f"cannot {verb} a task that is TAKEN", verb, "a")
     assert answer("cancel", "a", "--force")["status"] == "CANCELLED"
-    fails(1, "no longer holds it", "done", "a", "--token", token)
+    fails(1, "no longer holds it", "complete", "a", "--token", token)
     assert known(queue, "a").status is TaskStatus.CANCELLED
 
 
@@ -61,9 +61,9 @@ def test_dequeue_prints_the_work_and_completes_it(queue: Queue) -> None:
 
 def test_dead_letters_are_indexed_where_they_are_not(queue: Queue) -> None:
     put("a")
-    answer("bury", "a")
-    assert answer("dlq", "index") == {"indexed": 0}
-    assert freshq("dlq", "index").stdout == "0 dead letters indexed\n"
+    answer("cancel", "--dead", "a")
+    assert answer("recover", "--index-dead") == {"indexed": 0}
+    assert freshq("recover", "--index-dead").stdout == "0 dead letters indexed\n"
     assert counts(queue.stats()) == {"failure": 1}
 
 
@@ -113,16 +113,18 @@ def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
 
 def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: Ahead, queue: Queue) -> None:
     put("fresh")
-    answer("put", "1", "--id", "stale", "--max-age-seconds", "600")
-    answer("bury", "fresh", "stale", "--yes")
+    answer("put", "1", "--task-id", "stale", "--max-age-seconds", "600")
+    answer("cancel", "--dead", "fresh", "stale", "--yes")
     ahead.seconds = 601
-    redriven = freshq("dlq", "redrive").stdout
-    assert redriven == ("1 redriven; expired dead letters stay: freshq dlq restore returns them as new\n")
-    fails(1, "restore it, as if it were put now", "dlq", "redrive", "stale")
-    fails(2, "limit: give either", "dlq", "restore", "stale", "--limit", "1")
-    assert answer("dlq", "restore") == {"restored": 1}
+    redriven = freshq("redrive").stdout
+    assert redriven == (
+        "1 redriven; expired dead letters stay: freshq redrive --as-new returns them as new\n"
+    )
+    fails(1, "restore it, as if it were put now", "redrive", "stale")
+    fails(2, "limit: give either", "redrive", "--as-new", "stale", "--limit", "1")
+    assert answer("redrive", "--as-new") == {"redriven": 1}
     assert counts(queue.stats()) == {"pending": 2}
-    assert freshq("dlq", "redrive").stdout == "0 redriven\n"
+    assert freshq("redrive").stdout == "0 redriven\n"
 
 
 def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
@@ -132,23 +134,23 @@ def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
     queue.put("work", task_id="old")
     queue.bury("old")
     ahead.seconds = 601
-    assert freshq("dlq", "redrive").stdout.startswith("0 redriven; expired dead letters stay")
+    assert freshq("redrive").stdout.startswith("0 redriven; expired dead letters stay")
     assert queue.redrive() == 1
 
 
 def test_some_dead_letters_are_restored(queue: Queue) -> None:
     put("a", "b", "c")
-    answer("bury", "a", "b", "c", "--yes")
-    assert answer("dlq", "restore", "--limit", "2") == {"restored": 2}
+    answer("cancel", "--dead", "a", "b", "c", "--yes")
+    assert answer("redrive", "--as-new", "--limit", "2") == {"redriven": 2}
     (left,) = (task.task_id for task in queue.list(TaskStatus.FAILURE))
-    assert answer("dlq", "restore", left) == {"restored": 1}
+    assert answer("redrive", "--as-new", left) == {"redriven": 1}
 
 
 def test_what_cannot_be_restored_is_said_after_the_rest_is_done(queue: Queue) -> None:
     put("a", "b")
-    answer("bury", "a", "b", "--yes")
-    done = freshq("dlq", "restore", "a", "nobody", "b")
-    assert (done.exit_code, done.stdout) == (1, "2 restored\n")
+    answer("cancel", "--dead", "a", "b", "--yes")
+    done = freshq("redrive", "--as-new", "a", "nobody", "b")
+    assert (done.exit_code, done.stdout) == (1, "task a: PENDING\ntask b: PENDING\n")
     assert "task 'nobody'" in done.stderr
     assert counts(queue.stats()) == {"pending": 2}
-    fails(2, "limit: ", "dlq", "restore", "--limit", "0")
+    fails(2, "limit: ", "redrive", "--as-new", "--limit", "0")

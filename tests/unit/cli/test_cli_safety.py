@@ -44,7 +44,7 @@ def test_no_error_shows_the_password_of_a_url(url: str) -> None:
         "dynamodb://table?password=s3cret",
     ],
 )
-@pytest.mark.parametrize("arguments", [("stats", "--queue"), ("sql", "migrate")])
+@pytest.mark.parametrize("arguments", [("stats", "--queue"), ("table", "create")])
 def test_no_command_shows_the_password_of_a_url(url: str, arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, [*arguments, url])
     assert done.exit_code == 2
@@ -65,7 +65,7 @@ def test_control_and_bidirectional_characters_of_a_payload_are_escaped(tmp_path:
     payload = {"text": "a\u202eb\x9b2Jc\x7fd é"}
     queue.put(payload, task_id="a")
     queue.close()
-    for command in (["get", "a"], ["ls"], ["claim"], ["done", "--help"]):
+    for command in (["get", "a"], ["list"], ["claim"], ["complete", "--help"]):
         shown = CliRunner().invoke(app, [*command, "--queue", url] if "--help" not in command else command)
         assert not {"\u202e", "\x9b", "\x7f"} & set(shown.stdout)
     assert json.loads(compact_json(payload)) == payload

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
+from freshq.cli.listing import ALIASES as WORDS
 from freshq.cli.main import app
 from freshq.cli.output import Output
 from freshq.cli.prompt import Prompt, ShellCompleter, prompt_text
@@ -110,11 +111,11 @@ class TestPipe:
         assert shown[-1]["pending"] == 200
 
     def test_the_last_line_needs_no_newline(self) -> None:
-        done = CliRunner().invoke(app, ["shell", "--queue", "memory://"], input="put 1 --id a")
+        done = CliRunner().invoke(app, ["shell", "--queue", "memory://"], input="put 1 --task-id a")
         assert (done.exit_code, done.stdout) == (0, "task a: CREATED\n")
 
     def test_nothing_after_quit_is_run(self) -> None:
-        done = piped("quit", "put 1 --id a")
+        done = piped("quit", "put 1 --task-id a")
         assert (done.exit_code, done.stdout) == (0, "")
 
     @pytest.mark.parametrize(
@@ -144,13 +145,15 @@ class TestPipe:
         assert "Traceback" not in done.output
 
     def test_lines_after_an_error_are_run(self) -> None:
-        done = piped("fly", "put 1 --id a")
+        done = piped("fly", "put 1 --task-id a")
         assert done.stderr == "freshq: unknown command 'fly'; help lists the commands\n"
         assert "task a: CREATED" in done.stdout
         assert "did you mean 'claim'" in piped("cliam").stderr
 
     def test_json_needs_no_quotes(self) -> None:
-        answer = answers('put {"a": [1, "two words"]} --id x --priority 3', "put [1] --id y", "get x")[-1]
+        answer = answers(
+            'put {"a": [1, "two words"]} --task-id x --priority 3', "put [1] --task-id y", "get x"
+        )[-1]
         assert (answer["payload"], answer["priority"]) == ({"a": [1, "two words"]}, 3)
 
     def test_purge_runs_if_confirmed(self) -> None:
@@ -181,9 +184,9 @@ class TestRecords:
         ]  # fmt: skip
 
     def test_ready_redrives_a_dead_letter_and_releases_a_claim(self) -> None:
-        shown = answers("put 1 --id a", "claim", "fail", "ready", "claim", "ready a", "stats")
+        shown = answers("put 1 --task-id a", "claim", "fail", "ready", "claim", "ready a", "stats")
         assert shown[-1]["pending"] == 1
-        refused = piped("put 1 --id a", "ready a")
+        refused = piped("put 1 --task-id a", "ready a")
         assert "cannot make ready a task that is PENDING" in refused.stderr
 
     def test_a_listing_shows_drafts(self) -> None:
@@ -192,12 +195,14 @@ class TestRecords:
 
 class TestCurrent:
     def test_a_claimed_task_is_current_and_needs_no_token(self) -> None:
-        shown = answers("put 1 --id a", "put 2 --id b", "claim --limit 2", "done", "release b", "id b", "id")
+        shown = answers(
+            "put 1 --task-id a", "put 2 --task-id b", "claim --limit 2", "done", "release b", "id b", "id"
+        )
         assert [task["status"] for task in shown[3:6]] == ["SUCCESS", "PENDING", "PENDING"]
         assert shown[-1] == {"current": None}
 
     def test_an_unknown_task_does_not_become_current(self, shell: Shell) -> None:
-        shell.run_all(["put 1 --id a", "id a"])
+        shell.run_all(["put 1 --task-id a", "id a"])
         assert prompt_text(shell) == "default [a]> "
         assert shell.run("id nobody") == 1
         assert prompt_text(shell) == "default [a]> "
@@ -205,7 +210,7 @@ class TestCurrent:
         assert prompt_text(shell) == "default> "
 
     def test_a_token_of_another_process_is_accepted(self, shell: Shell) -> None:
-        shell.run("put 1 --id a")
+        shell.run("put 1 --task-id a")
         (claim,) = shell.session.queue.claim()
         assert shell.run("done a") == 2
         assert shell.run(f"done a --token {claim.token}") == 0
@@ -243,19 +248,19 @@ class TestTyped:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
             # A line, one that is dropped by Ctrl-C, one that is completed by Tab, the end by Ctrl-D.
-            keys.send_text("put 1 --id a\nnever\x03stat\tus\n\x04")
+            keys.send_text("put 1 --task-id a\nnever\x03stat\tus\n\x04")
             typed = list(Prompt(shell))
-        assert typed[0] == "put 1 --id a"
+        assert typed[0] == "put 1 --task-id a"
         assert "never" not in typed
         history = (tmp_path / "freshq" / "history").read_text("utf-8")
-        assert "put 1 --id a" in history
+        assert "put 1 --task-id a" in history
 
     @pytest.mark.parametrize(
         ("before", "completions"),
         [
             ("cla", {"claim"}),
             ("id A-1", {"A-101"}),
-            ("dlq red", {"redrive"}),
+            ("redrive --as", {"--as-new"}),
             ("claim --lim", {"--limit"}),
             ("ls --q", set()),
         ],
@@ -271,7 +276,7 @@ class TestTyped:
         shell.session.output = Output(as_json=False)  # prints where the test captures
         assert shell.run("?") == 0
         shown = capsys.readouterr().out
-        for name in {*shell.names} - {*ALIASES, "help"}:
+        for name in {*shell.names} - {*ALIASES, *WORDS[""], *WORDS, "help"}:
             assert name in shown, name
         assert max(map(len, shown.splitlines())) <= 80
 
@@ -283,7 +288,7 @@ class TestTyped:
         ("  # note", []),
         ("done  a", ["done", "a"]),
         ("fail --error 'two words'", ["fail", "--error", "two words"]),
-        ('en [1, {"a b": 2}] --id x', ["en", '[1, {"a b": 2}]', "--id", "x"]),
+        ('en [1, {"a b": 2}] --task-id x', ["en", '[1, {"a b": 2}]', "--task-id", "x"]),
     ],
 )
 def test_lines_are_split_like_a_posix_shell(line: str, words: list[str]) -> None:

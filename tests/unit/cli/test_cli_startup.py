@@ -55,13 +55,13 @@ def test_help_loads_no_command() -> None:
     assert [name for name in modules if name.startswith("freshq.cli.commands.")] == []
 
 
-@pytest.mark.parametrize("arguments", [("put", "1"), ("claim",), ("done", "held", "--token", HELD)])
+@pytest.mark.parametrize("arguments", [("put", "1"), ("claim",), ("complete", "held", "--token", HELD)])
 def test_a_verb_on_sqlite_loads_sqlite_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     queue = Queue.sql(url)
     queue.create_table()
     queue.put("work", "held")
-    token = queue.claim()[0].token if arguments[0] == "done" else ""
+    token = queue.claim()[0].token if arguments[0] == "complete" else ""
     queue.close()
     words = [token if word == HELD else word for word in arguments]
     modules = loaded(*words, "--queue", url)
@@ -78,4 +78,5 @@ def test_help_lists_what_the_command_says_of_itself(listed: Listed) -> None:
 @pytest.mark.parametrize("listed", VERBS, ids=lambda listed: listed.name)
 def test_a_verb_is_listed_for_tasks_if_it_takes_the_id_of_one(listed: Listed) -> None:
     arguments = {each.name for each in listed.load().params if each.param_type_name == "argument"}
-    assert listed.on_task is bool(arguments & {"task_id", "task_ids", "which"})
+    of_all = listed.name in {"redrive", "purge"}  # without an id they take all tasks, not the current one
+    assert listed.on_task is (bool(arguments & {"task_id", "task_ids"}) and not of_all)

@@ -88,7 +88,7 @@ def claimed(*arguments: str) -> tuple[str, str]:
 @pytest.mark.usefixtures("queue")
 class TestPutAndGet:
     def test_get_returns_a_put_task(self, queue: Queue) -> None:
-        put = answer("put", '{"order": 42}', "--id", "a", "--priority", "3", "--group", "g")
+        put = answer("put", '{"order": 42}', "--task-id", "a", "--priority", "3", "--group", "g")
         assert put == {"task_id": "a", "outcome": "CREATED"}
         task = answer("get", "a")
         assert (task["payload"], task["priority"], task["group"], task["status"]) == (
@@ -99,22 +99,24 @@ class TestPutAndGet:
         assert '{"order": 42}' in freshq("get", "a").stdout
 
     def test_a_duplicate_is_refused_and_changes_nothing(self) -> None:
-        answer("put", "1", "--id", "a")
-        fails(1, "already queued", "put", "2", "--id", "a")
+        answer("put", "1", "--task-id", "a")
+        fails(1, "already queued", "put", "2", "--task-id", "a")
         assert answer("get", "a")["payload"] == 1
 
     def test_on_conflict_keeps_or_replaces_a_live_task(self) -> None:
-        answer("put", "1", "--id", "a")
-        fails(1, "already queued", "put", "2", "--id", "a", "--on-conflict", "ignore")
-        assert answer("put", "2", "--id", "a", "--on-conflict", "update")["outcome"] == "UPDATED"
+        answer("put", "1", "--task-id", "a")
+        fails(1, "already queued", "put", "2", "--task-id", "a", "--on-conflict", "ignore")
+        assert answer("put", "2", "--task-id", "a", "--on-conflict", "update")["outcome"] == "UPDATED"
         assert answer("get", "a")["payload"] == 2
-        fails(2, "on_conflict: must be 'ignore', 'update'", "put", "3", "--id", "a", "--on-conflict", "no")
-        fails(2, "on_conflict: lines have no --id", "put", "--lines", "-", "--on-conflict", "update")
+        fails(
+            2, "on_conflict: must be 'ignore', 'update'", "put", "3", "--task-id", "a", "--on-conflict", "no"
+        )
+        fails(2, "on_conflict: lines have no --task-id", "put", "--lines", "-", "--on-conflict", "update")
         assert answer("get", "a")["payload"] == 2
 
     def test_payloads_as_text_from_input_and_by_line(self, queue: Queue, tmp_path: Path) -> None:
-        answer("put", "hello", "--text", "--id", "text")
-        answer("put", "-", "--id", "input", text='{"from": "input"}')
+        answer("put", "hello", "--text", "--task-id", "text")
+        answer("put", "-", "--task-id", "input", text='{"from": "input"}')
         assert (answer("get", "text")["payload"], answer("get", "input")["payload"]) == (
             "hello", {"from": "input"},
         )  # fmt: skip
@@ -134,19 +136,19 @@ class TestPutAndGet:
                 "at: needs a time zone, got 2026-12-01T08:00; append Z",
                 ["put", "1", "--at", "2026-12-01T08:00"],
             ),
-            ("at: cannot be combined", ["put", "1", "--at", "2026-12-01T08:00Z", "--delay", "5"]),
+            ("at: cannot be combined", ["put", "1", "--at", "2026-12-01T08:00Z", "--delay-seconds", "5"]),
             ("at: more than a century ahead", ["put", "1", "--at", "9000-12-01T08:00Z"]),
             ("priority: ", ["put", "1", "--priority", "10"]),
             ("--priority", ["put", "1", "--priority", "high"]),
             ("lines: cannot read", ["put", "--lines", "/no/such/file"]),
             ("lines: give either JSON or --lines", ["put", "1", "--lines", "-"]),
             ("task_id: missing", ["get"]),
-            ("status: ", ["ls", "--status", "GONE"]),
-            ("limit: ", ["ls", "--limit", "0"]),
-            ("token: missing", ["done", "a"]),
-            ("priority: must look like", ["reprioritize", "a", "b"]),
+            ("status: ", ["list", "--status", "GONE"]),
+            ("limit: ", ["list", "--limit", "0"]),
+            ("token: missing", ["complete", "a"]),
+            ("--priority", ["reprioritize", "a"]),
             ("name: ", ["stats", "--name", "#"]),
-            ("No such option", ["ls", "--colour"]),
+            ("No such option", ["list", "--colour"]),
             ("No such command", ["fly"]),
         ],
     )
@@ -156,15 +158,15 @@ class TestPutAndGet:
     def test_a_delayed_put_shows_its_schedule_to_the_end(self, queue: Queue) -> None:
         due = datetime(2096, 12, 1, 8, tzinfo=UTC)
         for task_id, at in (("a", "2096-12-01T08:00Z"), ("b", "2096-12-01T09:00:00+01:00")):
-            answer("put", "1", "--id", task_id, "--at", at)
+            answer("put", "1", "--task-id", task_id, "--at", at)
             assert answer("get", task_id)["first_due"] == due.timestamp()
         assert "due        2096-12-01T08:00:00Z, in " in freshq("get", "a").stdout
         assert "created" not in freshq("get", "a").stdout
-        answer("put", "1", "--id", "c", "--delay", "0.001")
+        answer("put", "1", "--task-id", "c", "--delay-seconds", "0.001")
         first_due = answer("get", "c")["first_due"]
         queue.put_many([{"payload": 1, "task_id": name} for name in ("d", "e")])
         claims = {claim["task_id"]: claim for claim in answer("claim", "--limit", "5")}
-        assert answer("done", "c", "--token", claims["c"]["token"])["first_due"] == first_due
+        assert answer("complete", "c", "--token", claims["c"]["token"])["first_due"] == first_due
         assert "\ndue " in freshq("get", "c").stdout
         assert "\ndue " not in freshq("get", "d").stdout
         assert claims["d"]["put_at"] == claims["d"]["created"]
@@ -183,25 +185,25 @@ class TestPutAndGet:
 class TestClaims:
     @pytest.mark.parametrize(
         ("verb", "status"),
-        [("done", "SUCCESS"), ("fail", "FAILURE"), ("retry", "PENDING"), ("release", "PENDING")],
+        [("complete", "SUCCESS"), ("fail", "FAILURE"), ("retry", "PENDING"), ("release", "PENDING")],
     )
     def test_a_claim_is_carried_by_id_and_token(self, verb: str, status: str) -> None:
-        answer("put", "1", "--id", "a")
+        answer("put", "1", "--task-id", "a")
         task_id, token = claimed()
         assert answer(verb, task_id, "--token", token)["status"] == status
         fails(1, "no longer holds it", verb, task_id, "--token", token)
 
     def test_results_errors_and_delays_are_kept(self, queue: Queue) -> None:
-        answer("put", "1", "--id", "a")
+        answer("put", "1", "--task-id", "a")
         _, token = claimed()
         retried = answer("retry", "a", "--token", token, "--error", "busy", "--delay-seconds", "0")
         assert (retried["error"], retried["attempts"]) == ("busy", 1)
         _, token = claimed()
-        assert answer("done", "a", "--token", token, "--result", '{"n": 1}')["result"] == {"n": 1}
+        assert answer("complete", "a", "--token", token, "--result", '{"n": 1}')["result"] == {"n": 1}
         assert queue.stats().success == 1
 
     def test_extend_keeps_the_token(self) -> None:
-        answer("put", "1", "--id", "a")
+        answer("put", "1", "--task-id", "a")
         _, token = claimed("--lease-seconds", "90")
         until = answer("get", "a")["lease_until"]
         (held,) = answer("extend", "a", "--token", token, "--lease-seconds", "500")
@@ -209,9 +211,9 @@ class TestClaims:
         assert held["lease_until"] > until + 300
 
     def test_a_stale_token_changes_nothing(self, queue: Queue) -> None:
-        answer("put", "1", "--id", "a")
+        answer("put", "1", "--task-id", "a")
         claimed()
-        fails(1, "another token", "done", "a", "--token", "stale")
+        fails(1, "another token", "complete", "a", "--token", "stale")
         task = queue.get("a")
         assert task is not None
         assert task.status is TaskStatus.TAKEN
@@ -225,27 +227,27 @@ class TestClaims:
         assert answer("resume") == {"paused": False}
 
     def test_the_token_is_printed_in_full(self) -> None:
-        answer("put", "1", "--id", "a" * 70)
+        answer("put", "1", "--task-id", "a" * 70)
         shown = freshq("claim").stdout
         token = next(line.split()[1] for line in shown.splitlines() if line.startswith("token"))
         assert len(token) == 12 + 1 + 32
-        assert answer("done", "a" * 70, "--token", token)["status"] == "SUCCESS"
+        assert answer("complete", "a" * 70, "--token", token)["status"] == "SUCCESS"
 
 
 @pytest.mark.usefixtures("queue")
 class TestWaitingTasks:
     def test_touch_and_reprioritize_change_the_next_claim(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
-            answer("put", "1", "--id", name)
+            answer("put", "1", "--task-id", name)
         answer("touch", "a")
         assert claimed()[0] == "a"
-        assert answer("reprioritize", "b", "7")["priority"] == 7
+        assert answer("reprioritize", "b", "--priority", "7")["priority"] == 7
         assert claimed()[0] == "b"
         assert queue.stats().pending == 1
 
     def test_cancelling_several_tasks_needs_confirmation(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
-            answer("put", "1", "--id", name)
+            answer("put", "1", "--task-id", name)
         assert answer("cancel", "a")["status"] == "CANCELLED"
         fails(2, "pass --yes", "cancel", "b", "c")
         assert [task["status"] for task in answer("cancel", "b", "c", "--yes")] == ["CANCELLED"] * 2
@@ -254,26 +256,26 @@ class TestWaitingTasks:
 
     def test_a_list_continues_at_its_cursor(self) -> None:
         for name in ("a", "b", "c"):
-            answer("put", "1", "--id", name)
-        first = answer("ls", "--limit", "2")
-        rest = answer("ls", "--cursor", first["cursor"])
+            answer("put", "1", "--task-id", name)
+        first = answer("list", "--limit", "2")
+        rest = answer("list", "--cursor", first["cursor"])
         assert sorted(task["task_id"] for page in (first, rest) for task in page["tasks"]) == ["a", "b", "c"]
         assert rest["cursor"] is None
-        assert f"more: add --cursor {first['cursor']}" in freshq("ls", "--limit", "2").stdout
-        assert "no tasks" in freshq("ls", "--status", "taken").stdout
+        assert f"more: add --cursor {first['cursor']}" in freshq("list", "--limit", "2").stdout
+        assert "no tasks" in freshq("list", "--status", "taken").stdout
 
     @pytest.mark.parametrize("columns", ["50", "80", "120"])
     def test_lists_fit_the_terminal(self, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", columns)
         answer("put", json.dumps("long " * 50))
-        lines = freshq("ls").stdout.splitlines()
+        lines = freshq("list").stdout.splitlines()
         assert max(map(len, lines)) <= int(columns)
         assert any('"long' in line and line.rstrip().endswith("…") for line in lines)
 
     def test_a_short_id_leaves_room_for_the_other_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
-        answer("put", json.dumps("long " * 50), "--id", "a")
-        (line,) = [line for line in freshq("ls").stdout.splitlines() if '"long' in line]
+        answer("put", json.dumps("long " * 50), "--task-id", "a")
+        (line,) = [line for line in freshq("list").stdout.splitlines() if '"long' in line]
         assert line.split()[:4] == ["a", "PENDING", "0", "0"]
 
 
@@ -291,16 +293,16 @@ class TestDeletion:
 
     def test_dead_letters_are_listed_redriven_and_deleted(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
-            answer("put", "1", "--id", name)
+            answer("put", "1", "--task-id", name)
             answer("fail", name, "--token", claimed()[1], "--error", f"no {name}")
-        shown = freshq("dlq", "ls").stdout
+        shown = freshq("list", "--status", "FAILURE").stdout
         assert all(f"no {name}" in shown for name in ("a", "b", "c"))
-        assert answer("dlq", "redrive", "a") == {"redriven": 1}
-        assert answer("dlq", "redrive", "--limit", "1") == {"redriven": 1}
-        fails(1, "cannot redrive", "dlq", "redrive", "a")
-        fails(2, "pass --yes", "dlq", "purge")
-        fails(1, "cannot discard a task that is PENDING", "dlq", "purge", "a", "--yes")
-        assert answer("dlq", "purge", "--yes") == {"deleted": 1}
+        assert answer("redrive", "a") == {"redriven": 1}
+        assert answer("redrive", "--limit", "1") == {"redriven": 1}
+        fails(1, "cannot redrive", "redrive", "a")
+        fails(2, "pass --yes", "purge", "--status", "FAILURE")
+        fails(1, "cannot discard a task that is PENDING", "purge", "--status", "FAILURE", "a", "--yes")
+        assert answer("purge", "--status", "FAILURE", "--yes") == {"deleted": 1}
         assert (queue.stats().pending, queue.stats().failure) == (2, 0)
 
 
@@ -308,7 +310,7 @@ class TestAddresses:
     def test_options_of_the_address_apply(self, queue: Queue) -> None:
         where = f"{URL}?name=mail&order=fifo&lease_seconds=7"
         for name in ("a", "b"):
-            answer("put", "1", "--id", name, "--queue", where)
+            answer("put", "1", "--task-id", name, "--queue", where)
         (claim,) = answer("claim", "--queue", where)
         assert claim["task_id"] == "a"
         assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
@@ -368,7 +370,7 @@ class TestAddresses:
         for _ in range(3):
             stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
         for name in ("a", "b"):
-            answer("put", "1", "--id", name, "--stack", "app")
+            answer("put", "1", "--task-id", name, "--stack", "app")
         (claim,) = answer("claim", "--stack", "app")
         assert (claim["task_id"], claim["queue"]) == ("a", "mail")
         assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)

@@ -90,8 +90,8 @@ class TestSnapshots:
         lines = drawn(snapshot, 80, 30).splitlines()
         (place,) = [place for place, line in enumerate(lines) if line.startswith("in work: time held")]
         assert [line.split() for line in lines[place + 1 : place + 3]] == [
-            ["t1", "3.0", "s", "100", "%,", "loading"],
-            ["t2", "3.0", "s", "29", "%,", "loading"],
+            ["t1", "3.0", "s", "100%,", "loading"],
+            ["t2", "3.0", "s", "29%,", "loading"],
         ]
         assert "loading" not in drawn(snapshot, 80, 10)
 

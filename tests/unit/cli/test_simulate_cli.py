@@ -191,12 +191,12 @@ def test_a_simulation_ends_in_a_sentence() -> None:
     assert last.endswith("s.")
     assert " are done in time and 6" in last
     late = invoke("--rate", "30", "--order", "fifo", "--duration", "100").stdout.splitlines()[-1]
-    assert " % are done too late, which takes" in late
+    assert "% are done too late, which takes" in late
     assert invoke("--rate", "0.001", "--duration", "1").stdout.splitlines()[-1] == "No task arrived."
 
 
 def test_a_sweep_ends_in_a_sentence() -> None:
     last = invoke("--sweep", "--duration", "30").stdout.splitlines()[-1]
     assert re.fullmatch(
-        r"At 3 times the capacity, .* use \d+ % of it for tasks done in time, FIFO \d+ %\.", last
+        r"At 3 times the capacity, .* use \d+% of it for tasks done in time, FIFO \d+%\.", last
     )

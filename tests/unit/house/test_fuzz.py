@@ -32,7 +32,7 @@ from freshq.aws.landing import landed_event
 from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
 from freshq.aws.worker_pass import WorkerSettings
-from freshq.cli.addresses import Address, database_of, open_queue
+from freshq.cli.addresses import Address, open_queue
 from freshq.cli.command import parsed
 from freshq.cli.commands.simulate import parse_level, parse_shares
 from freshq.cli.errors import ExitStatus
@@ -419,7 +419,7 @@ class TestOfTheLibrary:
 
 
 COMMANDS: Final = [
-    "put ? --id ? --priority ? --delay-seconds ?",
+    "put ? --task-id ? --priority ? --delay-seconds ?",
     "put ? --text --group ? --max-age-seconds ? --on-conflict ?",
     "claim --limit ? --lease-seconds ?",
     "done ? --token ?",
@@ -455,7 +455,6 @@ class TestOfTheCommand:
     )
     def test_addresses(self, text: str) -> None:
         refused(lambda: Address.parse(text))
-        refused(lambda: database_of(text))
 
     @fuzz
     @given(

@@ -1,4 +1,4 @@
-"""Tables from a description, and `freshq attach`, by the command line."""
+"""Tables from a description, and `freshq table attach`, by the command line."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def described(client: DynamoDBClient) -> dict[str, Any]:
 def test_every_type_and_kind_of_index_becomes_what_it_says(
     moto_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
-    answer = run(app, ["table", "apply", written()])
+    answer = run(app, ["table", "create", written()])
     assert answer.exit_code == 0, answer.output
     assert "not created by this command: 1 lambdas" in answer.output
     table = described(moto_client)
@@ -94,7 +94,7 @@ def test_every_type_and_kind_of_index_becomes_what_it_says(
 def test_a_dry_run_prints_the_plan_and_changes_nothing(
     moto_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
-    answer = run(app, ["table", "apply", written(), "--dry-run"])
+    answer = run(app, ["table", "create", written(), "--dry-run"])
     assert answer.exit_code == 0
     assert "create table shipment-demo (provisioned)" in answer.output
     assert moto_client.list_tables()["TableNames"] == []
@@ -103,15 +103,15 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(
 def test_applied_again_it_adds_what_is_new_and_keeps_the_rest(
     moto_client: DynamoDBClient, written: Callable[..., str]
 ) -> None:
-    run(app, ["table", "apply", written()])
-    again = run(app, ["table", "apply", written()])
+    run(app, ["table", "create", written()])
+    again = run(app, ["table", "create", written()])
     assert "shipment-demo is as described" in again.output
 
     def other_index(table: dict[str, Any]) -> None:
         table["indexes"][0]["index_name"] = "second-index"
         table["billing"] = "on_demand"
 
-    answer = run(app, ["table", "apply", written(other_index)])
+    answer = run(app, ["table", "create", written(other_index)])
     assert answer.exit_code == 0, answer.output
     assert "add index second-index" in answer.output
     assert "kept, not described: index queued-index" in answer.output
@@ -127,12 +127,12 @@ def test_a_table_on_dynamodb_local(
     dynamodb_local: DynamoDBClient, written: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("freshq.stores.dynamodb.calls.default_client", lambda: dynamodb_local)
-    assert run(app, ["table", "apply", written()]).exit_code == 0
+    assert run(app, ["table", "create", written()]).exit_code == 0
 
     def more_units(table: dict[str, Any]) -> None:
         table["read_capacity"] = 50
 
-    answer = run(app, ["table", "apply", written(more_units)])
+    answer = run(app, ["table", "create", written(more_units)])
     assert answer.exit_code == 0, answer.output
     assert described(dynamodb_local)["ProvisionedThroughput"]["ReadCapacityUnits"] == 50
     dynamodb_local.delete_table(TableName="shipment-demo")
@@ -169,7 +169,7 @@ def test_a_table_on_dynamodb_local(
 def test_an_error_names_the_path_and_nothing_is_made(
     moto_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
 ) -> None:
-    answer = run(app, ["table", "apply", written(change)])
+    answer = run(app, ["table", "create", written(change)])
     assert answer.exit_code == 2
     assert problem in answer.output
     assert len(answer.output.strip().splitlines()) == 1
@@ -191,9 +191,9 @@ def test_an_error_names_the_path_and_nothing_is_made(
 def test_what_cannot_change_is_refused_before_anything_is_changed(
     moto_client: DynamoDBClient, written: Callable[..., str], change: Any, problem: str
 ) -> None:
-    run(app, ["table", "apply", written()])
+    run(app, ["table", "create", written()])
     before = described(moto_client)
-    answer = run(app, ["table", "apply", written(change)])
+    answer = run(app, ["table", "create", written(change)])
     assert answer.exit_code == 2
     assert answer.output.startswith("freshq: tables.0")
     assert re.search(problem, answer.output)
@@ -201,20 +201,20 @@ def test_what_cannot_change_is_refused_before_anything_is_changed(
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    missing = run(app, ["table", "apply", str(tmp_path / "none.json")])
+    missing = run(app, ["table", "create", str(tmp_path / "none.json")])
     assert (missing.exit_code, "none.json" in missing.output) == (2, True)
     broken = tmp_path / "broken.json"
     broken.write_text('{"tables": [], "tables": []}')
-    answer = run(app, ["table", "apply", str(broken)])
+    answer = run(app, ["table", "create", str(broken)])
     assert (answer.exit_code, "'tables' is given 2 times" in answer.output) == (2, True)
     broken.write_text("[]")
-    answer = run(app, ["table", "apply", str(broken)])
+    answer = run(app, ["table", "create", str(broken)])
     assert f"{broken}: input: input should be a valid dictionary" in answer.output
     assert ", got" not in answer.output
 
 
 def test_the_cloudformation_template_declares_the_same(written: Callable[..., str], tmp_path: Path) -> None:
-    answer = run(app, ["table", "apply", written(), "--cloudformation"])
+    answer = run(app, ["table", "create", written(), "--cloudformation"])
     resource = json.loads(answer.output)["Resources"]["Shipment"]
     assert (resource["Type"], resource["DeletionPolicy"]) == ("AWS::DynamoDB::Table", "Retain")
     definition = read_description(tmp_path / "queue.json").tables[0].definition()
@@ -242,21 +242,31 @@ class TestAttach:
         moto_client.put_item(TableName="Shipments", Item={"id": {"S": "A"}})
 
     def test_attach_and_queue(self, moto_client: DynamoDBClient) -> None:
-        dry = run(app, ["attach", "Shipments", "--key", "id", "--order", "priority", "--dry-run"])
+        dry = run(app, ["table", "attach", "Shipments", "--key", "id", "--order", "priority", "--dry-run"])
         assert dry.exit_code == 0
         assert "to add: index freshq-due-index" in dry.output
         assert "about 5.25 write units" in dry.output
         assert not moto_client.describe_table(TableName="Shipments")["Table"].get("GlobalSecondaryIndexes")
-        answer = run(app, ["attach", "Shipments", "--key", "id", "--order", "priority"])
+        answer = run(app, ["table", "attach", "Shipments", "--key", "id", "--order", "priority"])
         assert answer.exit_code == 0, answer.output
-        again = run(app, ["attach", "Shipments", "--key", "id"])
+        again = run(app, ["table", "attach", "Shipments", "--key", "id"])
         assert "exists: index freshq-due-index" in again.output
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.enqueue("A")
         assert queue.claim()[0].task.payload == {"id": "A"}
 
     def test_by_an_attribute(self, moto_client: DynamoDBClient) -> None:
-        by_price = ["attach", "Shipments", "--key", "id", "--order-by", "price", "--order", "descending"]
+        by_price = [
+            "table",
+            "attach",
+            "Shipments",
+            "--key",
+            "id",
+            "--order-by",
+            "price",
+            "--order",
+            "descending",
+        ]
         answer = run(app, by_price)
         assert answer.exit_code == 0, answer.output
         assert "to write: the attach record (by price, descending, 1 shards)" in answer.output
@@ -268,7 +278,7 @@ class TestAttach:
         assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
         with pytest.raises(NoPosition):
             queue.enqueue("A")
-        for other in (by_price[:4], [*by_price[:6], "--order-type", "text"]):
+        for other in (by_price[:5], [*by_price[:7], "--order-type", "text"]):
             again = run(app, other)
             assert again.exit_code == 2
             assert "order_by: table 'Shipments' was attached by 'price' (N)" in again.output
@@ -287,12 +297,12 @@ class TestAttach:
         ],
     )
     def test_wrong_orders_are_refused(self, options: list[str], problem: str) -> None:
-        answer = run(app, ["attach", "Shipments", "--key", "id", *options])
+        answer = run(app, ["table", "attach", "Shipments", "--key", "id", *options])
         assert answer.exit_code == 2
         assert problem in answer.output
 
     def test_with_a_stream(self, moto_client: DynamoDBClient) -> None:
-        arguments = ["attach", "Shipments", "--key", "id", "--stream"]
+        arguments = ["table", "attach", "Shipments", "--key", "id", "--stream"]
         dry = run(app, [*arguments, "--dry-run"])
         assert "to enable: the change stream" in dry.output
         assert "LatestStreamArn" not in moto_client.describe_table(TableName="Shipments")["Table"]
@@ -307,7 +317,7 @@ class TestAttach:
     def test_a_stream_of_another_view_stays(self, moto_client: DynamoDBClient) -> None:
         keys_only: Any = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
         moto_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
-        answer = run(app, ["attach", "Shipments", "--key", "id", "--stream"])
+        answer = run(app, ["table", "attach", "Shipments", "--key", "id", "--stream"])
         assert (answer.exit_code, len(answer.output.strip().splitlines())) == (2, 1)
         assert "stream: table 'Shipments' has one with the view KEYS_ONLY" in answer.output
         table = moto_client.describe_table(TableName="Shipments")["Table"]
@@ -327,11 +337,11 @@ class TestAttach:
             ],
             BillingMode="PAY_PER_REQUEST",
         )
-        answer = run(app, ["attach", "Orders", "--key", "customer", "--dry-run"])
+        answer = run(app, ["table", "attach", "Orders", "--key", "customer", "--dry-run"])
         assert answer.exit_code == 0
         assert "The id of a record is CUSTOMER/DAY, a number and text" in answer.output
         assert "the functions of the stack" not in answer.output
-        answer = run(app, ["attach", "Orders", "--key", "customer", "--stream", "--dry-run"])
+        answer = run(app, ["table", "attach", "Orders", "--key", "customer", "--stream", "--dry-run"])
         assert (
             "the hash key 'customer' is of type N; the functions of the stack take only type S"
             in answer.output
@@ -346,6 +356,6 @@ class TestAttach:
         ],
     )
     def test_wrong_use_is_one_line(self, arguments: list[str], status: int, problem: str) -> None:
-        answer = run(app, ["attach", *arguments])
+        answer = run(app, ["table", "attach", *arguments])
         assert (answer.exit_code, len(answer.output.strip().splitlines())) == (status, 1)
         assert problem in answer.output

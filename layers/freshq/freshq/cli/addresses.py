@@ -285,20 +285,6 @@ def with_connections(address: str, max_connections: int) -> str:
     return f"{replace(parsed, options=options)}{table}"
 
 
-def database_of(address: str) -> tuple[str, str]:
-    """Return the URL of a database for its driver, and the table that an address names.
-
-    Raises:
-        ValueError: If it is not the address of a SQL database.
-    """
-    parsed = Address.parse(address)
-    if not SCHEMES[parsed.backend].has_table:
-        msg = f"url: must be the address of a SQL database, got {quoted(without_password(address))}"
-        raise ValueError(msg)
-    others = split_options(parsed.options, {**QUEUE_OPTIONS, **SQL_OPTIONS})[1]
-    return str(replace(parsed, options=others)), parsed.table or DEFAULT_TABLE
-
-
 def _pairs(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []

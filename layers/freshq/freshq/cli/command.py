@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 TaskId = Annotated[
     str | None, typer.Argument(metavar="TASK_ID", help="The task. In the shell, the current task by default.")
 ]
-TaskIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[TASK_ID]...", help="Only these tasks. By default, all.")
-]
 Token = Annotated[
     str | None,
     typer.Option(help="The token printed by claim. The shell remembers its own claims."),
 ]
-Reason = Annotated[str | None, typer.Option("--error", help="Reason of the failure, stored with the task.")]
+Error = Annotated[str | None, typer.Option(help="Reason of the failure, stored with the task.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 Cursor = Annotated[str | None, typer.Option(help="Continue after the previous page.")]
@@ -48,6 +45,9 @@ Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 
 # Typer exports only one subclass of its usage errors, not their base class.
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
+# Width of the help of a group, and the space between its columns.
+HELP_CHARS: Final = 80
+GAP_CHARS: Final = 3
 MAX_INTERVAL_SECONDS: Final = 3600.0
 
 
@@ -98,7 +98,12 @@ def application_imports() -> Iterator[str]:
 
 
 class PlainFlags:
-    """Hides the type `<bool>` of flags in help: they take no value."""
+    """Hides the type `<bool>` of flags in help: they take no value. Joins the lines of a paragraph."""
+
+    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:  # noqa: A002 - Typer's name
+        paragraphs = ("" if help is None else help).split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        super().__init__(*args, help=text, **kwargs)  # type: ignore[call-arg] # of the class it is mixed into
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments of a command."""
@@ -114,7 +119,32 @@ class PlainCommand(PlainFlags, TyperCommand):
 
 
 class Group(PlainFlags, TyperGroup):
-    """A group of commands."""
+    """A group of commands, whose help has one line for each."""
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as plain text: whatever the terminal, it fits on one screen of 80 columns."""
+        formatter.write(f"Usage: {ctx.command_path} COMMAND [ARGUMENTS] [--help]\n\n{self.help}\n")
+        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+        headings = {name: getattr(command, "rich_help_panel", None) or "" for name, command in shown.items()}
+        chars = max(map(len, shown), default=0) + GAP_CHARS
+        heading_chars = max(map(len, headings.values()), default=0)
+        heading_chars += GAP_CHARS if heading_chars else 0
+        last = None
+        for name, command in shown.items():
+            new = headings[name] != last
+            last = headings[name]
+            text = command.get_short_help_str(HELP_CHARS - heading_chars - chars)
+            line = f"{last if new else '':{heading_chars}}{name:{chars}}{text}"
+            formatter.write(f"\n{line}\n" if new else f"{line}\n")
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; without any, print the help."""
+        if args or not self.no_args_is_help:
+            return super().parse_args(ctx, args)
+        typer.echo(ctx.get_help())
+        raise typer.Exit(ExitStatus.WRONG_USE)
 
 
 class OneLineErrors(Group):
@@ -131,9 +161,8 @@ class OneLineErrors(Group):
         try:
             status = super().main(args, standalone_mode=False, **extra)
         except UsageProblem as error:
-            # The message is empty if a group was called without a command: it has printed its help.
-            if message := cast("Any", error).format_message():
-                print_error(message.replace("Value error, ", ""))  # what Pydantic puts before a reason
+            # Pydantic puts "Value error" before a reason.
+            print_error(cast("Any", error).format_message().replace("Value error, ", ""))
             return ExitStatus.WRONG_USE
         except typer.Abort:
             print_error("aborted; nothing was done")

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from typing_extensions import override
 
-from freshq.errors import RefusedError, StoreError
+from freshq.errors import RefusedError, StoreError, WaitTimeout
 
 
 class ExitStatus(IntEnum):
@@ -18,6 +18,7 @@ class ExitStatus(IntEnum):
     REFUSED = 1
     WRONG_USE = 2
     UNREACHABLE = 3
+    UNFINISHED = 4
     # EX_IOERR of sysexits.h
     NOT_PRINTED = 74
 
@@ -26,6 +27,8 @@ def exit_status(error: Exception) -> ExitStatus:
     """Return the exit status for an error."""
     if isinstance(error, StoreError):
         return ExitStatus.UNREACHABLE
+    if isinstance(error, WaitTimeout):
+        return ExitStatus.UNFINISHED
     return ExitStatus.REFUSED if isinstance(error, RefusedError) else ExitStatus.WRONG_USE
 
 

@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperGroup
 from typing_extensions import override
 
-from freshq.cli.command import PlainCommand, QueueCommand, quick_imports
+from freshq.cli.command import Group, PlainCommand, QueueCommand, quick_imports
 from freshq.errors import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Listed:
 
     Attributes:
         name: The word that the user types.
-        panel: The heading that help lists it under.
+        heading: The heading that help lists it under.
         target: A function or a Typer application, as `module:name` below `freshq.cli`.
         help: The first paragraph of its help; a test compares the two.
         on_queue: Whether it is a function that takes the options of a queue.
@@ -33,7 +33,7 @@ class Listed:
     """
 
     name: str
-    panel: str
+    heading: str
     target: str
     help: str
     on_queue: bool = False
@@ -46,18 +46,27 @@ class Listed:
         with needs(self.extra), quick_imports():
             found = getattr(import_module(f"freshq.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
+            command = typer.main.get_command(found)
+            if isinstance(command, TyperGroup):
+                command.commands = {**command.commands, **aliases(self.name, COMMANDS)}
+            return command
         app = typer.Typer(add_completion=False)
         app.command(self.name, cls=QueueCommand if self.on_queue else PlainCommand)(found)
         return typer.main.get_command(app)
 
 
-class LazyCommand(TyperCommand):
-    """Stands for a command in listings, and passes arguments on to it."""
+class LazyCommand(PlainCommand):
+    """Stands for a command in listings, and passes arguments on to it, after those of an alias."""
 
-    def __init__(self, listed: Listed) -> None:
-        super().__init__(name=listed.name, help=listed.help, rich_help_panel=listed.panel)
+    def __init__(self, listed: Listed, alias: str = "", first: Sequence[str] = ()) -> None:
+        super().__init__(
+            name=alias or listed.name,
+            help=f"The same as {' '.join([listed.name, *first])}." if alias else listed.help,
+            rich_help_panel=listed.heading,
+            hidden=bool(alias),
+        )
         self._listed = listed
+        self._first = first
 
     @cached_property
     def loaded(self) -> Any:
@@ -65,163 +74,130 @@ class LazyCommand(TyperCommand):
         return self._listed.load()
 
     @override
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
         """Return a context of the command itself, which parses the arguments."""
-        return self.loaded.make_context(*args, **kwargs)
+        return self.loaded.make_context(info_name, [*self._first, *args], *rest, **extra)
 
 
-def lazy_commands(commands: Iterable[Listed]) -> dict[str, Any]:
-    """Return the commands of a group by name."""
-    return {listed.name: LazyCommand(listed) for listed in commands}
+def lazy_commands(commands: Sequence[Listed]) -> dict[str, Any]:
+    """Return commands by name, with the aliases of these commands."""
+    lazy: dict[str, Any] = {listed.name: LazyCommand(listed) for listed in commands}
+    for group in ALIASES.keys() - lazy.keys() - {""}:
+        inner = aliases(group, commands)
+        if inner:
+            for command in inner.values():
+                command.hidden = False
+            text = "Other words for some commands."
+            lazy[group] = Group(name=group, commands=inner, hidden=True, help=text, no_args_is_help=True)
+    return lazy | aliases("", commands)
+
+
+def aliases(group: str, commands: Iterable[Listed]) -> dict[str, Any]:
+    """Return the aliases of commands in a group, by name."""
+    known = {listed.name: listed for listed in commands}
+    words = ((alias, meaning.split()) for alias, meaning in ALIASES.get(group, {}).items())
+    return {alias: LazyCommand(known[name], alias, first) for alias, (name, *first) in words if name in known}
 
 
 def _on_queue(
-    panel: str, module: str, on_task: str = "", extra: str = "cli", **helps: str
+    heading: str, module: str, on_task: str = "", extra: str = "cli", **helps: str
 ) -> tuple[Listed, ...]:
     """Return the commands on a queue that are functions of a module, by name with their help.
 
     Args:
-        panel: The heading that help lists them under.
+        heading: The heading that help lists them under.
         module: Below `freshq.cli`.
         on_task: The names of the commands that take the id of a task.
         extra: The extra that they need.
-        helps: The help of each command, by its name.
+        helps: The help of each command, by its name; list_ is `list`.
     """
     tasks = on_task.split()
     return tuple(
-        Listed(name, panel, f"{module}:{name}", text, on_queue=True, on_task=name in tasks, extra=extra)
-        for name, text in helps.items()
+        Listed(name, heading, f"{module}:{function}", text, on_queue=True, on_task=name in tasks, extra=extra)
+        for function, text in helps.items()
+        for name in [function.strip("_")]
     )
 
 
+# Words of other systems and what they stand for: a command, and the arguments that come first. By group.
+ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {
+        "done": "complete",
+        "ls": "list",
+        "dequeue": "claim --complete",
+        "bury": "cancel --dead",
+        "touch": "redrive --as-new --current",
+        "restore": "redrive --as-new --current",
+        "hold": "record hold",
+        "ready": "record ready",
+        "cron": "schedule",
+    },
+    "dlq": {
+        "ls": "list --status FAILURE",
+        "list": "list --status FAILURE",
+        "claim": "claim --dead",
+        "redrive": "redrive",
+        "restore": "redrive --as-new",
+        "purge": "purge --status FAILURE",
+        "index": "recover --index-dead",
+    },
+    "record": {"upsert": "record put --merge"},
+}
 # Commands that the shell also has.
 VERBS: Final[tuple[Listed, ...]] = (
+    *_on_queue("Tasks", "commands.put", put="Put a task, or one for each line of a file."),
     *_on_queue(
-        "Work",
-        "commands.put",
-        put="Put a task into the queue. A duplicate changes nothing and exits with status 1.",
-    ),
-    *_on_queue(
-        "Work",
+        "Tasks",
         "commands.claims",
-        on_task="done fail retry release extend",
-        claim="Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim.",
-        dequeue="Claim tasks and settle them as SUCCESS in one step: at most once. "
-        "Exits with 1 if there are none.",
-        done="Settle a claim as SUCCESS.",
-        fail="Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain.",
-        retry="Return a task for a later attempt. After its last attempt it becomes a dead letter.",
-        release="Return a task, claimable at once. The attempt does not count.",
-        extend="Extend the lease of a task, counted from now.",
+        on_task="complete fail retry release extend",
+        claim="Take the next tasks, each under a lease.",
+        complete="Settle a claimed task as SUCCESS.",
+        fail="Settle a claimed task as FAILURE, a dead letter.",
+        retry="Return a claimed task for a later attempt.",
+        release="Return a claimed task without counting the attempt.",
+        extend="Extend the lease of a claimed task.",
     ),
     *_on_queue(
         "Tasks",
         "commands.tasks",
-        on_task="get touch reprioritize cancel bury restore",
+        on_task="get wait cancel reprioritize",
         get="Show everything about a task.",
-        ls="List tasks.",
-        stats="Count tasks by state, and show the ages of pending tasks.",
-        touch="Set the creation time of a pending task to now.",
-        reprioritize="Move a pending task to another priority level. Its creation time stays.",
-        cancel="Cancel pending tasks; with --force, also claimed ones.",
-        bury="Turn pending tasks into dead letters; with --force, also claimed ones.",
-        restore="Return dead letters and pending tasks to their lines as if they were put now.",
+        list_="List tasks, all or by status.",
+        peek="Show the next tasks without claiming them.",
+        wait="Wait until tasks have ended, and print each.",
+        cancel="Cancel tasks, or make them dead letters.",
+        redrive="Return dead letters to their lines.",
+        reprioritize="Move a waiting task to another priority level.",
     ),
     *_on_queue(
         "Queue",
         "commands.tasks",
-        pause="Suspend claims on every worker within seconds. Tasks can still be put and settled.",
+        stats="Count tasks by state, and show their ages.",
+        pressure="Show the load, and a new task's chance to be in time.",
+        pause="Suspend claims on every worker.",
         resume="Allow claims again.",
-        purge="Delete every task of the queue, including claimed ones.",
+        purge="Delete tasks of the queue.",
+        recover="Return tasks with expired leases to their lines.",
     ),
-    Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, restore, delete, index."),
-    Listed(
-        "record",
-        "Attached tables",
-        "commands.attach:app",
-        "Records of an attached table: write, read, delete.",
-    ),
-    *_on_queue(
-        "Attached tables",
-        "commands.attach",
-        hold="Put a record of an attached table under construction. It cannot be queued until it is ready.",
-        ready="Make a record of an attached table READY, from under construction or from a final status.",
-    ),
+    *_on_queue("Queue", "commands.tables", configure="Show the stored options of the queue, or change them."),
+    Listed("record", "Other", "commands.attach:app", "Records of an attached table."),
 )
 COMMANDS: Final[tuple[Listed, ...]] = (
-    *VERBS,
-    *_on_queue(
-        "Work",
-        "commands.work",
-        work="Work the queue until SIGTERM or Ctrl-C. "
-        "One lets running tasks finish, a second gives them back.",
-    ),
-    *_on_queue(
-        "Work",
-        "commands.cron",
-        cron="Put a task for each tick of schedules until SIGTERM or Ctrl-C. Several nodes may run it.",
-    ),
-    *_on_queue(
-        "Queue",
-        "commands.watch",
-        watch="Watch a queue live: rates, backlog by age, claimed tasks, last dead letters. Ctrl-C ends it.",
-    ),
-    *_on_queue(
-        "Queue",
-        "dashboard.server",
-        extra="dashboard",
-        dashboard="Serve a page that shows the queue live, to this machine only, until Ctrl-C.",
-    ),
-    *_on_queue(
-        "Queue",
-        "commands.metrics",
-        extra="metrics",
-        metrics="Serve the gauges of the queue to Prometheus until SIGTERM or Ctrl-C.",
-    ),
-    Listed(
-        "shell",
-        "Queue",
-        "shell:shell",
-        "Work on a queue interactively, or run commands from a pipe. Exits with their worst status.",
-        on_queue=True,
-    ),
-    *_on_queue(
-        "Queue",
-        "commands.tables",
-        configure="Store options with a queue, so that addresses need not repeat them. Without options, show "
-        "them.",
-    ),
-    Listed(
-        "relay",
-        "Queue",
-        "commands.relay:relay",
-        "Forward tasks to another queue, at least once. Ids are kept, so repeats are ignored.",
-    ),
-    Listed(
-        "attach",
-        "Attached tables",
-        "commands.attach:attach",
-        "Add freshq's indexes to a table in use. Safe to repeat.",
-    ),
+    *VERBS[:-1],
+    *_on_queue("Run", "commands.work", work="Run a function for each task."),
+    *_on_queue("Run", "commands.schedule", schedule="Put tasks at set times."),
+    Listed("relay", "Run", "commands.relay:relay", "Forward tasks to another queue."),
+    *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
+    *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
+    Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),
+    Listed("table", "Other", "commands.tables:app", "Tables: create, update, attach."),
+    VERBS[-1],
     Listed(
         "match",
-        "Matching",
+        "Other",
         "commands.match:app",
-        "Match callers to resources, such as the agents of a call center.",
+        "Match callers to resources, such as call-center agents.",
     ),
-    Listed("sql", "Tables", "commands.tables:sql", "Tables in a SQL database."),
-    Listed("table", "Tables", "commands.tables:app", "Tables of a new queue, or from a description file."),
-    Listed(
-        "simulate",
-        "Other",
-        "commands.simulate:app",
-        "Simulate a queue under load, and measure how much is completed in time.",
-    ),
-    Listed(
-        "demo",
-        "Other",
-        "commands.demo:demo",
-        "Overload two queues in memory alike: newest first beside first in, first out. Needs no setup.",
-    ),
-    Listed("version", "Other", "main:version", "Print the version."),
+    Listed("simulate", "Other", "commands.simulate:app", "Simulate a queue under load."),
+    Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
 )

@@ -13,11 +13,6 @@ from freshq.cli.errors import OneLineLog
 from freshq.cli.listing import COMMANDS, lazy_commands
 
 
-def version() -> None:
-    """Print the version."""
-    typer.echo(installed("freshq"))
-
-
 class Freshq(OneLineErrors):
     """The group of all commands."""
 
@@ -39,7 +34,7 @@ app = typer.Typer(
 def print_version(wanted: bool) -> None:
     """Print the version and exit, if it is wanted."""
     if wanted:
-        version()
+        typer.echo(installed("freshq"))
         raise typer.Exit
 
 

@@ -188,17 +188,17 @@ def state(task: Task, now: float) -> dict[str, str]:
 
 
 def progress(task: Task) -> str:
-    """Return the progress of the last run of a task, such as ``40 %, loading``."""
+    """Return the progress of the last run of a task, such as ``40%, loading``."""
     done = percent(task)
     return done if task.progress_step is None else f"{done}, {printable(task.progress_step)}"
 
 
 def percent(task: Task) -> str:
-    """Return the share of the work that the last run did, such as ``40 %``; empty if not known."""
+    """Return the share of the work that the last run did, such as ``40%``; empty if not known."""
     if task.progress_fraction is None:
         return ""
-    # Millionths are exact: 0.29 is 29 %, not 28.999. Rounded down: only finished work is 100 %.
-    return f"{round(task.progress_fraction * 1_000_000) // 10_000} %"
+    # Millionths are exact: 0.29 is 29%, not 28.999. Rounded down: only finished work is 100%.
+    return f"{round(task.progress_fraction * 1_000_000) // 10_000}%"
 
 
 def _beginnings(task: Task, now: float) -> dict[str, str]:

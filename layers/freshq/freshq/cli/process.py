@@ -76,7 +76,7 @@ class WorkStatus(IntEnum):
 
     DRAINED = 0
     UNREACHABLE = ExitStatus.UNREACHABLE
-    UNFINISHED = 4
+    UNFINISHED = ExitStatus.UNFINISHED
 
 
 class ControlChannel:

@@ -14,6 +14,8 @@ from freshq.errors import RefusedError
 if TYPE_CHECKING:
     from freshq.cli.output import Output
     from freshq.model.answers import Claim
+    from freshq.model.task import Task
+    from freshq.queue.attached import AttachedQueue
     from freshq.queue.base import BaseQueue
 
 
@@ -73,11 +75,28 @@ class Session:
             self.current = claim.task.task_id
             self.see(claim.task.task_id)
 
+    def print_changed(self, task: Task) -> None:
+        """Print the new state of a task."""
+        self.output.changed(task, self.queue.admin.now())
+
     def see(self, *task_ids: str) -> None:
         """Remember ids for completion."""
         for task_id in task_ids:
             self.seen.pop(task_id, None)
             self.seen[task_id] = None
+
+    def attached(self, command: str) -> AttachedQueue:
+        """Return the queue if it is on an attached table.
+
+        Raises:
+            ValueError: If it is not; names the command.
+        """
+        from freshq.queue.attached import AttachedQueue
+
+        if not isinstance(self.queue, AttachedQueue):
+            msg = f"{command}: only on an attached table; use the address dynamodb://TABLE?key=NAME"
+            raise ValueError(msg)
+        return self.queue
 
     def refuse_memory(self) -> None:
         """Raise if the queue is in the memory of this process.

@@ -21,6 +21,7 @@ from freshq.cli.command import (
 from freshq.cli.commands.put import print_receipt
 from freshq.cli.configuration import open_configured
 from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
+from freshq.cli.listing import ALIASES as WORDS
 from freshq.cli.listing import VERBS, lazy_commands
 from freshq.cli.output import compact_json, details, state
 from freshq.errors import FreshqError, RefusedError, needs
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 TEST_IDS: Final = ("A-101", "A-202", "A-303", "A-404")
 TEST_ITEMS: Final = 3
 READY_TO_SHIP: Final = "READY_TO_SHIP"
-# Most are command names of the AWS article on priority queues.
+# Most are command names of the AWS article on priority queues, whose peek claims.
 ALIASES: Final = {
     "?": "help", "h": "help", "q": "quit", "exit": "quit",
-    "peek": "claim", "complete": "done", "invalid": "fail", "remove": "cancel",
+    "peek": "claim", "next": "peek", "invalid": "fail", "remove": "cancel",
     "en": "enqueue", "ct": "create-test", "system": "sys",
     "qstat": "stats", "qstats": "stats", "stat": "stats",
 }  # fmt: skip
@@ -108,7 +109,10 @@ def shipment(task_id: str) -> dict[str, Any]:
 
 
 # For tasks in the queue, not for drafts.
-TASK_VERBS: Final = frozenset(listed.name for listed in VERBS if listed.on_task)
+ON_TASKS: Final = {listed.name for listed in VERBS if listed.on_task}
+TASK_VERBS: Final = ON_TASKS | {
+    alias for alias, words in WORDS[""].items() if words.split()[0] in ON_TASKS or "--current" in words
+}
 
 
 class ShellCommands:
@@ -249,7 +253,7 @@ class ShellCommands:
             return
         task = self._task(arguments)
         if task.status is TaskStatus.FAILURE:
-            self._verb("dlq", "redrive", task.task_id)
+            self._verb("redrive", task.task_id)
         elif task.status is TaskStatus.TAKEN:
             self._verb("release", task.task_id)
         elif isinstance(self._session.queue, AttachedQueue):
@@ -294,7 +298,7 @@ class ShellCommands:
             record = self._session.queue.get(record_id)
             if record is not None and record.status is TaskStatus.UNDER_CONSTRUCTION:
                 self._verb("ready", record_id)
-            self._verb("put", "--id", record_id, *arguments[1:])
+            self._verb("put", "--task-id", record_id, *arguments[1:])
         elif arguments:
             self._verb("put", *arguments)
         else:
@@ -355,7 +359,7 @@ class Shell:
     def options(self, name: str) -> list[str]:
         """Return the options and subcommands of a command."""
         lazy = self._verbs.get(ALIASES.get(name, name))
-        command = None if lazy is None else lazy.loaded
+        command = getattr(lazy, "loaded", lazy)
         inner = list(getattr(command, "commands", {}))
         hidden = {"--queue", "--stack", "--name"}
         options = [option for parameter in getattr(command, "params", []) for option in parameter.opts]
@@ -401,7 +405,7 @@ class Shell:
         self._before_verb(name, arguments)
         if status := self.run_verb([name, *arguments]):
             raise typer.Exit(status)
-        if name == "ls" and not arguments:
+        if name in {"list", "ls"} and not arguments:
             self._list_drafts()
 
     def run_verb(self, words: list[str]) -> int:
@@ -419,12 +423,12 @@ class Shell:
         """List the commands."""
         console = self.session.output.console
         width = min(console.width, shutil.get_terminal_size().columns)
-        helps = {name: verb.help for name, verb in self._verbs.items()}
+        helps = {name: verb.help for name, verb in self._verbs.items() if not verb.hidden}
         helps |= {name: str(command.__doc__) for name, command in self._own.items()}
-        shown = {
-            ", ".join([name, *(alias for alias, of in ALIASES.items() if of == name)]): text
-            for name, text in helps.items()
-        }
+        shown = {}
+        for name, text in helps.items():
+            own = [] if name in ALIASES else [name]
+            shown[", ".join([*own, *(alias for alias, of in ALIASES.items() if of == name)])] = text
         console.print(details(shown), "", *HINTS, sep="\n", width=width)
 
     def _quit(self, _: list[str]) -> None:
@@ -465,7 +469,10 @@ def _words(text: str) -> list[str]:
 
 
 def shell(context: QueueContext) -> None:
-    """Work on a queue interactively, or run commands from a pipe. Exits with their worst status."""
+    """Type these commands at a prompt, or pipe them in.
+
+    Exits with the worst status of the commands.
+    """
     session = context.session
     running = Shell(session)
     if session.can_ask:

@@ -72,7 +72,7 @@ class Queue(BaseQueue):
                 the write limit N-fold, and a claim merges the newest tasks of each. On an attached table: 1,
                 or the number that it was attached with.
             attach: Whether the tasks are records of an application's table that was prepared with
-                `freshq attach`. Order and shards are then those of the attachment by default, and
+                `freshq table attach`. Order and shards are then those of the attachment by default, and
                 records do not become stale.
             key: The hash key of an attached table.
             **options: See `freshq.model.options.QueueConfig`.

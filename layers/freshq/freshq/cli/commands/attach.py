@@ -17,10 +17,8 @@ from freshq.errors import TaskNotFound, needs, quoted
 from freshq.model.checks import checked_count
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order
-from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
-    from freshq.cli.session import Session
     from freshq.stores.dynamodb.attached.attach import Attachment, AttachPlan
     from freshq.stores.dynamodb.key import KeyPart
 
@@ -45,7 +43,10 @@ Record = Annotated[
     str, typer.Argument(metavar="JSON", help="Its attributes, including the key; - reads standard input.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Also delete a record that is in a queue.")]
-app = typer.Typer(cls=Group, help="Records of an attached table: write, read, delete.", no_args_is_help=True)
+Merge = Annotated[
+    bool, typer.Option("--merge", help="Write only these attributes, and keep the record's others.")
+]
+app = typer.Typer(cls=Group, help="Records of an attached table.", no_args_is_help=True)
 
 
 class AttachOrder(StrEnum):
@@ -102,7 +103,7 @@ def attach(
     stream: Stream = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Add freshq's indexes to a table in use. Safe to repeat."""
+    """Add freshq's indexes to a table in use."""
     with needs("aws"):
         from freshq.stores.dynamodb.attached import attach as attaching
         from freshq.stores.dynamodb.calls import (
@@ -206,84 +207,63 @@ def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
     )
 
 
-def attached(session: Session, command: str) -> AttachedQueue:
-    """Return the session's queue if it is on an attached table.
+@app.command("put", cls=QueueCommand)
+def record_put(context: QueueContext, record: Record, merge: Merge = False) -> None:
+    """Write a record, or replace the record with its key.
 
-    Raises:
-        ValueError: If it is not; names the command.
+    Its state in the queue stays.
     """
-    if not isinstance(session.queue, AttachedQueue):
-        msg = f"{command}: only on an attached table; use the address dynamodb://TABLE?key=NAME"
+    session = context.session
+    queue = session.attached("record put")
+    written = parsed("record", sys.stdin.read() if record == "-" else record)
+    if not isinstance(written, dict):
+        msg = f"record: must be a JSON object, got {type(written).__name__}"
         raise ValueError(msg)
-    return session.queue
-
-
-def hold(context: QueueContext, record_id: RecordId = None) -> None:
-    """Put a record of an attached table under construction. It cannot be queued until it is ready."""
-    session = context.session
-    held = attached(session, "hold").records.hold(session.task_id(record_id))
-    session.output.changed(held, session.queue.admin.now())
-
-
-def ready(context: QueueContext, record_id: RecordId = None) -> None:
-    """Make a record of an attached table READY, from under construction or from a final status."""
-    session = context.session
-    record = attached(session, "ready").records.ready(session.task_id(record_id))
-    session.output.changed(record, session.queue.admin.now())
-
-
-def record_put(context: QueueContext, record: Record) -> None:
-    """Write a record, replacing the record with the same key. Its state in the queue stays."""
-    _write(context, record, "put")
-
-
-def record_upsert(context: QueueContext, record: Record) -> None:
-    """Write some attributes of a record, or a new record. Other attributes stay."""
-    _write(context, record, "upsert")
-
-
-def _write(context: QueueContext, text: str, verb: str) -> None:
-    session = context.session
-    queue = attached(session, f"record {verb}")
-    record = parsed("record", sys.stdin.read() if text == "-" else text)
-    if not isinstance(record, dict):
-        msg = f"record: must be a JSON object, got {type(record).__name__}"
-        raise ValueError(msg)
-    record_id = queue.records.put(record) if verb == "put" else queue.records.upsert(record)
+    record_id = queue.records.upsert(written) if merge else queue.records.put(written)
     session.see(record_id)
     session.output.answer({"record_id": record_id}, f"record {printable(record_id)}: written")
 
 
+@app.command("get", cls=QueueCommand)
 def record_get(context: QueueContext, record_id: RecordId = None) -> None:
-    """Print the application's attributes of a record as JSON."""
+    """Print the attributes of a record as JSON."""
     session = context.session
     wanted = session.task_id(record_id)
-    record = attached(session, "record get").records.get(wanted)
+    record = session.attached("record get").records.get(wanted)
     if record is None:
         raise TaskNotFound(wanted, session.queue.name, is_record=True)
     session.see(wanted)
     session.output.answer(record, compact_json(record))
 
 
+@app.command("delete", cls=QueueCommand)
 def record_delete(
     context: QueueContext, record_id: RecordId = None, force: Force = False, yes: Yes = False
 ) -> None:
-    """Delete a record from the table, after confirmation."""
+    """Delete a record from the table.
+
+    Asks for confirmation.
+    """
     session = context.session
-    queue, wanted = attached(session, "record delete"), session.task_id(record_id)
+    queue, wanted = session.attached("record delete"), session.task_id(record_id)
     session.confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)
     queue.records.delete(wanted, force=force)
     session.claims.pop(wanted, None)
     session.output.answer({"deleted": 1}, f"record {printable(wanted)}: deleted")
 
 
-app.command("put", cls=QueueCommand)(record_put)
+@app.command("hold", cls=QueueCommand)
+def hold(context: QueueContext, record_id: RecordId = None) -> None:
+    """Put a record under construction: it cannot be queued."""
+    session = context.session
+    session.print_changed(session.attached("hold").records.hold(session.task_id(record_id)))
 
 
-app.command("upsert", cls=QueueCommand)(record_upsert)
+@app.command("ready", cls=QueueCommand)
+def ready(context: QueueContext, record_id: RecordId = None) -> None:
+    """Make a record READY to be put.
 
-
-app.command("get", cls=QueueCommand)(record_get)
-
-
-app.command("delete", cls=QueueCommand)(record_delete)
+    It was under construction, or has ended.
+    """
+    session = context.session
+    session.print_changed(session.attached("ready").records.ready(session.task_id(record_id)))

@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.command import LeaseSeconds, Limit, QueueContext, Reason, TaskId, Token, parsed
-from freshq.errors import RefusedError
+from freshq.cli.command import Error, LeaseSeconds, Limit, QueueContext, TaskId, Token, parsed
+from freshq.cli.errors import print_error
+from freshq.errors import LeaseLost, RefusedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.cli.session import Session
+    from freshq.model.answers import Claim
     from freshq.model.task import Task
 
+Dead = Annotated[
+    bool, typer.Option("--dead", help="Claim dead letters instead, for inspection. On attached tables only.")
+]
+Complete = Annotated[bool, typer.Option("--complete", hidden=True)]
 Result = Annotated[str | None, typer.Option(metavar="JSON", help="The result, stored with the task.")]
 DelaySeconds = Annotated[
     float | None,
@@ -27,43 +33,65 @@ Progress = Annotated[
 Step = Annotated[str | None, typer.Option(help="With --progress: the current step.")]
 
 
-def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
-    """Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim."""
+def claim(
+    context: QueueContext,
+    limit: Limit = 1,
+    lease_seconds: LeaseSeconds = None,
+    dead: Dead = False,
+    complete: Complete = False,
+) -> None:
+    """Take the next tasks, each under a lease.
+
+    Prints a token for each task, which settles it. Exits with status 1 if there is nothing to claim.
+    """
     session = context.session
-    claims = session.queue.claim(limit, lease_seconds)
-    session.remember_claims(*claims)
-    session.output.claims(claims)
-    _refuse_nothing(session, claims)
+    verb = session.attached("claim --dead").records.claim_dead if dead else session.queue.claim
+    claims = verb(limit, lease_seconds=lease_seconds)
+    if complete:
+        _print_completed(session, claims)
+    else:
+        session.remember_claims(*claims)
+        session.output.claims(claims)
+    if not claims:
+        why = "has no dead letter" if dead else "is paused" if session.queue.paused else "has nothing"
+        msg = f"queue {session.queue.name!r} {why}" + ("" if why == "is paused" else " to claim")
+        raise RefusedError(msg)
 
 
-def dequeue(context: QueueContext, limit: Limit = 1) -> None:
-    """Claim tasks and settle them as SUCCESS in one step: at most once. Exits with 1 if there are none."""
-    session = context.session
-    tasks = session.queue.dequeue(limit)
+def _print_completed(session: Session, claims: Sequence[Claim]) -> None:
+    """Complete claims before the work, and print what was completed: each is delivered at most once."""
+    tasks: list[Task] = []
+    for claim in claims:
+        try:
+            tasks.append(session.queue.complete(claim))
+        except LeaseLost:
+            continue  # another caller has it
+        except StoreError as error:
+            if not tasks:
+                raise
+            # What was completed must be printed: nobody gets it again.
+            print_error(f"only {len(tasks)} of {len(claims)} tasks: {error}")
+            break
     session.see(*(task.task_id for task in tasks))
     if tasks:
         session.current = tasks[-1].task_id
     session.output.dequeued(tasks, session.queue.admin.now())
-    _refuse_nothing(session, tasks)
 
 
-def _refuse_nothing(session: Session, found: Sequence[object]) -> None:
-    """Raise an error with the reason if nothing was found."""
-    if not found:
-        why = "is paused" if session.queue.paused else "has nothing to claim"
-        msg = f"queue {session.queue.name!r} {why}"
-        raise RefusedError(msg)
-
-
-def done(context: QueueContext, task_id: TaskId = None, token: Token = None, result: Result = None) -> None:
-    """Settle a claim as SUCCESS."""
+def complete(
+    context: QueueContext, task_id: TaskId = None, token: Token = None, result: Result = None
+) -> None:
+    """Settle a claimed task as SUCCESS."""
     session = context.session
     value = None if result is None else parsed("result", result)
     _settled(session, session.queue.complete(session.claim(task_id, token), value))
 
 
-def fail(context: QueueContext, task_id: TaskId = None, token: Token = None, error: Reason = None) -> None:
-    """Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain."""
+def fail(context: QueueContext, task_id: TaskId = None, token: Token = None, error: Error = None) -> None:
+    """Settle a claimed task as FAILURE, a dead letter.
+
+    Attempts that remain are not used; `freshq redrive` brings the task back.
+    """
     session = context.session
     _settled(session, session.queue.fail(session.claim(task_id, token), error))
 
@@ -72,23 +100,26 @@ def retry(
     context: QueueContext,
     task_id: TaskId = None,
     token: Token = None,
-    error: Reason = None,
+    error: Error = None,
     delay_seconds: DelaySeconds = None,
 ) -> None:
-    """Return a task for a later attempt. After its last attempt it becomes a dead letter."""
+    """Return a claimed task for a later attempt.
+
+    After its last attempt it becomes a dead letter.
+    """
     session = context.session
     _settled(session, session.queue.retry(session.claim(task_id, token), error, delay_seconds))
 
 
 def release(context: QueueContext, task_id: TaskId = None, token: Token = None) -> None:
-    """Return a task, claimable at once. The attempt does not count."""
+    """Return a claimed task without counting the attempt."""
     session = context.session
     _settled(session, session.queue.release(session.claim(task_id, token)))
 
 
 def _settled(session: Session, task: Task) -> None:
     session.claims.pop(task.task_id, None)
-    session.output.changed(task, session.queue.admin.now())
+    session.print_changed(task)
 
 
 def extend(
@@ -99,7 +130,10 @@ def extend(
     progress: Progress = None,
     step: Step = None,
 ) -> None:
-    """Extend the lease of a task, counted from now."""
+    """Extend the lease of a claimed task.
+
+    The new lease counts from now.
+    """
     session = context.session
     seconds = session.queue.admin.config.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)

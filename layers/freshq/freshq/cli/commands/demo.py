@@ -237,7 +237,10 @@ def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None
 
 
 def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
-    """Overload two queues in memory alike: newest first beside first in, first out. Needs no setup."""
+    """Overload two queues: newest first beside oldest first.
+
+    Both are in memory, with the same load. Needs no setup.
+    """
     plan = Plan(seconds)
     console = Console(quiet=as_json, highlight=False)
     console.print(offered_text(plan), soft_wrap=True)

@@ -91,7 +91,7 @@ CriteriaJson = Annotated[
 ]
 app = typer.Typer(
     cls=Group,
-    help="Match callers to resources, such as the agents of a call center.",
+    help="Match callers to resources, such as call-center agents.",
     add_completion=False,
     no_args_is_help=True,
 )

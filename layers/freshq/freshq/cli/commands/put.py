@@ -30,11 +30,9 @@ BATCH_TASKS: Final = 200
 Payload = Annotated[
     str | None, typer.Argument(metavar="JSON", help="The payload, any JSON value; - reads standard input.")
 ]
-NewId = Annotated[str | None, typer.Option("--id", help="Id of the task. By default, a new id.")]
+NewId = Annotated[str | None, typer.Option("--task-id", help="Id of the task. By default, a new id.")]
 Priority = Annotated[int, typer.Option(help="0 to 9, higher first.")]
-DelaySeconds = Annotated[
-    float, typer.Option("--delay-seconds", "--delay", help="Seconds until the task can be claimed.")
-]
+DelaySeconds = Annotated[float, typer.Option(help="Seconds until the task can be claimed.")]
 At = Annotated[
     str | None,
     typer.Option(
@@ -72,7 +70,10 @@ def put(
     text: AsText = False,
     lines: Lines = None,
 ) -> None:
-    """Put a task into the queue. A duplicate changes nothing and exits with status 1."""
+    """Put a task, or one for each line of a file.
+
+    A duplicate changes nothing and exits with status 1.
+    """
     session = context.session
     if not isinstance(context.obj, Session):  # a shell goes on
         session.refuse_memory()
@@ -86,9 +87,9 @@ def put(
     }
     if lines is not None:
         if payload is not None or task_id is not None:
-            raise ValueError("lines: give either JSON or --lines; lines have no --id")
+            raise ValueError("lines: give either JSON or --lines; lines have no --task-id")
         if on_conflict is not None:
-            raise ValueError("on_conflict: lines have no --id that could conflict")
+            raise ValueError("on_conflict: lines have no --task-id that could conflict")
         put_lines(session, lines, options, as_text=text)
         return
     value = _payload(session, payload, as_text=text)

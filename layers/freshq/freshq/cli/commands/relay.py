@@ -49,10 +49,11 @@ def relay(
     batch: Batch = DEFAULT_BATCH,
     until_empty: UntilEmpty = False,
 ) -> None:
-    """Forward tasks to another queue, at least once. Ids are kept, so repeats are ignored.
+    """Forward tasks to another queue.
 
-    Runs until SIGTERM or Ctrl-C. The first lets the batch finish, the second ends the command at once. It can
-    be killed at any point, and several can run at the same time.
+    Forwards each task at least once; ids are kept, so repeats are ignored. Runs until SIGTERM or Ctrl-C: one
+    lets the batch finish, a second ends the command at once. It can be killed at any point, and several can
+    run at the same time.
     """
     _check("--from", source, {"name": from_name})
     _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})

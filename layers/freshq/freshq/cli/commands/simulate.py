@@ -237,7 +237,7 @@ def parse_level(name: str) -> int:
 
 
 def sentence_of(result: Result) -> str:
-    """Return the fates of the tasks of one simulation, such as `At 3 times the capacity, 33 % ...`."""
+    """Return the fates of the tasks of one simulation, such as `At 3 times the capacity, 33% ...`."""
     if not result.offered:
         return "No task arrived."
     in_time, late = (
@@ -266,7 +266,7 @@ def sentence_of_sweep(cells: Sequence[Cell]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{share:.0%}"
 
 
 def _all(names: Sequence[str]) -> str:
@@ -385,5 +385,5 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
 app.command(
     "simulate",
     cls=SimulateCommand,
-    help="Simulate a queue under load, and measure how much is completed in time.",
+    help="Simulate a queue under load.\n\nMeasures how much is completed in time.",
 )(SimulateOptions)

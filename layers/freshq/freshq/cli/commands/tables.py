@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshq.cli.addresses import database_of, open_queue
+from freshq.cli.addresses import open_queue
 from freshq.cli.command import Group, PlainCommand, QueueContext
+from freshq.cli.commands.attach import attach
 from freshq.cli.configuration import (
     check_options,
     forget_options,
@@ -34,31 +35,29 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.table import TablePlan
 
 Forget = Annotated[bool, typer.Option("--forget", help="Delete the stored options.")]
-app = typer.Typer(cls=Group, help="Tables of a new queue, or from a description file.", no_args_is_help=True)
-Url = Annotated[
+app = typer.Typer(cls=Group, help="Tables: create, update, attach.", no_args_is_help=True)
+Source = Annotated[
     str,
     typer.Argument(
         envvar="FRESHQ_QUEUE",
-        metavar="URL",
-        help="Address of the queue: dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/DATABASE.",
+        metavar="URL|FILE",
+        help="Address of the queue: dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/DATABASE. "
+        "Or a file that describes tables of DynamoDB, as JSON.",
     ),
 ]
-DatabaseUrl = Annotated[
-    str, typer.Argument(help="The database, such as sqlite:///tasks.db; #TABLE at the end names a table.")
-]
-File = Annotated[Path, typer.Argument(help="The description, as JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Of a file: print the plan, change nothing.")]
 CloudFormation = Annotated[
-    bool, typer.Option("--cloudformation", help="Print a CloudFormation template and change nothing.")
+    bool,
+    typer.Option("--cloudformation", help="Of a file: print a CloudFormation template, change nothing."),
 ]
 
 
 @with_flags(DynamoDBOptions, dict.fromkeys(DynamoDBOptions.model_fields), show_defaults=False)
 def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
-    """Store options with a queue, so that addresses need not repeat them. Without options, show them.
+    """Show the stored options of the queue, or change them.
 
-    Commands, including `freshq work`, read them when they start. An option in an address wins. Applications
-    pass their own options.
+    Addresses need not repeat stored options. Commands, including `freshq work`, read them when they start. An
+    option in an address wins. Applications pass their own options.
     """
     session = context.session
     given = {name: value for name, value in options.items() if value is not None}
@@ -86,29 +85,33 @@ def _check_names(session: Session, names: Iterable[str]) -> None:
 
 
 @app.command(cls=PlainCommand)
-def create(url: Url) -> None:
-    """Create the tables of a new queue, in any store. Safe to repeat: existing tables stay.
+def create(source: Source, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
+    """Create or update the tables of a queue or a file.
 
-    The options after ? are stored with the queue; see freshq configure.
+    Safe to repeat: what exists and is up to date stays. The options after ? in an address are stored with the
+    queue; see freshq configure.
     """
-    refuse_memory(url)
-    options = storable_options(url)
+    if source.endswith(".json") or Path(source).exists():
+        apply(Path(source), dry_run=dry_run, cloudformation=cloudformation)
+        return
+    if dry_run or cloudformation:
+        raise ValueError("dry_run, cloudformation: only with a file")
+    refuse_memory(source)
+    options = storable_options(source)
     check_options(options)
-    with closing(open_queue(url)) as queue:
+    with closing(open_queue(source)) as queue:
         queue.create_table()
         store_first_options(queue, options)
-    typer.echo(f"The table is ready: {without_password(url)}")
+    typer.echo(f"The table is ready: {without_password(source)}")
 
 
-@app.command(cls=PlainCommand)
-def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
+def apply(file: Path, *, dry_run: bool, cloudformation: bool) -> None:
     """Create or update the tables of a file. Other tables and indexes are kept."""
     with needs("aws"):
         from freshq.stores.dynamodb import table as tables
         from freshq.stores.dynamodb.calls import default_client, translated
-        from freshq.stores.dynamodb.table import read_description
 
-    description = read_description(file)
+    description = tables.read_description(file)
     if cloudformation:
         typer.echo(json.dumps(tables.cloudformation_template(description), indent=2))
         return
@@ -134,24 +137,4 @@ def print_plans(plans: Sequence[TablePlan]) -> None:
             typer.echo(f"  kept, not described: index {name}")
 
 
-sql = typer.Typer(cls=Group, help="Tables in a SQL database.", no_args_is_help=True)
-
-
-@sql.callback()
-def sql_group() -> None:
-    """Make `sql` a group of commands, although it has only one."""
-
-
-@sql.command(cls=PlainCommand)
-def migrate(url: DatabaseUrl) -> None:
-    """Create the tables, or update them to the newest version. Safe to repeat."""
-    with needs("sql"):
-        from freshq.stores.sql import SqlStore
-
-    database, table = database_of(url)
-    with closing(SqlStore(database, table)) as store:
-        applied = store.migrate()
-    for name in applied:
-        typer.echo(f"{table}: {name}")
-    if not applied:
-        typer.echo(f"{table}: nothing to do")
+app.command(cls=PlainCommand)(attach)

@@ -2,51 +2,75 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from freshq.cli.command import Cursor, Limit, QueueContext, Reason, TaskId, Yes
-from freshq.cli.commands.attach import attached
+from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes
 from freshq.cli.errors import printable, raise_last
-from freshq.cli.output import counted, fields
+from freshq.cli.output import counted, fields, span
 from freshq.errors import RefusedError
+from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.cli.session import Session
     from freshq.model.task import Task
+    from freshq.queue.base import BaseQueue
 
-Status = Annotated[
+T = TypeVar("T")
+# Dead letters that are read at a time.
+PAGE_TASKS: Final = 100
+STALE_HINT: Final = "; expired dead letters stay: freshq redrive --as-new returns them as new"
+StatusName = Annotated[
     str | None,
     typer.Option(
+        "--status",
         help=f"Only tasks with this status: {', '.join(TaskStatus)}. "
-        "The last two are states of records of an attached table."
-    ),
-]
-Next = Annotated[
-    bool,
-    typer.Option(
-        "--next", help="List waiting tasks in the order of the next claims, with the reason of a wait."
+        "The last two are states of records of an attached table.",
     ),
 ]
 Approximate = Annotated[
     bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
 ]
 Ids = Annotated[int | None, typer.Option(metavar="N", help="Also show the first N ids of each state.")]
-IdAndPriority = Annotated[
-    list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task and its new priority, 0 to 9.")
-]
+Priority = Annotated[int, typer.Option(help="The new priority: 0 to 9, higher first.")]
 SomeTasks = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TASK_ID]...", help="The tasks. Several tasks need confirmation."),
+    typer.Argument(metavar="TASK_ID", help="The tasks. In the shell, the current task by default."),
 ]
+OnlyTasks = Annotated[
+    list[str] | None, typer.Argument(metavar="TASK_ID", help="Only these tasks. By default, all.")
+]
+MaxTasks = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
+TimeoutSeconds = Annotated[float | None, typer.Option(help="Stop waiting after this time.")]
+PollSeconds = Annotated[float, typer.Option(help="Longest time between two looks at a task.")]
+Dead = Annotated[bool, typer.Option("--dead", help="Make the tasks dead letters, with status FAILURE.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Also change a task that a worker holds. The worker loses its lease.")
+]
+AsNew = Annotated[
+    bool,
+    typer.Option(
+        "--as-new",
+        help="Return the tasks as if they were put now, even expired ones. With ids, waiting tasks too.",
+    ),
+]
+Current = Annotated[bool, typer.Option("--current", hidden=True)]
+IndexDead = Annotated[
+    bool,
+    typer.Option(
+        "--index-dead",
+        help="Instead, index dead letters of an earlier version, once, on DynamoDB. Reads the whole table, "
+        "at one read unit per 4 KB. Safe to repeat.",
+    ),
 ]
 
 
@@ -59,100 +83,118 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     session.output.task(task, session.queue.admin.now())
 
 
-def ls(
-    context: QueueContext,
-    status: Status = None,
-    limit: Limit = 20,
-    cursor: Cursor = None,
-    coming: Next = False,
-) -> None:
-    """List tasks."""
+def list_(context: QueueContext, status: StatusName = None, limit: Limit = 20, cursor: Cursor = None) -> None:
+    """List tasks, all or by status.
+
+    Dead letters (FAILURE) are listed with their errors, the latest first.
+    """
     session = context.session
-    if coming:
-        if status is not None or cursor is not None:
-            raise ValueError("next: goes with --limit only; leave out --status and --cursor")
-        waiting = session.queue.peek(limit)
-        session.see(*(each.task.task_id for each in waiting))
-        session.output.waiting(waiting, session.queue.admin.now())
-        return
-    if status is not None and status.upper() == TaskStatus.READY:
-        attached(session, "ls --status READY")
-    page = session.queue.list(None if status is None else status.upper(), limit, cursor)
+    wanted = None if status is None else status.upper()
+    if wanted == TaskStatus.READY:
+        session.attached("list --status READY")
+    page = session.queue.list(wanted, limit, cursor)
     session.see(*(task.task_id for task in page))
-    session.output.tasks(page.tasks, page.cursor, session.queue.admin.now())
+    errors = wanted == TaskStatus.FAILURE
+    session.output.tasks(page.tasks, page.cursor, session.queue.admin.now(), errors=errors)
+
+
+def peek(context: QueueContext, limit: Limit = 10) -> None:
+    """Show the next tasks without claiming them.
+
+    They come in the order of claims, with the reason why a task has to wait.
+    """
+    session = context.session
+    waiting = session.queue.peek(limit)
+    session.see(*(each.task.task_id for each in waiting))
+    session.output.waiting(waiting, session.queue.admin.now())
+
+
+def wait(
+    context: QueueContext,
+    task_ids: SomeTasks = None,
+    timeout_seconds: TimeoutSeconds = None,
+    poll_seconds: PollSeconds = 1.0,
+) -> None:
+    """Wait until tasks have ended, and print each.
+
+    Exits with status 0 if all ended as SUCCESS, 1 if a task ended otherwise or does not exist, and 4 if the
+    time is up. With --json, prints a line for each task.
+    """
+    session = context.session
+    wanted = task_ids or [session.task_id(None)]
+    failed = 0
+    for task in _ended(session.queue, wanted, timeout_seconds, poll_seconds):
+        session.print_changed(task)
+        failed += task.status is not TaskStatus.SUCCESS
+    if failed:
+        msg = f"{counted(failed, 'task')} of {len(wanted)} did not end as SUCCESS"
+        raise RefusedError(msg)
+
+
+def _ended(
+    queue: BaseQueue, task_ids: Sequence[str], timeout_seconds: float | None, poll_seconds: float
+) -> Iterator[Task]:
+    began = time.monotonic()
+    for task_id in task_ids:
+        passed = time.monotonic() - began
+        left = None if timeout_seconds is None else max(0.0, timeout_seconds - passed)
+        yield queue.wait(task_id, left, poll_seconds)
 
 
 def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
-    """Count tasks by state, and show the ages of pending tasks."""
+    """Count tasks by state, and show their ages."""
     session, queue = context.session, context.session.queue
     counted = queue.stats(approximate=approximate, ids=ids)
     session.see(*chain.from_iterable(counted.ids.values()))
     session.output.stats(counted, queue.name, paused=queue.paused)
 
 
-def touch(context: QueueContext, task_id: TaskId = None) -> None:
-    """Set the creation time of a pending task to now."""
+def pressure(context: QueueContext) -> None:
+    """Show the load, and a new task's chance to be in time."""
+    found = context.session.queue.pressure()
+    facts = {
+        "offered": f"{found.offered_per_second:,.2f}/s",
+        "served": f"{found.served_per_second:,.2f}/s",
+        "in time": f"{found.probability_in_time:.0%}",
+        "overloaded": "yes" if found.overloaded else "no",
+        "retry after": span(found.retry_after_seconds),
+    }
+    context.session.output.answer(asdict(found), facts)
+
+
+def reprioritize(context: QueueContext, priority: Priority, task_id: TaskId = None) -> None:
+    """Move a waiting task to another priority level.
+
+    Its creation time stays.
+    """
     session = context.session
-    session.output.changed(session.queue.touch(session.task_id(task_id)), session.queue.admin.now())
+    session.print_changed(session.queue.reprioritize(session.task_id(task_id), priority))
 
 
-def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
-    """Move a pending task to another priority level. Its creation time stays."""
-    *task_ids, priority = which
-    if len(task_ids) > 1 or not priority.isdecimal():
-        msg = f"priority: must look like TASK_ID PRIORITY, the priority from 0 to 9, got {' '.join(which)}"
-        raise ValueError(msg)
-    session = context.session
-    task_id = session.task_id(task_ids[0] if task_ids else None)
-    session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.admin.now())
-
-
-def cancel(context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False) -> None:
-    """Cancel pending tasks; with --force, also claimed ones."""
-    session = context.session
-    _change_each(session, "Cancel", task_ids, yes, partial(session.queue.cancel, force=force))
-
-
-def bury(
+def cancel(
     context: QueueContext,
     task_ids: SomeTasks = None,
-    error: Reason = None,
+    dead: Dead = False,
+    error: Error = None,
     force: Force = False,
     yes: Yes = False,
 ) -> None:
-    """Turn pending tasks into dead letters; with --force, also claimed ones."""
+    """Cancel tasks, or make them dead letters.
+
+    Several tasks need confirmation.
+    """
     session = context.session
-    _change_each(session, "Bury", task_ids, yes, partial(session.queue.bury, error=error, force=force))
-
-
-def restore(
-    context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False
-) -> None:
-    """Return dead letters and pending tasks to their lines as if they were put now."""
-    session = context.session
-    _change_each(session, "Restore", task_ids, yes, partial(session.queue.restore, force=force))
-
-
-def _change_each(
-    session: Session,
-    name: str,
-    task_ids: list[str] | None,
-    yes: bool,
-    verb: Callable[[str], Task],
-) -> None:
-    """Change tasks, by default the current task; print their new states and the refusals."""
+    if error is not None and not dead:
+        raise ValueError("error: only with --dead")
+    verb: Callable[[str], Task] = (
+        partial(session.queue.bury, error=error, force=force)
+        if dead
+        else partial(session.queue.cancel, force=force)
+    )
     wanted = task_ids or [session.task_id(None)]
     if len(wanted) > 1:
-        session.confirm(f"{name} {len(wanted)} tasks?", yes=yes)
-    refused: list[RefusedError] = []
-    changed = []
-    for task_id in wanted:
-        try:
-            changed.append(verb(task_id))
-        except RefusedError as error:
-            refused.append(error)
-        else:
-            session.claims.pop(task_id, None)
+        session.confirm(f"{'Bury' if dead else 'Cancel'} {len(wanted)} tasks?", yes=yes)
+    changed, refused = _each(session, wanted, verb)
     now = session.queue.admin.now()
     answer = [fields(task, now) for task in changed]
     lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
@@ -160,8 +202,91 @@ def _change_each(
     raise_last(refused)
 
 
+def redrive(
+    context: QueueContext,
+    task_ids: OnlyTasks = None,
+    limit: MaxTasks = None,
+    as_new: AsNew = False,
+    force: Force = False,
+    current: Current = False,
+) -> None:
+    """Return dead letters to their lines.
+
+    Their attempts start again, and they keep their places unless they return as new. Without --as-new,
+    expired dead letters stay. With --limit, only the latest dead letters return.
+    """
+    session, queue = context.session, context.session.queue
+    if current and not task_ids:
+        task_ids = [session.task_id(None)]
+    if task_ids and limit is not None:
+        raise ValueError("limit: give either tasks or --limit")
+    if task_ids:
+        _redrive_each(session, task_ids, as_new=as_new, force=force)
+        return
+    redriven = _restore_dead(queue, limit) if as_new else queue.redrive(limit)
+    hint = STALE_HINT if limit is None and not as_new and _has_stale(queue) else ""
+    session.output.answer({"redriven": redriven}, f"{redriven:,} redriven{hint}")
+
+
+def _redrive_each(session: Session, task_ids: Sequence[str], *, as_new: bool, force: bool) -> None:
+    if force and not as_new:
+        raise ValueError("force: only with --as-new")
+
+    def back(task_id: str) -> str:
+        if as_new:
+            session.queue.restore(task_id, force=force)
+        else:
+            session.queue.redrive(task_id=task_id)
+        return task_id
+
+    done, refused = _each(session, task_ids, back)
+    lines = (f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in done)
+    session.output.answer({"redriven": len(done)}, *lines)
+    raise_last(refused)
+
+
+def _restore_dead(queue: BaseQueue, limit: int | None) -> int:
+    """Return the latest dead letters to their lines as if they were put now; return how many."""
+    if limit is not None:
+        checked_count("limit", limit)
+    restored = 0
+    while limit is None or restored < limit:
+        left = PAGE_TASKS if limit is None else min(PAGE_TASKS, limit - restored)
+        dead = queue.list(TaskStatus.FAILURE, left).tasks
+        for task in dead:
+            queue.restore(task.task_id)
+        restored += len(dead)
+        if len(dead) < left:
+            break
+    return restored
+
+
+def _each(
+    session: Session, task_ids: Sequence[str], verb: Callable[[str], T]
+) -> tuple[list[T], list[RefusedError]]:
+    """Return the answers of a verb for each of some tasks, and its refusals."""
+    done, refused = [], []
+    for task_id in task_ids:
+        try:
+            done.append(verb(task_id))
+        except RefusedError as error:
+            refused.append(error)
+        else:
+            session.claims.pop(task_id, None)
+    return done, refused
+
+
+def _has_stale(queue: BaseQueue) -> bool:
+    """Return whether any of the latest dead letters is stale, and so was not redriven."""
+    now, live_until = queue.admin.now(), core_of(queue).lifecycle.live_until
+    return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
+
+
 def pause(context: QueueContext) -> None:
-    """Suspend claims on every worker within seconds. Tasks can still be put and settled."""
+    """Suspend claims on every worker.
+
+    It takes a few seconds. Tasks can still be put and settled.
+    """
     session = context.session
     session.queue.pause()
     session.output.answer({"paused": True}, f"queue {session.queue.name}: paused")
@@ -174,11 +299,47 @@ def resume(context: QueueContext) -> None:
     session.output.answer({"paused": False}, f"queue {session.queue.name}: resumed")
 
 
-def purge(context: QueueContext, yes: Yes = False) -> None:
-    """Delete every task of the queue, including claimed ones."""
+def purge(
+    context: QueueContext,
+    task_ids: OnlyTasks = None,
+    status: StatusName = None,
+    limit: MaxTasks = None,
+    yes: Yes = False,
+) -> None:
+    """Delete tasks of the queue.
+
+    Asks for confirmation. By default, every task is deleted, including claimed ones.
+    """
+    session, queue = context.session, context.session.queue
+    if status is None and (task_ids or limit is not None):
+        raise ValueError("status: missing; only FAILURE goes with tasks or --limit")
+    if status is None:
+        which = "every task, including claimed ones"
+    elif status.upper() == TaskStatus.FAILURE:
+        which = "every dead letter"
+    else:
+        raise ValueError("status: must be FAILURE")
+    session.confirm(f"Delete {which}, of queue {queue.name!r}?", yes=yes)
+    if status is None:
+        deleted = queue.purge(confirm=queue.name)
+        session.claims.clear()
+    elif task_ids:
+        deleted = sum(queue.discard(task_id=task_id) for task_id in task_ids)
+    else:
+        deleted = queue.discard(limit)
+    session.output.answer({"deleted": deleted}, f"queue {queue.name}: {counted(deleted, 'task')} deleted")
+
+
+def recover(context: QueueContext, index_dead: IndexDead = False) -> None:
+    """Return tasks with expired leases to their lines.
+
+    Delayed tasks that are due join their lines, and tasks past their retention are deleted. Workers do
+    all of this too.
+    """
     session = context.session
-    name = session.queue.name
-    session.confirm(f"Delete every task of queue {name!r}, including claimed ones?", yes=yes)
-    deleted = session.queue.purge(confirm=name)
-    session.claims.clear()
-    session.output.answer({"deleted": deleted}, f"queue {name}: {counted(deleted, 'task')} deleted")
+    if index_dead:
+        indexed = session.queue.admin.index_dead()
+        session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} indexed")
+        return
+    recovered = session.queue.admin.recover()
+    session.output.answer({"recovered": recovered}, f"{recovered:,} recovered")

@@ -20,8 +20,9 @@ from rich.text import Text
 
 from freshq.cli.command import QueueContext, checked_interval
 from freshq.cli.errors import printable
+from freshq.cli.http_server import LOOPBACK
 from freshq.cli.output import excerpt, fields, json_text, progress, span
-from freshq.errors import StoreError
+from freshq.errors import StoreError, needs
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 
@@ -57,6 +58,13 @@ GAP: Final = "  "
 ONCE_ROWS: Final = 24
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two frames.")]
+PrometheusPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, help="Instead, serve gauges to Prometheus on this port; 0 for a free one."
+    ),
+]
+PrometheusHost = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +368,25 @@ def _rate(per_second: float | None) -> str:
     return f"{per_second:,.2f}/s" if 0 < per_second < 1 else f"{per_second:,.1f}/s"
 
 
-def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds = 1.0) -> None:
-    """Watch a queue live: rates, backlog by age, claimed tasks, last dead letters. Ctrl-C ends it."""
+def watch(
+    context: QueueContext,
+    once: Once = False,
+    every_seconds: EverySeconds = 1.0,
+    prometheus_port: PrometheusPort = None,
+    prometheus_host: PrometheusHost = LOOPBACK,
+) -> None:
+    """Show the queue live in the terminal.
+
+    Shows rates, the backlog by age, claimed tasks and the last dead letters until Ctrl-C.
+    """
     checked_interval(every_seconds)
     session = context.session
+    if prometheus_port is not None:
+        with needs("metrics"):
+            from freshq.cli.commands.metrics import serve_metrics
+
+        serve_metrics(session, prometheus_host, prometheus_port)
+        return
     watcher = Watcher(session.queue)
     console = session.output.console
     if once:

@@ -390,7 +390,10 @@ def work(
     supervised: Supervised = False,
     **options: Any,
 ) -> None:
-    """Work the queue until SIGTERM or Ctrl-C. One lets running tasks finish, a second gives them back."""
+    """Run a function for each task.
+
+    Runs until SIGTERM or Ctrl-C. One lets running tasks finish, a second gives them back.
+    """
     parse_worker_options(cast("WorkerOptions", options))
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(

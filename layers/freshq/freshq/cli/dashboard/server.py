@@ -34,7 +34,7 @@ ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue with
 EverySeconds = Annotated[float, typer.Option(help="Time between two snapshots of the queue.")]
 Schedules = Annotated[
     str | None,
-    typer.Option(metavar="SCHEDULES", help="Schedules to show, as for freshq cron."),
+    typer.Option(metavar="SCHEDULES", help="Schedules to show, as for freshq schedule."),
 ]
 
 
@@ -162,11 +162,14 @@ def dashboard(
     every_seconds: EverySeconds = 1.0,
     schedules: Schedules = None,
 ) -> None:
-    """Serve a page that shows the queue live, to this machine only, until Ctrl-C."""
+    """Show the queue live in a browser.
+
+    Serves a page, to this machine only, until Ctrl-C.
+    """
     checked_interval(every_seconds)
     found = []
     if schedules is not None:
-        from freshq.cli.commands.cron import load_schedules
+        from freshq.cli.commands.schedule import load_schedules
 
         found = load_schedules(schedules)
     session = context.session

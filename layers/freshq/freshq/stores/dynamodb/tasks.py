@@ -315,7 +315,7 @@ def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
     if unlisted:
         logger.warning(
             "queue %r: %d dead letters of an earlier version are in no index, so listings lack them; "
-            "run `freshq dlq index`, or index_dead()",
+            "run `freshq recover --index-dead`, or index_dead()",
             queue,
             unlisted,
         )

@@ -109,7 +109,7 @@ def _whose_table(reason: str) -> str:
     """Return the advice for a table that lacks a column: freshq's of an older version, or another's."""
     named = reason.partition(" LINE ")[0]  # PostgreSQL also quotes the statement, which names other columns
     if _ADDED.search(named):
-        return f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
+        return f"an older version made it ({reason:.300}); run `freshq table create` or create_table()"
     return f"{FOREIGN_TABLE} ({reason:.300})"
 
 

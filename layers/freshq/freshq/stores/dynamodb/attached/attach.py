@@ -229,7 +229,7 @@ def open_attachment(
         used = client or default_client()
     attachment = read_attachment(used, table, described_key(used, table, key))
     if attachment is None:
-        msg = f"table {table!r}: not attached; run freshq attach {table} --key {key}"
+        msg = f"table {table!r}: not attached; run freshq table attach {table} --key {key}"
         raise TableMissing(msg)
     if shards != 1:
         _check_unchanged(attachment, replace(attachment, shards=shards))

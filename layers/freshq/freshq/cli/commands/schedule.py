@@ -1,4 +1,4 @@
-"""`freshq cron`: put a task for each tick of schedules."""
+"""`freshq schedule`: put a task for each tick of schedules."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
 
 
 def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> WorkStatus:
-    ended = run_until_told("freshq-cron", scheduler.run, control, lambda: reporter.event("draining"))
+    ended = run_until_told("freshq-schedule", scheduler.run, control, lambda: reporter.event("draining"))
     if ended.done():
         ended.result()
     status = WorkStatus.DRAINED if ended.done() else WorkStatus.UNFINISHED
@@ -271,14 +271,17 @@ def _reporting(reporter: Reporter) -> Iterator[None]:
             raise
 
 
-def cron(
+def schedule(
     context: QueueContext,
     schedules: Source,
     once: Once = False,
     dry_run: DryRun = False,
     limit: Limit = 10,
 ) -> None:
-    """Put a task for each tick of schedules until SIGTERM or Ctrl-C. Several nodes may run it."""
+    """Put tasks at set times.
+
+    Puts a task for each tick of the schedules until SIGTERM or Ctrl-C. Several nodes may run it.
+    """
     if once and dry_run:
         raise ValueError("once, dry_run: give one of them")
     found = load_schedules(schedules)

@@ -1,4 +1,4 @@
-"""`freshq cron`: where schedules come from, what it shows, when it fires, and how it ends."""
+"""`freshq schedule`: where schedules come from, what it shows, when it fires, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import AttachedQueue, Queue
-from freshq.cli.commands.cron import _fire_until_told, fire_once, load_schedules, show_next
+from freshq.cli.commands.schedule import _fire_until_told, fire_once, load_schedules, show_next
 from freshq.cli.main import app
 from freshq.cli.output import Output
 from freshq.cli.process import ControlChannel, ControlMessage, EventLines, JsonLines, WorkStatus
@@ -281,7 +281,7 @@ def test_on_a_terminal_events_are_lines_for_people() -> None:
 def test_what_cannot_work_is_refused_before_anything_fires(
     arguments: list[str], status: int, message: str
 ) -> None:
-    answer = CliRunner().invoke(app, ["cron", "schedules_here:schedules", *arguments])
+    answer = CliRunner().invoke(app, ["schedule", "schedules_here:schedules", *arguments])
     assert (answer.exit_code, answer.stderr.count("\n")) == (status, 1)
     assert answer.stderr.startswith(f"freshq: {message}")
 
@@ -290,7 +290,7 @@ def test_a_process_starts_the_schedules_and_ends_with_a_signal(folder: Path) -> 
     queue = Queue.sql("sqlite:///tasks.db")
     queue.create_table()
     shutil.copy(EXAMPLE, folder)
-    command = [sys.executable, "-P", "-m", "freshq.cli", "cron", "schedules.toml"]
+    command = [sys.executable, "-P", "-m", "freshq.cli", "schedule", "schedules.toml"]
     with subprocess.Popen(
         [*command, "--queue", "sqlite:///tasks.db"], stdout=subprocess.PIPE, text=True
     ) as process:
