@@ -371,20 +371,20 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
             return action()
 
     known = {"language": set(LANGUAGES[:languages]), "gender": "F"}
-    step("register", lambda: queue.register("Ellen", known))
-    step("enqueue", lambda: queue.enqueue("Ellen"))
+    step("register", lambda: queue.register("Ellen", attributes=known))
+    step("offer", lambda: queue.offer("Ellen"))
     (match,) = step("match", lambda: queue.match(wanted))
     extended = step("extend", lambda: queue.extend(match))
-    step("release", lambda: queue.release(extended))
+    step("complete", lambda: queue.complete(extended))
     step("match without a result, with recovery", lambda: queue.match(wanted))
     step("match without a result", lambda: queue.match(wanted))
-    step("wait: joins the line", lambda: queue.wait(wanted, "caller"))
-    step("wait: asks again in vain", lambda: queue.wait(wanted, "caller"))
-    step("enqueue, matched to a waiting caller", lambda: queue.enqueue("Ellen"))
-    held = queue.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
-    step("release of a caller who used wait", lambda: queue.release(held))
-    queue.enqueue("Ellen")
-    step("wait: takes a queued resource", lambda: queue.wait(wanted, "caller"))
+    step("request: joins the line", lambda: queue.request(wanted, caller_id="caller"))
+    step("request: asks again in vain", lambda: queue.request(wanted, caller_id="caller"))
+    step("offer, matched to a waiting caller", lambda: queue.offer("Ellen"))
+    held = queue.admin.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
+    step("complete after request", lambda: queue.complete(held))
+    queue.offer("Ellen")
+    step("request: takes a queued resource", lambda: queue.request(wanted, caller_id="caller"))
     return meters
 
 

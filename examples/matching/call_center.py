@@ -91,8 +91,8 @@ class Floor:
     def run(self) -> Iterator[float]:
         """Serve every caller, and yield the time in seconds since the start after each event."""
         for agent in self.staff:
-            self.queue.register(agent.agent_id, agent.attributes)
-            self.queue.enqueue(agent.agent_id)
+            self.queue.register(agent.agent_id, attributes=agent.attributes)
+            self.queue.offer(agent.agent_id)
         for caller in self.callers:
             self._at(caller.called, lambda caller=caller: self._arrive(caller))  # type: ignore[misc]
         while self._events:
@@ -108,14 +108,14 @@ class Floor:
         self.clock.now_seconds += LEASE_SECONDS
         for agent in self.staff:
             if self.queue.get(agent.agent_id) is not None:
-                self.queue.leave(agent.agent_id)
+                self.queue.withdraw(agent.agent_id)
                 self.queue.unregister(agent.agent_id)
 
     def _at(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._order), happen))
 
     def _arrive(self, caller: MadeUpCaller) -> None:
-        match = self.queue.wait(caller.criteria, caller.name)
+        match = self.queue.request(caller.criteria, caller_id=caller.name)
         if match is None:
             self.waiting[caller.name] = caller
         else:
@@ -138,17 +138,17 @@ class Floor:
 
     def _hang_up(self, match: Match) -> None:
         self.talking -= 1
-        self.queue.release(match)
+        self.queue.complete(match)
         pause_seconds = self.rng.expovariate(1 / MEAN_WRAP_UP_SECONDS)
         self._at(self.clock.now_seconds + pause_seconds, lambda: self._return(match))
 
     def _return(self, match: Match) -> None:
-        self.queue.enqueue(match.resource_id)
+        self.queue.offer(match.resource_id)
         self._answer(match.resource_id)
 
     def _recover(self, match: Match) -> None:
         # A caller who came at the same time may have recovered this agent already.
-        self.queue.recover()
+        self.queue.admin.recover()
         agent = self.queue.get(match.resource_id)
         self.recovered += agent is not None and agent.token != match.token
         self._answer(match.resource_id)
@@ -157,7 +157,10 @@ class Floor:
         """Begin the call of the waiting caller that the queue has matched with an agent, if there is one."""
         agent = self.queue.get(agent_id)
         caller = None if agent is None else self.waiting.pop(agent.caller_id or "", None)
-        if caller is not None and (match := self.queue.wait(caller.criteria, caller.name)) is not None:
+        if (
+            caller is not None
+            and (match := self.queue.request(caller.criteria, caller_id=caller.name)) is not None
+        ):
             self._begin(caller, match)
 
     def languages_free(self) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from freshq import LeaseLost, MatchQueue
-from freshq.errors import MatchLost, ResourceNotFound, WrongResourceState
+from freshq.errors import MatchLost, RefusedError, ResourceNotFound, WrongResourceState
 from freshq.matching import ResourceStatus
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
@@ -41,10 +41,10 @@ def test_the_example_of_the_article(desk: Desk) -> None:
     assert queue.match({"language": "French", "gender": "M"}) == []
     assert not [name for name in queue.depths() if name.startswith("gender=M")]
     assert status(queue, "Billy") is ResourceStatus.MATCHED
-    queue.release(billy)
+    queue.complete(billy)
     assert status(queue, "Billy") is ResourceStatus.AVAILABLE
     assert queue.match(SPANISH_MAN) == []  # available, not yet queued
-    queue.enqueue("Billy")
+    queue.offer("Billy")
     assert names(queue.match(SPANISH_MAN)) == ["Billy"]
 
 
@@ -135,9 +135,9 @@ def test_a_depth_counts_the_resources_of_just_these_names(desk: Desk) -> None:
     for number in range(4):
         join(queue, f"{number}", {"language": "Spanish", "gender": "F"})
     assert queue.depths()["gender=F&language=Spanish"] == 5
-    assert queue.depths(at_most=3)["gender=F&language=Spanish"] == 3
-    with pytest.raises(ValueError, match="at_most"):
-        queue.depths(at_most=0)
+    assert queue.depths(limit=3)["gender=F&language=Spanish"] == 3
+    with pytest.raises(ValueError, match="limit"):
+        queue.depths(limit=0)
 
 
 def test_names_and_values_may_hold_any_character(desk: Desk) -> None:
@@ -171,7 +171,7 @@ def test_resources_queued_at_the_same_instant_have_separate_entries(desk: Desk) 
 def test_registering_again_changes_nothing(desk: Desk) -> None:
     queue = desk.staffed()
     before = queue.get("Billy")
-    assert queue.register("Billy", ARTICLE["Billy"]) == before
+    assert queue.register("Billy", attributes=ARTICLE["Billy"]) == before
     assert queue.get("Billy") == before
     assert queue.waiting() == len(ARTICLE)
 
@@ -179,50 +179,50 @@ def test_registering_again_changes_nothing(desk: Desk) -> None:
 def test_attributes_change_only_while_available(desk: Desk) -> None:
     queue = desk.staffed()
     with pytest.raises(WrongResourceState, match="QUEUED"):
-        queue.register("Billy", {"language": "German"})
-    queue.leave("Billy")
-    queue.register("Billy", {"language": "German"})
-    queue.enqueue("Billy")
+        queue.register("Billy", attributes={"language": "German"})
+    queue.withdraw("Billy")
+    queue.register("Billy", attributes={"language": "German"})
+    queue.offer("Billy")
     match = one(queue, {"language": "German"})
     with pytest.raises(WrongResourceState, match="MATCHED"):
-        queue.register("Billy", {})
-    queue.release(match)
+        queue.register("Billy", attributes={})
+    queue.complete(match)
     assert queue.match({}, limit=9)
     assert status(queue, "Billy") is ResourceStatus.AVAILABLE
 
 
-def test_enqueue_has_an_error_for_each_reason(desk: Desk) -> None:
+def test_offer_has_an_error_for_each_reason(desk: Desk) -> None:
     queue = desk.staffed()
     with pytest.raises(ResourceNotFound, match="'Nobody'"):
-        queue.enqueue("Nobody")
+        queue.offer("Nobody")
     assert queue.get("Nobody") is None  # no phantom
     before = queue.depths()
     with pytest.raises(WrongResourceState, match="QUEUED"):
-        queue.enqueue("Billy")
+        queue.offer("Billy")
     assert queue.depths() == before
     one(queue, SPANISH_MAN)
     with pytest.raises(WrongResourceState, match="MATCHED") as refused:
-        queue.enqueue("Billy")
+        queue.offer("Billy")
     assert refused.value.status is ResourceStatus.MATCHED
 
 
-def test_leave_deletes_all_entries(desk: Desk) -> None:
+def test_withdraw_deletes_all_entries(desk: Desk) -> None:
     queue = desk.staffed()
-    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE
+    assert queue.withdraw("Billy").status is ResourceStatus.AVAILABLE
     assert queue.match({"gender": "M"}) == []
     assert queue.waiting() == 4
-    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE  # no error
+    assert queue.withdraw("Billy").status is ResourceStatus.AVAILABLE  # no error
     with pytest.raises(ResourceNotFound):
-        queue.leave("Nobody")
+        queue.withdraw("Nobody")
     one(queue, {"gender": "T"})
     with pytest.raises(WrongResourceState, match="MATCHED"):
-        queue.leave("Remy")
+        queue.withdraw("Remy")
 
 
 def test_a_resource_that_left_and_returned_is_last(desk: Desk) -> None:
     queue = desk.staffed()
-    queue.leave("Christine")
-    queue.enqueue("Christine")
+    queue.withdraw("Christine")
+    queue.offer("Christine")
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Courtney", "Ellen", "Christine"]
 
 
@@ -230,10 +230,11 @@ def test_unregister_deletes_an_available_resource(desk: Desk) -> None:
     queue = desk.staffed()
     with pytest.raises(WrongResourceState, match="QUEUED"):
         queue.unregister("Billy")
-    queue.leave("Billy")
-    queue.unregister("Billy")
+    queue.withdraw("Billy")
     queue.unregister("Billy")
     assert queue.get("Billy") is None
+    with pytest.raises(ResourceNotFound, match="'Billy'"):
+        queue.unregister("Billy")
 
 
 # --- leases
@@ -242,23 +243,52 @@ def test_unregister_deletes_an_available_resource(desk: Desk) -> None:
 def test_a_match_is_settled_once(desk: Desk) -> None:
     queue = desk.staffed()
     match = one(queue, SPANISH_MAN)
-    queue.release(match)
-    for stale in (queue.release, queue.extend):
+    queue.complete(match)
+    for stale in (queue.complete, queue.extend, queue.release):
         with pytest.raises(MatchLost, match="AVAILABLE now"):
             stale(match)
     assert issubclass(MatchLost, LeaseLost)
+
+
+def test_a_released_resource_waits_in_its_old_position(desk: Desk) -> None:
+    queue = desk.staffed()
+    before = queue.get("Christine")
+    match = one(queue, {"gender": "F"})
+    desk.clock.advance(5)
+    released = queue.release(match)
+    assert before is not None
+    assert (released.resource_id, released.status, released.since) == (
+        *("Christine", ResourceStatus.QUEUED), before.since,
+    )  # fmt: skip
+    with pytest.raises(MatchLost, match="QUEUED now"):
+        queue.release(match)
+    assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
+
+
+def test_a_closed_queue_refuses_every_verb(desk: Desk) -> None:
+    with desk.staffed() as queue:
+        match = one(queue, SPANISH_MAN)
+    queue.close()  # no error
+    for verb in (
+        *(queue.waiting, queue.depths, queue.resources, queue.callers, queue.create_table, queue.admin.now),
+        *(queue.admin.recover, lambda: queue.match({}), lambda: queue.complete(match)),
+        *(lambda: queue.get("Billy"), lambda: queue.request({}, caller_id="ann")),
+    ):
+        with pytest.raises(RefusedError, match="closed"):
+            verb()
+    assert desk.queue().complete(match).status is ResourceStatus.AVAILABLE
 
 
 def test_the_resource_of_a_crashed_caller_returns_to_its_position(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     lost = one(queue, {"language": "Spanish", "gender": "F"})
     desk.clock.advance(29)
-    assert queue.recover() == 0
+    assert queue.admin.recover() == 0
     desk.clock.advance(1)
-    assert queue.recover() == 1
-    assert queue.recover() == 0
+    assert queue.admin.recover() == 1
+    assert queue.admin.recover() == 0
     with pytest.raises(MatchLost, match="QUEUED now"):
-        queue.release(lost)
+        queue.complete(lost)
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
 
 
@@ -271,20 +301,20 @@ def test_a_caller_who_finds_nothing_recovers_expired_matches(desk: Desk) -> None
     assert back.resource_id == "Billy"
     assert back.token != lost.token
     with pytest.raises(MatchLost, match="another caller"):
-        queue.release(lost)
-    queue.release(back)
+        queue.complete(lost)
+    queue.complete(back)
 
 
-def test_a_resource_can_enqueue_itself_after_the_lease(desk: Desk) -> None:
+def test_a_resource_can_be_offered_after_the_lease(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     first = one(queue, {})
     desk.clock.advance(30)
-    queue.enqueue("Remy")
+    queue.offer("Remy")
     assert names(queue.match({})) == ["Remy"]
     desk.clock.advance(30)
-    assert queue.leave("Remy").status is ResourceStatus.AVAILABLE
+    assert queue.withdraw("Remy").status is ResourceStatus.AVAILABLE
     with pytest.raises(MatchLost):
-        queue.release(first)
+        queue.complete(first)
 
 
 def test_a_lease_can_be_renewed(desk: Desk) -> None:
@@ -295,18 +325,18 @@ def test_a_lease_can_be_renewed(desk: Desk) -> None:
     assert longer.lease_until == desk.clock() + 30
     assert longer.token == match.token
     desk.clock.advance(29)
-    assert queue.recover() == 0
+    assert queue.admin.recover() == 0
     assert queue.extend(longer, lease_seconds=100).lease_until == desk.clock() + 100
     desk.clock.advance(99)
-    assert queue.recover() == 0
-    queue.release(match)
+    assert queue.admin.recover() == 0
+    queue.complete(match)
 
 
-def test_an_expired_match_can_be_released_until_it_is_recovered(desk: Desk) -> None:
+def test_an_expired_match_can_be_completed_until_it_is_recovered(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     match = one(queue, SPANISH_MAN)
     desk.clock.advance(300)
-    assert queue.release(match).status is ResourceStatus.AVAILABLE
+    assert queue.complete(match).status is ResourceStatus.AVAILABLE
 
 
 # --- wrong arguments, which the queue refuses before it calls its store
@@ -338,7 +368,7 @@ def test_wrong_attributes_are_refused_before_any_write(
 ) -> None:
     queue = checked_desk.queue()
     with pytest.raises(ValueError, match=named):
-        queue.register("a", attributes)
+        queue.register("a", attributes=attributes)
     assert queue.get("a") is None
 
 
@@ -370,7 +400,7 @@ def test_wrong_limits(checked_desk: Desk, limit: Any) -> None:
         checked_desk.queue().match({}, limit=limit)
 
 
-@pytest.mark.parametrize("verb", ["enqueue", "leave", "get", "unregister"])
+@pytest.mark.parametrize("verb", ["offer", "withdraw", "get", "unregister"])
 @pytest.mark.parametrize("resource_id", ["", "é" * 129, 7, "\ud800"])
 def test_wrong_ids(checked_desk: Desk, verb: str, resource_id: Any) -> None:
     with pytest.raises(ValueError, match="resource_id"):

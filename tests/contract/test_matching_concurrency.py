@@ -111,8 +111,8 @@ def test_300_requests_of_16_threads_with_conflicts_and_throttling(table_desk: De
             if len(held) > 1:
                 done = held.pop(0)
                 floor.end(done)  # before the release, after which another caller may have the agent
-                queue.release(done)
-                queue.enqueue(done.resource_id)
+                queue.complete(done)
+                queue.offer(done.resource_id)
         return served
 
     with ExitStack() as hooks:
@@ -149,6 +149,6 @@ def test_concurrent_recoveries_recover_each_resource_once(table_desk: Desk) -> N
     table_desk.staffed().match({}, limit=4)
     table_desk.clock.advance(60)
     with ThreadPoolExecutor(8) as pool:
-        recovered = list(pool.map(lambda _thread: table_desk.queue().recover(), range(8)))
+        recovered = list(pool.map(lambda _thread: table_desk.queue().admin.recover(), range(8)))
     assert sum(recovered) == 4
     assert table_desk.queue().waiting() == 5

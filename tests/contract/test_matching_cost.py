@@ -20,18 +20,18 @@ def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
     assert match.actions == 2 * languages + 1
     assert match.write_units == 4 * languages + 2
     assert match.read_units == 1
-    assert meters["enqueue"].write_units == 4 * languages + 2
+    assert meters["offer"].write_units == 4 * languages + 2
     # A look at the line of callers before and after.
-    assert meters["enqueue"].calls == {"GetItem": 2, "Query": 2, "TransactWriteItems": 1}
-    assert (meters["release"].write_units, meters["release"].calls) == (1, {"PutItem": 1})
+    assert meters["offer"].calls == {"GetItem": 2, "Query": 2, "TransactWriteItems": 1}
+    assert (meters["complete"].write_units, meters["complete"].calls) == (1, {"PutItem": 1})
     assert meters["match without a result"].calls == {"Query": 2}
     # The line of callers, as docs/matching.md has it: write units, read units, calls.
     line = {
-        "wait: joins the line": (6, 5, 6),
-        "wait: asks again in vain": (0, 3, 3),
-        "enqueue, matched to a waiting caller": (7, 2, 4),
-        "release of a caller who used wait": (4, 0, 1),
-        "wait: takes a queued resource": (4 * languages + 4, 2, 3),
+        "request: joins the line": (6, 5, 6),
+        "request: asks again in vain": (0, 3, 3),
+        "offer, matched to a waiting caller": (7, 2, 4),
+        "complete after request": (4, 0, 1),
+        "request: takes a queued resource": (4 * languages + 4, 2, 3),
     }
     for step, figures in line.items():
         meter = meters[step]
@@ -86,7 +86,7 @@ def test_depths_are_counted_by_the_store(table_desk: Desk, at_most: int | None, 
     for number in range(30):
         join(queue, str(number), {"language": {"English", "Spanish"}, "gender": "F"})
     with match_metered(table_desk.client) as meter:
-        depths = queue.depths(at_most)
+        depths = queue.depths(limit=at_most)
     depth = 30 if at_most is None else at_most
     assert depths == {"gender=F&language=English": depth, "gender=F&language=Spanish": depth}
     assert meter.calls == {"Query": 3}

@@ -123,16 +123,16 @@ def test_a_failed_condition_leads_to_the_next_candidate(table_desk: Desk, queue:
     check_whole(table_desk)
 
 
-@pytest.mark.parametrize("change", ["leave", "leave and return"])
+@pytest.mark.parametrize("change", ["withdraw", "withdraw and return"])
 def test_a_resource_that_left_meanwhile_is_not_matched(
     table_desk: Desk, queue: MatchQueue, change: str
 ) -> None:
     """Not even if it is queued again: then it has other entries."""
 
     def act() -> None:
-        table_desk.queue().leave("Christine")
+        table_desk.queue().withdraw("Christine")
         if "return" in change:
-            table_desk.queue().enqueue("Christine")
+            table_desk.queue().offer("Christine")
 
     with meanwhile(queue._store._client, "TransactWriteItems", act):  # type: ignore[attr-defined]
         assert names(queue.match(WOMAN)) == ["Courtney"]
@@ -197,15 +197,15 @@ def test_throttling_passes(queue: MatchQueue, client: DynamoDBClient, operation:
             raise ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, model.name)
 
     with hooked(client, BEFORE, throttle, operation):
-        queue.release(one(queue, WOMAN))
-        queue.enqueue("Christine")
+        queue.complete(one(queue, WOMAN))
+        queue.offer("Christine")
     assert left == 0
 
 
 @pytest.mark.usefixtures("no_waiting")
 def test_throttling_that_stays_is_an_error(queue: MatchQueue, client: DynamoDBClient) -> None:
     with refused(client, "Query", code="ThrottlingException"):
-        for read in (lambda: queue.match(WOMAN), queue.depths, queue.recover):
+        for read in (lambda: queue.match(WOMAN), queue.depths, queue.admin.recover):
             with pytest.raises(Throttled):
                 read()
 
@@ -220,7 +220,7 @@ def test_a_match_whose_reply_was_lost_is_made_once(
         match = one(queue, WOMAN)
     assert match.resource_id == "Christine"
     assert table_desk.queue().waiting() == len(ARTICLE) - 1
-    queue.release(match)
+    queue.complete(match)
     check_whole(table_desk)
 
 
@@ -260,11 +260,12 @@ def test_every_verb_survives_a_lost_reply(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient, operation: str
 ) -> None:
     with replies_lost(client, operation):
-        queue.register("Zoe", {"language": "Greek", "age": "30"})
-        queue.enqueue("Zoe")
+        queue.register("Zoe", attributes={"language": "Greek", "age": "30"})
+        queue.offer("Zoe")
         queue.release(queue.extend(one(queue, {"age": "30"})))
-        queue.enqueue("Zoe")
-        queue.leave("Zoe")
+        queue.complete(one(queue, {"age": "30"}))
+        queue.offer("Zoe")
+        queue.withdraw("Zoe")
         queue.unregister("Zoe")
     assert queue.get("Zoe") is None
     assert table_desk.queue().waiting() == len(ARTICLE)
@@ -279,7 +280,7 @@ def test_no_answer_at_all_is_an_error(queue: MatchQueue, client: DynamoDBClient)
 
 def test_a_missing_table_is_not_an_empty_queue(client: DynamoDBClient) -> None:
     queue = MatchQueue.dynamodb("NoSuchTable", client)
-    for call in (lambda: queue.match({}), queue.depths, lambda: queue.register("a", {"b": "c"})):
+    for call in (lambda: queue.match({}), queue.depths, lambda: queue.register("a", attributes={"b": "c"})):
         with pytest.raises(TableMissing, match="NoSuchTable"):
             call()
 
@@ -295,35 +296,33 @@ def test_a_caller_that_dies_in_a_match_strands_no_resource(
         queue.match({"language": "Spanish", "gender": "F"})
     table_desk.clock.advance(60)
     after = table_desk.queue()
-    assert after.recover() == number - 1
+    assert after.admin.recover() == number - 1
     check_whole(table_desk)
     assert names(after.match(WOMAN, limit=9)) == list(ENTRIES)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_an_enqueue_that_dies_writes_all_or_nothing(
+def test_an_offer_that_dies_writes_all_or_nothing(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient, number: int
 ) -> None:
-    queue.leave("Ellen")
+    queue.withdraw("Ellen")
     with crash(client, number), pytest.raises(Died):
-        queue.enqueue("Ellen")
+        queue.offer("Ellen")
     check_whole(table_desk)
     if number < 4:
-        table_desk.queue().enqueue("Ellen")
+        table_desk.queue().offer("Ellen")
     else:
         with pytest.raises(WrongResourceState):
-            table_desk.queue().enqueue("Ellen")
+            table_desk.queue().offer("Ellen")
 
 
-def test_one_of_two_enqueues_at_once_wins(
-    table_desk: Desk, queue: MatchQueue, client: DynamoDBClient
-) -> None:
-    queue.leave("Ellen")
+def test_one_of_two_offers_at_once_wins(table_desk: Desk, queue: MatchQueue, client: DynamoDBClient) -> None:
+    queue.withdraw("Ellen")
     with (
-        meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().enqueue("Ellen")),
+        meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().offer("Ellen")),
         pytest.raises(WrongResourceState, match="QUEUED"),
     ):
-        queue.enqueue("Ellen")
+        queue.offer("Ellen")
     check_whole(table_desk)
 
 

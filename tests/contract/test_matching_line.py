@@ -16,7 +16,7 @@ from local.faults import client_at, meanwhile, replies_lost
 from freshq import MatchQueue
 from freshq.errors import MatchLost, RefusedError, Unreachable
 from freshq.matching import Match, ResourceStatus, line
-from tests.support.matching import Desk, join
+from tests.support.matching import Desk, join, one
 
 THREADS: Final = 16
 CALLS: Final = 2
@@ -31,7 +31,7 @@ def line_of(queue: MatchQueue) -> list[str]:
 
 def got(queue: MatchQueue, criteria: Any, caller_id: str) -> Match:
     """Return the match of a caller who must have one."""
-    match = queue.wait(criteria, caller_id)
+    match = queue.request(criteria, caller_id=caller_id)
     assert match is not None
     return match
 
@@ -53,20 +53,20 @@ def found_by(request: pytest.FixtureRequest) -> None:
 def test_callers_are_served_in_the_order_in_which_they_came(desk: Desk) -> None:
     queue = desk.queue()
     for caller_id in ("zoe", "ann", "bob"):
-        assert queue.wait(SPANISH, caller_id) is None
-    assert queue.wait(ENGLISH, "cy") is None
+        assert queue.request(SPANISH, caller_id=caller_id) is None
+    assert queue.request(ENGLISH, caller_id="cy") is None
     assert line_of(queue) == ["zoe", "ann", "bob", "cy"]
-    assert queue.wait(SPANISH, "ann") is None  # keeps its place
-    queue.register("Ellen", {"language": {"Spanish", "English"}, "gender": "F"})
-    ellen = queue.enqueue("Ellen")
+    assert queue.request(SPANISH, caller_id="ann") is None  # keeps its place
+    queue.register("Ellen", attributes={"language": {"Spanish", "English"}, "gender": "F"})
+    ellen = queue.offer("Ellen")
     assert (ellen.status, ellen.caller_id) == (ResourceStatus.MATCHED, "zoe")
     assert queue.depths() == {}
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     match = got(queue, SPANISH, "zoe")
     assert (match.resource_id, match.caller_id, match.rank, match.criteria) == ("Ellen", "zoe", 0, SPANISH)
-    assert got(queue, SPANISH, "zoe") == match  # until it is released
-    queue.release(match)
-    assert queue.enqueue("Ellen").caller_id == "ann"
+    assert got(queue, SPANISH, "zoe") == match  # until it ends
+    queue.complete(match)
+    assert queue.offer("Ellen").caller_id == "ann"
     assert line_of(queue) == ["bob", "cy"]
 
 
@@ -74,9 +74,9 @@ def test_callers_are_served_in_the_order_in_which_they_came(desk: Desk) -> None:
 def test_a_caller_whom_nobody_fits_blocks_no_one(desk: Desk) -> None:
     queue = desk.queue()
     for number in range(line.FIRST_PAGE_CALLERS + 3):
-        assert queue.wait({"language": "French"}, f"french-{number}") is None
+        assert queue.request({"language": "French"}, caller_id=f"french-{number}") is None
     wish = {"language": ["Greek", {"Spanish", "English"}, None], "gender": "F"}
-    assert queue.wait(wish, "ann") is None
+    assert queue.request(wish, caller_id="ann") is None
     join(queue, "Ellen", {"language": "Spanish", "gender": "F"})
     match = got(queue, wish, "ann")
     assert (match.rank, match.criteria) == (1, {"language": "Spanish", "gender": "F"})
@@ -90,54 +90,73 @@ def test_a_caller_takes_who_is_queued_and_does_not_wait(desk: Desk) -> None:
     assert line_of(queue) == []
     assert queue.waiting() == 4
     assert got(queue, SPANISH, "ann") == match
-    queue.release(match)
+    queue.complete(match)
     assert got(queue, SPANISH, "ann").resource_id == "Christine"  # a new call
 
 
 def test_an_abandoned_caller_is_not_served(desk: Desk) -> None:
     queue = desk.queue()
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     assert queue.abandon("ann") is True
     assert queue.abandon("ann") is False
     join(queue, "Ellen", SPANISH)
     assert queue.waiting() == 1
     match = got(queue, SPANISH, "ann")
-    with pytest.raises(RefusedError, match="'ann': is served by resource 'Ellen'; release the match"):
+    with pytest.raises(
+        RefusedError, match="'ann': is served by resource 'Ellen'; complete or release the match"
+    ):
         queue.abandon("ann")
-    queue.release(queue.extend(match))
+    queue.complete(queue.extend(match))
     assert queue.abandon("ann") is False
 
 
 @pytest.mark.usefixtures("found_by")
 def test_the_resource_of_a_caller_who_never_asked_again_serves_the_next(desk: Desk) -> None:
     queue = desk.queue(lease_seconds=30)
-    assert queue.wait(SPANISH, "gone") is None
+    assert queue.request(SPANISH, caller_id="gone") is None
     join(queue, "Ellen", SPANISH)
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     desk.clock.advance(30)
     late = got(desk.queue(), SPANISH, "gone")  # nobody has recovered it yet
-    assert queue.recover() == 1
+    assert queue.admin.recover() == 1
     with pytest.raises(MatchLost, match="another caller"):
-        queue.release(late)
+        queue.complete(late)
     assert got(queue, SPANISH, "ann").resource_id == "Ellen"
-    assert queue.wait(SPANISH, "gone") is None  # at the end of the line again
+    assert queue.request(SPANISH, caller_id="gone") is None  # at the end of the line again
     desk.clock.advance(30)
     assert got(queue, SPANISH, "gone").resource_id == "Ellen"  # asking recovers, too
     desk.clock.advance(30)
-    assert queue.enqueue("Ellen").status is ResourceStatus.QUEUED
+    assert queue.offer("Ellen").status is ResourceStatus.QUEUED
     assert line_of(queue) == []
+
+
+@pytest.mark.usefixtures("found_by")
+def test_a_released_resource_serves_the_first_caller_whom_it_fits(desk: Desk) -> None:
+    queue = desk.queue()
+    join(queue, "Ellen", SPANISH)
+    match = one(queue, SPANISH)
+    for caller_id, criteria in (("cy", ENGLISH), ("ann", SPANISH), ("bob", SPANISH)):
+        assert queue.request(criteria, caller_id=caller_id) is None
+    desk.clock.advance(5)
+    served = queue.release(match)
+    assert (served.status, served.caller_id, served.since) == (ResourceStatus.MATCHED, "ann", match.since)
+    with pytest.raises(MatchLost, match="another caller"):
+        queue.release(match)
+    assert queue.release(got(queue, SPANISH, "ann")).caller_id == "bob"
+    assert queue.request(SPANISH, caller_id="ann") is None  # forgotten with the match: at the end of the line
+    assert line_of(queue) == ["cy", "ann"]
 
 
 def test_other_criteria_under_the_same_id_are_refused(desk: Desk) -> None:
     queue = desk.queue()
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     with pytest.raises(RefusedError, match="waits with other criteria; abandon them first"):
-        queue.wait(ENGLISH, "ann")
+        queue.request(ENGLISH, caller_id="ann")
     for wrong in ("", 7, "é" * 129):
         with pytest.raises(ValueError, match="caller_id"):
-            queue.wait(SPANISH, wrong)  # type: ignore[arg-type]
+            queue.request(SPANISH, caller_id=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="criteria"):
-        queue.wait([], "bob")
+        queue.request([], caller_id="bob")
     assert line_of(queue) == ["ann"]
 
 
@@ -145,7 +164,7 @@ def test_a_resource_with_the_most_entries_can_be_matched_to_a_waiting_caller(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = desk.queue()
-    assert queue.wait({"a": "3"}, "ann") is None
+    assert queue.request({"a": "3"}, caller_id="ann") is None
     # One name: as many entries as values.
     join(dying(desk, monkeypatch), "wide", {"a": {str(n) for n in range(97)}})
     assert got(queue, {"a": "3"}, "ann").resource_id == "wide"
@@ -155,11 +174,11 @@ def test_a_resource_with_the_most_entries_can_be_matched_to_a_waiting_caller(
 def test_two_at_the_same_time_see_each_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """One joins after the other has looked, and before it has written."""
     queue, other = desk.queue(), desk.queue()
-    queue.register("Ellen", SPANISH)
-    queue.register("Billy", SPANISH)
-    before_commit(monkeypatch, queue, lambda: other.wait(SPANISH, "ann"))
-    assert queue.enqueue("Ellen").caller_id == "ann"
-    before_commit(monkeypatch, queue, lambda: other.enqueue("Billy"))
+    queue.register("Ellen", attributes=SPANISH)
+    queue.register("Billy", attributes=SPANISH)
+    before_commit(monkeypatch, queue, lambda: other.request(SPANISH, caller_id="ann"))
+    assert queue.offer("Ellen").caller_id == "ann"
+    before_commit(monkeypatch, queue, lambda: other.offer("Billy"))
     assert got(queue, SPANISH, "bob").resource_id == "Billy"
     assert line_of(queue) == []
     assert queue.waiting() == 0
@@ -171,9 +190,9 @@ def test_a_caller_who_sees_a_resource_leaves_it_to_who_came_first(
 ) -> None:
     queue = desk.queue()
     for caller_id in ("first", "second"):
-        assert queue.wait(SPANISH, caller_id) is None
+        assert queue.request(SPANISH, caller_id=caller_id) is None
     join(dying(desk, monkeypatch), "Ellen", SPANISH)
-    assert queue.wait(SPANISH, "second") is None
+    assert queue.request(SPANISH, caller_id="second") is None
     assert got(queue, SPANISH, "first").resource_id == "Ellen"
 
 
@@ -210,14 +229,14 @@ def test_16_threads_of_resources_and_16_of_callers(desk: Desk) -> None:
         while not done.wait(0.01) and time.monotonic() < deadline:
             resource = queue.get(name)
             if resource is not None and resource.status is ResourceStatus.AVAILABLE:
-                queue.enqueue(name)
+                queue.offer(name)
 
     def call(number: int) -> None:
         queue = desk.queue(clock=time.time)
         for attempt in range(CALLS):
             caller_id = f"caller-{number}-{attempt}"
             criteria = {"language": ["English", "Spanish"] if number % 2 else "Spanish"}
-            while (match := queue.wait(criteria, caller_id)) is None:
+            while (match := queue.request(criteria, caller_id=caller_id)) is None:
                 assert time.monotonic() < deadline, f"{caller_id} was not served"
                 time.sleep(0.01)
             with lock:
@@ -226,7 +245,7 @@ def test_16_threads_of_resources_and_16_of_callers(desk: Desk) -> None:
                 calls[caller_id] += 1
             with lock:
                 busy.discard(match.resource_id)
-            queue.release(match)
+            queue.complete(match)
 
     with ThreadPoolExecutor(2 * THREADS) as pool:
         working = [pool.submit(work, number) for number in range(THREADS)]
@@ -254,18 +273,18 @@ def test_behind_a_long_line_the_first_who_fits_is_found_by_the_questions(desk: D
         {"language": "Spanish"},
     ]
     for number, wish in enumerate(wishes):
-        assert queue.wait(wish, f"c{number}") is None
+        assert queue.request(wish, caller_id=f"c{number}") is None
     fitting = ["c2", "c3", "c4", "c5"]
     for number, caller_id in enumerate(fitting):
         join(queue, f"Ellen-{number}", {"language": {"Spanish", "English"}, "gender": "F"})
         assert got(queue, wishes[int(caller_id[1:])], caller_id).resource_id == f"Ellen-{number}"
     assert line_of(queue) == ["c0", "c1"]
-    assert queue.enqueue(register(queue, "Fay", {"gender": "F"})).status is ResourceStatus.QUEUED
-    assert queue.enqueue(register(queue, "Max", {"gender": "M"})).caller_id == "c1"
+    assert queue.offer(register(queue, "Fay", {"gender": "F"})).status is ResourceStatus.QUEUED
+    assert queue.offer(register(queue, "Max", {"gender": "M"})).caller_id == "c1"
 
 
 def register(queue: MatchQueue, resource_id: str, attributes: dict[str, Any]) -> str:
-    queue.register(resource_id, attributes)
+    queue.register(resource_id, attributes=attributes)
     return resource_id
 
 
@@ -273,8 +292,8 @@ def test_a_caller_with_the_most_questions_waits_and_is_served(desk: Desk) -> Non
     queue = desk.queue()
     wish = {"a": [str(number) for number in range(98)]}
     with pytest.raises(ValueError, match="criteria: make 99 asks or more, 98 are allowed"):
-        queue.wait({"a": [*wish["a"], "98"]}, "ann")
-    assert queue.wait(wish, "ann") is None
+        queue.request({"a": [*wish["a"], "98"]}, caller_id="ann")
+    assert queue.request(wish, caller_id="ann") is None
     join(queue, "Ellen", {"a": "97"})
     assert got(queue, wish, "ann").rank == 97
 
@@ -288,7 +307,7 @@ def test_the_questions_of_who_left_in_between_are_deleted_by_who_finds_them(
 ) -> None:
     queue, dying_queue = table_desk.queue(), table_desk.queue()
     for caller_id in ("gone", "ann"):
-        assert queue.wait({"language": ["Spanish", "English"]}, caller_id) is None
+        assert queue.request({"language": ["Spanish", "English"]}, caller_id=caller_id) is None
     store: Any = dying_queue._store
     # The process dies between its transaction and what follows it.
     monkeypatch.setattr(store, "_forget_questions", lambda _caller: None)
@@ -298,7 +317,7 @@ def test_the_questions_of_who_left_in_between_are_deleted_by_who_finds_them(
     join(queue, "Ellen", SPANISH)
     assert got(queue, {"language": ["Spanish", "English"]}, "ann").resource_id == "Ellen"
     assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [0, 1]
-    assert queue.wait({"language": ["Spanish", "English"]}, "gone") is None
+    assert queue.request({"language": ["Spanish", "English"]}, caller_id="gone") is None
     join(queue, "Remy", ENGLISH)
     assert got(queue, {"language": ["Spanish", "English"]}, "gone").resource_id == "Remy"
     assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [0, 0]
@@ -310,21 +329,21 @@ def test_the_question_of_a_caller_who_is_just_joining_stays(
 ) -> None:
     """A query may see the items of a transaction before a read of the caller sees her."""
     queue = table_desk.queue()
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     reading = table_desk.queue()
     seen: list[str] = []
     monkeypatch.setattr(reading._store, "caller", seen.append)  # returns None: as before the transaction
     join(reading, "Ellen", SPANISH)
-    assert seen == ["ann"] * 2  # by `enqueue`, before and after it queues her
-    queue.register("Billy", SPANISH)
-    assert queue.enqueue("Billy").caller_id == "ann"
+    assert seen == ["ann"] * 2  # by `offer`, before and after it queues her
+    queue.register("Billy", attributes=SPANISH)
+    assert queue.offer("Billy").caller_id == "ann"
 
 
 def test_that_a_question_stays_in_the_table_is_no_error(
     table_desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = table_desk.queue()
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
 
     def fail(*_: str) -> None:
         raise Unreachable("no answer")
@@ -337,15 +356,15 @@ def test_that_a_question_stays_in_the_table_is_no_error(
 def test_what_a_resource_reads_does_not_grow_with_the_line(table_desk: Desk) -> None:
     assert table_desk.client is not None
     queue = table_desk.queue()
-    queue.register("Ellen", {"language": "Spanish", "gender": "F"})
+    queue.register("Ellen", attributes={"language": "Spanish", "gender": "F"})
     spent = []
     for begin, end in ((0, 45), (45, 150)):
         for number in range(begin, end):
-            queue.wait({"language": "French", "gender": "F"}, f"french-{number}")
+            queue.request({"language": "French", "gender": "F"}, caller_id=f"french-{number}")
         with match_metered(table_desk.client) as meter:
-            assert queue.enqueue("Ellen").status is ResourceStatus.QUEUED
+            assert queue.offer("Ellen").status is ResourceStatus.QUEUED
         spent.append((meter.calls, meter.read_units))
-        queue.leave("Ellen")
+        queue.withdraw("Ellen")
     # Twice: two pages of the line, and each of the four questions that she answers.
     calls, read_units = spent[0]
     assert calls == {"GetItem": 2, "Query": 2 * (2 + 4), "TransactWriteItems": 1}
@@ -358,23 +377,23 @@ def test_what_the_line_costs(table_desk: Desk, languages: int) -> None:
     assert table_desk.client is not None
     queue = table_desk.queue()
     spoken = {"English", "French", "Spanish"} if languages == 3 else {"Spanish"}
-    queue.register("Ellen", {"language": spoken, "gender": "F"})
+    queue.register("Ellen", attributes={"language": spoken, "gender": "F"})
     with match_metered(table_desk.client) as join_line:
-        assert queue.wait(SPANISH, "ann") is None
+        assert queue.request(SPANISH, caller_id="ann") is None
     # The caller, the place in the line, and the question.
     assert (join_line.actions, join_line.write_units) == (3, 6)
     with match_metered(table_desk.client) as ask_again:
-        assert queue.wait(SPANISH, "ann") is None
+        assert queue.request(SPANISH, caller_id="ann") is None
     assert (ask_again.write_units, ask_again.calls) == (0, {"GetItem": 1, "Query": 2})
     with match_metered(table_desk.client) as served:
-        assert queue.enqueue("Ellen").caller_id == "ann"
+        assert queue.offer("Ellen").caller_id == "ann"
     assert (served.actions, served.write_units) == (3, 7)
     assert served.calls == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1, "DeleteItem": 1}
     match = got(queue, SPANISH, "ann")
-    with match_metered(table_desk.client) as release:
-        queue.release(match)
-    assert (release.actions, release.write_units) == (2, 4)
-    queue.enqueue("Ellen")
+    with match_metered(table_desk.client) as complete:
+        queue.complete(match)
+    assert (complete.actions, complete.write_units) == (2, 4)
+    queue.offer("Ellen")
     with match_metered(table_desk.client) as at_once:
         got(queue, SPANISH, "ann")
     assert at_once.write_units == 4 * languages + 4
@@ -385,14 +404,16 @@ def test_the_line_survives_lost_replies(table_desk: Desk) -> None:
     assert table_desk.client is not None
     client = client_at(table_desk.client.meta.endpoint_url)
     queue = MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
-    queue.register("Ellen", SPANISH)
+    queue.register("Ellen", attributes=SPANISH)
     with replies_lost(client, "TransactWriteItems"):
-        assert queue.wait(SPANISH, "ann") is None
+        assert queue.request(SPANISH, caller_id="ann") is None
     with replies_lost(client, "TransactWriteItems"):
-        assert queue.enqueue("Ellen").caller_id == "ann"
+        assert queue.offer("Ellen").caller_id == "ann"
     with replies_lost(client, "TransactWriteItems"):
         queue.release(got(queue, SPANISH, "ann"))
-    assert queue.wait(SPANISH, "bob") is None
+    with replies_lost(client, "TransactWriteItems"):
+        queue.complete(got(queue, SPANISH, "ann"))
+    assert queue.request(SPANISH, caller_id="bob") is None
     with replies_lost(client, "TransactWriteItems"):
         assert queue.abandon("bob") is True
     assert line_of(queue) == []
@@ -402,8 +423,8 @@ def test_a_caller_that_abandons_while_it_is_served_leaves_the_resource_to_the_ne
     assert table_desk.client is not None
     client = client_at(table_desk.client.meta.endpoint_url)
     queue = MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
-    queue.register("Ellen", SPANISH)
+    queue.register("Ellen", attributes=SPANISH)
     for caller_id in ("ann", "bob"):
-        assert queue.wait(SPANISH, caller_id) is None
+        assert queue.request(SPANISH, caller_id=caller_id) is None
     with meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().abandon("ann")):
-        assert queue.enqueue("Ellen").caller_id == "bob"
+        assert queue.offer("Ellen").caller_id == "bob"

@@ -42,6 +42,8 @@ EXPECTED: Final = [
     ("resources", "max", 82, "MODIFY", "TAKEN", 83, None, 143),
     ("resources", "max", 82, "MODIFY", "TAKEN", 83, None, 263),
     ("resources", "zoe", 81, "INSERT", "PENDING", 81, None, False),
+    ("resources", "zoe", 81, "MODIFY", "TAKEN", 84, None, 144),
+    ("resources", "zoe", 81, "MODIFY", "PENDING", 85, None, False),
     ("resources-callers", "ann", 69, "INSERT", "PENDING", 69, None, False),
     ("resources-callers", "ann", 69, "MODIFY", "TAKEN", 74, "ellen", False),
     ("resources-callers", "ann", 69, "MODIFY", "SUCCESS", 74, None, False),
@@ -129,10 +131,10 @@ def test_a_resource_whose_lease_expired_may_go_to_a_caller_at_once() -> None:
     queue = desk.queue(lease_seconds=LEASE_SECONDS)
     join(queue, "ellen", FRENCH)
     one(queue, FRENCH)
-    assert queue.wait(FRENCH, "ann") is None
+    assert queue.request(FRENCH, caller_id="ann") is None
     desk.clock.advance(LEASE_SECONDS + 1)
     with lives_told(desk) as events:
-        assert queue.enqueue("ellen").caller_id == "ann"
+        assert queue.offer("ellen").caller_id == "ann"
     assert [(event["task_id"].partition("#")[0], event["status"]) for event in events] == [
         ("ellen", "PENDING"), ("ellen", "TAKEN"), ("ann", "TAKEN"), ("ann", "SUCCESS"),
     ]  # fmt: skip
@@ -140,12 +142,12 @@ def test_a_resource_whose_lease_expired_may_go_to_a_caller_at_once() -> None:
 
 def test_a_resource_that_leaves_after_its_lease_expired_is_no_success(desk: Desk) -> None:
     queue = desk.queue(lease_seconds=LEASE_SECONDS)
-    queue.register("ellen", FRENCH)
+    queue.register("ellen", attributes=FRENCH)
     with lives_told(desk) as events:
-        queue.enqueue("ellen")
+        queue.offer("ellen")
         one(queue, FRENCH)
         desk.clock.advance(LEASE_SECONDS + 1)
-        assert queue.leave("ellen").status is ResourceStatus.AVAILABLE
+        assert queue.withdraw("ellen").status is ResourceStatus.AVAILABLE
     assert [event["status"] for event in events] == ["PENDING", "TAKEN", "PENDING", "CANCELLED"]
     assert names(queue.match(FRENCH)) == []
 
@@ -166,14 +168,14 @@ def test_tables_of_a_version_without_histories_still_serve(
         join(queue, "ellen", FRENCH)
         one(queue, FRENCH)
         desk.clock.advance(LEASE_SECONDS + 1)
-        assert queue.recover() == 1
-        queue.release(one(queue, FRENCH))
+        assert queue.admin.recover() == 1
+        queue.complete(one(queue, FRENCH))
         assert lives(older).kept("resources") is None
     finally:
         older.create_table()
     store = SqlMatchStore(engine, history_seconds=KEPT_SECONDS)
     store.create_table()
-    queue.enqueue("ellen")  # this program began before the tables were there
+    queue.offer("ellen")  # this program began before the tables were there
     assert [event["status"] for event in pulled(store)] == ["PENDING"]
     lives(store).keep(0)
 
@@ -185,10 +187,10 @@ def test_an_error_names_the_table_that_is_missing(sqlite_engine: sa.Engine) -> N
         with sqlite_engine.begin() as connection:
             connection.execute(sa.text("DROP TABLE partial_callers"))
         queue = MatchQueue(store)
-        queue.register("ellen", FRENCH)
+        queue.register("ellen", attributes=FRENCH)
         missing = "table 'partial': its table 'partial_callers' does not exist; .*`freshq match create`"
         with pytest.raises(TableMissing, match=missing):
-            queue.wait(FRENCH, "ann")
+            queue.request(FRENCH, caller_id="ann")
     finally:
         store.delete_table()
 
@@ -208,7 +210,7 @@ def test_a_history_is_kept_for_all_programs_once_it_is_begun(engine: sa.Engine) 
     store = SqlMatchStore(engine, history_seconds=KEPT_SECONDS)
     store.create_table()
     assert pulled(store) == []
-    plain.leave("ellen")
+    plain.withdraw("ellen")
     assert [event["status"] for event in pulled(store)] == ["CANCELLED"]
     lives(store).keep(0)
     join(plain, "ellen", FRENCH)
@@ -220,15 +222,15 @@ def test_a_change_that_is_not_made_leaves_no_event(engine: sa.Engine) -> None:
     store.create_table()
     queue = MatchQueue(store)
     join(queue, "ellen", FRENCH)
-    queue.release(one(queue, FRENCH))
+    queue.complete(one(queue, FRENCH))
     before = pulled(store)
     resource = store.get("ellen")
     assert resource is not None
     with pytest.raises(ChangedError):
         store.commit(Change(replace(resource, token="another"), None, at=1.0))
-    queue.enqueue("ellen")
+    queue.offer("ellen")
     with pytest.raises(WrongResourceState):
-        queue.enqueue("ellen")
+        queue.offer("ellen")
     assert len(pulled(store)) == len(before) + 1
     lives(store).keep(0)
 
@@ -240,7 +242,7 @@ def test_old_events_are_deleted_by_recover(engine: sa.Engine, clock: Clock) -> N
     join(queue, "ellen", FRENCH)
     assert len(pulled(store)) == 1
     clock.advance(KEPT_SECONDS + 1)
-    queue.recover()
+    queue.admin.recover()
     kept = lives(store).kept("resources")
     assert kept is not None
     assert kept.first_batch > kept.last_batch
@@ -254,8 +256,8 @@ def test_a_record_of_nobody_who_waits_is_no_event(table_desk: Desk) -> None:
     assert table_desk.client is not None
     enable_stream(table_desk.client, table_desk.table)
     queue = table_desk.queue()
-    queue.register("ellen", FRENCH)
-    queue.register("ellen", {"language": "Greek"})
+    queue.register("ellen", attributes=FRENCH)
+    queue.register("ellen", attributes={"language": "Greek"})
     queue.unregister("ellen")
     records = list(stream_records(table_desk.client, table_desk.table))
     assert len(records) > 3

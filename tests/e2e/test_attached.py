@@ -152,9 +152,9 @@ def lives_in(attached: Deployment, *queues: str) -> dict[str, list[str]]:
 def match_agents(client: DynamoDBClient) -> None:
     """Let an agent wait, then a caller whom nobody fits, and match the agent to another."""
     agents = MatchQueue.dynamodb(AGENTS, client)
-    agents.register("ellen", {"language": "Spanish"})
-    agents.enqueue("ellen")
-    assert agents.wait({"language": "French"}, "ann") is None
+    agents.register("ellen", attributes={"language": "Spanish"})
+    agents.offer("ellen")
+    assert agents.request({"language": "French"}, caller_id="ann") is None
     (match,) = agents.match({"language": "Spanish"})
     assert match.resource_id == "ellen"
 

@@ -110,12 +110,12 @@ def sql_queues(folder: Path, events: Path) -> None:
 
 
 def sql_matches(folder: Path, events: Path) -> tuple[dict[str, int], int]:
-    """Live through a shift in a database, pull its 26 events, and return what the queue counts then."""
+    """Live through a shift in a database, pull its 28 events, and return what the queue counts then."""
     address, clock = f"sqlite:///{folder / 'agents.db'}", Clock(START_SECONDS + 1000)
     queue = MatchQueue.sql(address, history=True, clock=clock, lease_seconds=LEASE_SECONDS)
     queue.create_table()
     shift(queue, clock)
-    assert pull_match_queue(address, events).events == 26
+    assert pull_match_queue(address, events).events == 28
     assert pull_match_queue(address, events).events == 0
     counted = counts(queue)
     queue.close()
@@ -123,7 +123,7 @@ def sql_matches(folder: Path, events: Path) -> tuple[dict[str, int], int]:
 
 
 def table_matches(client: DynamoDBClient, events: Path) -> tuple[str, dict[str, int], int]:
-    """Live through a shift on a table, archive its 26 events; return the table, and what the queue counts."""
+    """Live through a shift on a table, archive its 28 events; return the table, and what the queue counts."""
     desk = Desk(clock=Clock(START_SECONDS + 2000), client=client)
     queue = desk.queue(lease_seconds=LEASE_SECONDS)
     queue.create_table()
@@ -135,7 +135,7 @@ def table_matches(client: DynamoDBClient, events: Path) -> tuple[str, dict[str, 
         record["dynamodb"]["ApproximateCreationDateTime"] = START_SECONDS + 2077
     firehose = Firehose()
     delivery = Archive(firehose, "stream", table="QueueTable").deliver(records, lambda: 60.0)  # type: ignore[arg-type]  # as far as it is used
-    assert (delivery.delivered, delivery.error) == (26, None)
+    assert (delivery.delivered, delivery.error) == (28, None)
     assert delivery.skipped > 0  # entries, names, combinations and questions
     write_lines(events / "archive.json", firehose.lines)
     return desk.table, *counts(queue)
@@ -175,7 +175,7 @@ def damaged(events: Path, known: list[dict[str, Any]]) -> None:
 
 
 def write_first(folder: Path, client: DynamoDBClient) -> tuple[str, list[Any]]:
-    """Write what the first run reads: 98 records, of which 86 are distinct events up to as-of."""
+    """Write what the first run reads: 102 records, of which 90 are distinct events up to as-of."""
     events = folder / "in"
     tape, numbered = Recording(), Recording()
     mail(tape)
@@ -216,7 +216,7 @@ def test_every_source_has_its_own_ledger(
     options = {"as_of_ms": round(at(AS_OF)), "max_reject_ratio": 0.1, "other_order": "ship,none"}
     first = pipeline(tmp_path / "in", tmp_path / "out", **options)
     figures = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
-    assert [first[f"events_{figure}"] for figure in figures] == [98, 86, 3, 2, 0, 7, 0]
+    assert [first[f"events_{figure}"] for figure in figures] == [102, 90, 3, 2, 0, 7, 0]
     assert first["quarantined_by_reason"] == DAMAGED
     assert (first["events_with_unknown_fields"], first["unknown_fields"]) == (2, {"color": 2})
     totals = {
@@ -233,7 +233,7 @@ def test_every_source_has_its_own_ledger(
     assert ledger(first, "2026-01-02") == {"mail": {"created": 1, "shed": 1}}
     write_late(tmp_path)
     second = pipeline(tmp_path / "in", tmp_path / "out", **options)
-    assert [second[f"events_{figure}"] for figure in figures] == [101, 88, 4, 2, 0, 7, 0]
+    assert [second[f"events_{figure}"] for figure in figures] == [105, 92, 4, 2, 0, 7, 0]
     totals["mail"] = {"created": 6, "success": 2, "failure": 1, "cancelled": 1, "shed": 2}
     assert ledger(second) == totals
     check_tasks(table(second, "tasks", "queue, task_id"), name)
@@ -280,7 +280,7 @@ def check_tasks(rows: Rows, name: str) -> None:
         ("resources", "ellen", 1074): ("success", 0, 1, 1, 0, None, True),
         ("resources", "billy", 1001): ("cancelled", 5, 61, 1, 1, None, False),
         ("resources", "billy", 1078): ("taken", 1, None, 1, 0, None, False),
-        ("resources", "zoe", 1081): ("pending", None, None, 0, 0, None, False),
+        ("resources", "zoe", 1081): ("pending", 3, 1, 0, 0, None, False),
         ("resources", "max", 1082): ("taken", 1, None, 1, 0, None, False),
         ("resources-callers", "ann", 1069): ("success", 5, 0, 1, 0, None, True),
         ("resources-callers", "bob", 1076): ("cancelled", None, None, 0, 0, None, False),
@@ -308,7 +308,7 @@ def check_workers(rows: Rows) -> None:
     }
     assert found == {
         ("mail", "w1"): (3, 3, 0), ("mail", "w2"): (1, 0, 1), ("ship", "w1"): (2, 2, 0),
-        ("returns", "w1"): (1, 1, 0), ("resources", None): (5, 2, 1),
+        ("returns", "w1"): (1, 1, 0), ("resources", None): (6, 3, 1),
         ("resources-callers", "ellen"): (1, 1, 0), ("resources-callers", "billy"): (1, 1, 0),
     }  # fmt: skip
 
@@ -346,3 +346,4 @@ def check_minutes(rows: Rows) -> None:
         (None, 2): (0, 0, 1, 0, 0, 0, 0, 0, 0),
     }
     assert sum(row["offered"] for row in rows) == 6 + 2 + 1 + 1 + 2 + 2 + 2 * (6 + 4)
+    assert [sum(row[name] for row in rows) for name in ("released", "retried")] == [2, 1]

@@ -44,12 +44,14 @@ def test_every_change_survives_a_lost_reply(
     join(queue, "Ellen", SPANISH)
     (match,) = queue.match(SPANISH)
     queue.release(queue.extend(match))
-    assert queue.wait(SPANISH, "ann") is None
-    assert queue.enqueue("Ellen").caller_id == "ann"
-    served = queue.wait(SPANISH, "ann")
+    (match,) = queue.match(SPANISH)
+    queue.complete(match)
+    assert queue.request(SPANISH, caller_id="ann") is None
+    assert queue.offer("Ellen").caller_id == "ann"
+    served = queue.request(SPANISH, caller_id="ann")
     assert served is not None
-    queue.release(served)
-    assert queue.wait(SPANISH, "bob") is None
+    queue.complete(served)
+    assert queue.request(SPANISH, caller_id="bob") is None
     assert queue.abandon("bob") is True
     queue.unregister("Ellen")
     assert queue.get("Ellen") is None
@@ -59,7 +61,7 @@ def test_every_change_survives_a_lost_reply(
 def test_resources_are_read_by_pages(sqlite_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = MatchQueue(SqlMatchStore(emptied_resources(sqlite_engine)))
     for number in range(4):
-        queue.register(f"{number}", SPANISH)
+        queue.register(f"{number}", attributes=SPANISH)
     reads: list[object] = []
     rows = Database.rows
 

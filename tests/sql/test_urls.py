@@ -191,12 +191,12 @@ def test_durable_is_on_or_off(sqlite_url: str) -> None:
 def test_so_for_matching(tmp_path: Path) -> None:
     file = tmp_path / "new.db"
     match = MatchQueue.sql(f"sqlite:///{file}")
-    for verb in (lambda: match.register("ann", {}), lambda: match.match({}), match.delete_table):
+    for verb in (lambda: match.register("ann", attributes={}), lambda: match.match({}), match.delete_table):
         with pytest.raises(TableMissing):
             verb()
     assert not file.exists()
     match.create_table()
-    match.register("ann", {"language": "en"})
+    match.register("ann", attributes={"language": "en"})
     match.close()
 
 

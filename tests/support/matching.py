@@ -60,8 +60,8 @@ class Desk:
 
 def join(queue: MatchQueue, resource_id: str, attributes: dict[str, Any]) -> None:
     """Register a resource and enqueue it."""
-    queue.register(resource_id, attributes)
-    queue.enqueue(resource_id)
+    queue.register(resource_id, attributes=attributes)
+    queue.offer(resource_id)
 
 
 def names(matches: Iterable[Match]) -> list[str]:

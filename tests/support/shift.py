@@ -22,9 +22,9 @@ STAYS: Final = {"gender=F&language=Spanish": 2, "language=French": 3, "language=
 def shift(queue: MatchQueue, clock: Clock) -> None:
     """Live through it: one second passes between any two changes, if nothing else is said.
 
-    Ellen is matched for 3 s and released; later she is matched to Ann, who waited 5 s. Billy's caller
-    disappears, so he waits again after his lease and leaves; then Cy finds him in the queue, and keeps him.
-    Bob gives up; Dora and Zoe still wait at the end, and Max is matched, whose lease has been extended.
+    Ellen is matched for 3 s; later she is matched to Ann, who waited 5 s. Billy's caller disappears, so he
+    waits again after his lease and is withdrawn; then Cy finds him in the queue, and keeps him. Bob gives up.
+    At the end Dora waits, and so does Zoe, whom a caller gave back, and Max's lease has been extended.
     """
     tick = clock.advance
     join(queue, "ellen", {"gender": "F", "language": "Spanish"})
@@ -35,37 +35,41 @@ def shift(queue: MatchQueue, clock: Clock) -> None:
     tick(1)
     ellen = queue.extend(ellen)
     tick(2)
-    queue.release(ellen)
+    queue.complete(ellen)
     tick(1)
     one(queue, FRENCH)
     tick(LEASE_SECONDS + 1)
-    assert queue.recover() == 1
+    assert queue.admin.recover() == 1
     tick(1)
-    queue.leave("billy")
+    queue.withdraw("billy")
     tick(1)
-    assert queue.wait(SPANISH, "ann") is None
+    assert queue.request(SPANISH, caller_id="ann") is None
     tick(5)
-    queue.enqueue("ellen")
+    queue.offer("ellen")
     tick(1)
-    served = queue.wait(SPANISH, "ann")
+    served = queue.request(SPANISH, caller_id="ann")
     assert served is not None
-    queue.release(served)
+    queue.complete(served)
     tick(1)
-    assert queue.wait(FRENCH, "bob") is None
+    assert queue.request(FRENCH, caller_id="bob") is None
     tick(1)
     assert queue.abandon("bob")
     tick(1)
-    queue.enqueue("billy")
+    queue.offer("billy")
     tick(1)
-    assert queue.wait(FRENCH, "cy") is not None
+    assert queue.request(FRENCH, caller_id="cy") is not None
     tick(1)
-    assert queue.wait({"language": "Greek"}, "dora") is None
+    assert queue.request({"language": "Greek"}, caller_id="dora") is None
     tick(1)
     join(queue, "zoe", FRENCH)
     tick(1)
     join(queue, "max", GERMAN)
     tick(1)
-    queue.extend(one(queue, GERMAN), 3 * LEASE_SECONDS)
+    queue.extend(one(queue, GERMAN), lease_seconds=3 * LEASE_SECONDS)
+    tick(1)
+    zoe = one(queue, FRENCH)
+    tick(1)
+    queue.release(zoe)
 
 
 def story(events: list[dict[str, Any]], start: float) -> list[tuple[Any, ...]]:

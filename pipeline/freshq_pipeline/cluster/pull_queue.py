@@ -94,8 +94,8 @@ def pull_match_queue(
     with _errors():
         _check_sql(address)
         with closing(open_match_queue(address)) as queue:
-            names = [] if queue.history is None else queue.history.queues
-            return _pull(queue.history, names, out, progress)
+            names = [] if queue.admin.history is None else queue.admin.history.queues
+            return _pull(queue.admin.history, names, out, progress)
 
 
 def _pull(

@@ -117,24 +117,24 @@ def test_a_resource_through_all_its_states(queue: MatchQueue) -> None:
         "lease_until": None,
         "caller_id": None,
     }
-    assert answer("enqueue", "Ellen")["status"] == "QUEUED"
-    fails(1, "'Ellen': cannot enqueue while it is QUEUED", "enqueue", "Ellen")
+    assert answer("offer", "Ellen")["status"] == "QUEUED"
+    fails(1, "'Ellen': cannot offer while it is QUEUED", "offer", "Ellen")
     depths = {"gender=F&language=English": 1, "gender=F&language=Spanish": 1}
     assert answer("depths") == {"depths": depths, "at_most": 1000}
-    assert "1 or more" in freshq("depths", "--at-most", "1").output
-    assert answer("leave", "Ellen")["status"] == "AVAILABLE"
-    assert answer("enqueue", "--all") == {"enqueued": 1}
+    assert "1 or more" in freshq("depths", "--limit", "1").output
+    assert answer("withdraw", "Ellen")["status"] == "AVAILABLE"
+    assert answer("offer", "--all") == {"enqueued": 1}
     (match,) = answer("match", "language=German,Spanish/English", "gender=*")
     assert (match["resource_id"], match["rank"]) == ("Ellen", 1)
     fails(1, "no resource that fits is waiting", "match", "language=Spanish")
     assert answer("extend", "Ellen", "--token", match["token"], "--lease-seconds", "600")
     assert answer("recover") == {"recovered": 0}
-    fails(1, "matched to another caller", "release", "Ellen", "--token", "old")
-    assert answer("release", "Ellen", "--token", match["token"])["status"] == "AVAILABLE"
-    fails(1, "it is AVAILABLE now", "release", "Ellen", "--token", match["token"])
+    fails(1, "matched to another caller", "complete", "Ellen", "--token", "old")
+    assert answer("complete", "Ellen", "--token", match["token"])["status"] == "AVAILABLE"
+    fails(1, "it is AVAILABLE now", "complete", "Ellen", "--token", match["token"])
     assert answer("unregister", "Ellen") == {"unregistered": "Ellen"}
     assert queue.get("Ellen") is None
-    fails(1, "'Ellen': not registered", "release", "Ellen", "--token", "x")
+    fails(1, "'Ellen': not registered", "complete", "Ellen", "--token", "x")
 
 
 def test_criteria_as_json(queue: MatchQueue) -> None:
@@ -143,13 +143,13 @@ def test_criteria_as_json(queue: MatchQueue) -> None:
     (match,) = answer("match", "--criteria", wish)
     assert (match["resource_id"], match["rank"]) == ("Christine", 1)
     answer("register", "odd", "--attributes", '{"skill": ["a,b", "c/d"]}')
-    answer("enqueue", "odd")
+    answer("offer", "odd")
     assert answer("match", "--criteria", '{"skill": "a,b"}')[0]["resource_id"] == "odd"
 
 
 def test_a_listing_has_a_limit_and_a_state(queue: MatchQueue) -> None:
     staff(queue)
-    queue.leave("Remy")
+    queue.withdraw("Remy")
     assert [found["resource_id"] for found in answer("list", "--status", "AVAILABLE")["resources"]] == [
         "Remy"
     ]
@@ -161,11 +161,11 @@ def test_a_listing_has_a_limit_and_a_state(queue: MatchQueue) -> None:
     fails(2, "status: must be one of AVAILABLE, QUEUED, MATCHED, got 'BUSY'", "list", "--status", "BUSY")
 
 
-def test_release_all_asks_first(queue: MatchQueue) -> None:
+def test_complete_all_asks_first(queue: MatchQueue) -> None:
     staff(queue)
     assert len(queue.match({}, limit=2)) == 2
-    fails(2, "pass --yes to confirm", "release", "--all")
-    assert answer("release", "--all", "--yes") == {"released": 2}
+    fails(2, "pass --yes to confirm", "complete", "--all")
+    assert answer("complete", "--all", "--yes") == {"released": 2}
     assert len(list(queue.resources(ResourceStatus.AVAILABLE))) == 2
 
 
@@ -175,7 +175,7 @@ def test_generated_agents_are_the_same_for_a_seed(queue: MatchQueue) -> None:
     assert answer("generate", "--agents", "7", "--seed", "3")["agents"] == made
     assert {resource.resource_id for resource in queue.resources()} == set(made)
     assert answer("generate")["agents"] != made[:5]
-    answer("enqueue", "--all")
+    answer("offer", "--all")
     people = answer("generate", "--agents", "0", "--callers", "20", "--seed", "4")["callers"]
     assert set(people.values()) > {None}  # some have an agent, some wait
     waiting = [caller["caller_id"] for caller in answer("callers")["callers"]]
@@ -185,9 +185,13 @@ def test_generated_agents_are_the_same_for_a_seed(queue: MatchQueue) -> None:
 
 def test_a_caller_waits_in_line_and_asks_again(queue: MatchQueue) -> None:
     fails(
-        1, "caller 'ann': waits in line; repeat the command to ask again", "wait", "ann", "language=Spanish"
+        1,
+        "caller 'ann': waits in line; repeat the command to ask again",
+        "request",
+        "ann",
+        "language=Spanish",
     )
-    fails(1, "'bob': waits", "wait", "bob", "--criteria", '{"language": ["Spanish", null]}')
+    fails(1, "'bob': waits", "request", "bob", "--criteria", '{"language": ["Spanish", null]}')
     listed = answer("callers", "--limit", "1")
     assert [caller["caller_id"] for caller in listed["callers"]] == ["ann"]
     assert listed["callers"][0]["asks"] == [[{"language": "Spanish"}]]
@@ -195,11 +199,11 @@ def test_a_caller_waits_in_line_and_asks_again(queue: MatchQueue) -> None:
     assert re.search(r"bob +\d\S* s +", freshq("callers").output)
     assert answer("abandon", "bob") == {"abandoned": "bob"}
     fails(1, "'bob': does not wait", "abandon", "bob")
-    queue.register("Ellen", ARTICLE["Ellen"])
-    assert "resource Ellen: MATCHED to caller ann" in freshq("enqueue", "Ellen").output
-    (match,) = answer("wait", "ann", "language=Spanish")
+    queue.register("Ellen", attributes=ARTICLE["Ellen"])
+    assert "resource Ellen: MATCHED to caller ann" in freshq("offer", "Ellen").output
+    (match,) = answer("request", "ann", "language=Spanish")
     assert (match["resource_id"], match["caller_id"]) == ("Ellen", "ann")
-    assert answer("release", "Ellen", "--token", match["token"])["caller_id"] is None
+    assert answer("complete", "Ellen", "--token", match["token"])["caller_id"] is None
     assert "no caller waits" in freshq("callers").output
 
 
@@ -225,11 +229,11 @@ def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     fails(3, "there is no file .*freshq match create", "list")
     assert answer("create") == {"created": True}
     assert answer("generate", "--agents", "3")["agents"]
-    assert answer("enqueue", "--all") == {"enqueued": 3}
+    assert answer("offer", "--all") == {"enqueued": 3}
     (match,) = answer("match")
     assert match["lease_until"] - match["since"] > 590
-    assert sum(answer("depths", "--at-most", "9")["depths"].values()) >= 2
-    assert answer("release", "--all", "--yes") == {"released": 1}
+    assert sum(answer("depths", "--limit", "9")["depths"].values()) >= 2
+    assert answer("complete", "--all", "--yes") == {"released": 1}
     assert answer("delete", "--yes") == {"deleted": True}
     fails(3, "does not exist; run .*freshq match create", "callers")
     monkeypatch.setenv("FRESHQ_MATCH_QUEUE", "sqlite:///:memory:")
@@ -253,11 +257,11 @@ def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("criteria: give either NAME=VALUE or --criteria", ["match", "a=b", "--criteria", "{}"]),
         ("criteria: must be a mapping", ["match", "--criteria", "3"]),
         ("limit: ", ["match", "--limit", "0"]),
-        ("at_most: ", ["depths", "--at-most", "0"]),
-        ("id: missing; give either resources or --all", ["enqueue"]),
-        ("id: missing; give either resources or --all", ["enqueue", "a", "--all"]),
-        ("token: missing", ["release", "a"]),
-        ("id: give either a resource with --token, or --all", ["release", "a", "--all"]),
+        ("limit: ", ["depths", "--limit", "0"]),
+        ("id: missing; give either resources or --all", ["offer"]),
+        ("id: missing; give either resources or --all", ["offer", "a", "--all"]),
+        ("token: missing", ["complete", "a"]),
+        ("id: give either a resource with --token, or --all", ["complete", "a", "--all"]),
     ],
 )
 @pytest.mark.usefixtures("queue")

@@ -29,7 +29,7 @@ PREFERENCES = st.lists(VALUE | VALUE_SET | st.none(), min_size=1, max_size=3)
 CRITERIA = st.dictionaries(st.sampled_from(NAMES), VALUE | VALUE_SET | PREFERENCES, min_size=1, max_size=2)
 JOIN = st.tuples(st.just("join"), ATTRIBUTES)
 MATCH = st.tuples(st.just("match"), CRITERIA | st.just({}))
-STEP = JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["leave", "release"]), st.integers(0, 20))
+STEP = JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["withdraw", "complete"]), st.integers(0, 20))
 # First some resources: an order matters only if several of them fit the same criteria.
 STEPS = st.tuples(
     st.lists(JOIN, min_size=3, max_size=9), st.lists(MATCH | STEP, min_size=3, max_size=20)
@@ -65,8 +65,8 @@ def test_a_match_is_the_resource_that_a_full_scan_would_choose(
     held = []
     for number, (verb, given_with) in enumerate(steps):
         if verb == "join":
-            queue.register(f"{number}", given_with)
-            queue.enqueue(f"{number}")
+            queue.register(f"{number}", attributes=given_with)
+            queue.offer(f"{number}")
             model.line.append((f"{number}", given_with))
         elif verb == "match":
             matches = queue.match(given_with)
@@ -75,12 +75,12 @@ def test_a_match_is_the_resource_that_a_full_scan_would_choose(
             held += matches
             for match in matches:
                 model.remove(match.resource_id)
-        elif verb == "leave" and model.line:
+        elif verb == "withdraw" and model.line:
             name = model.line[given_with % len(model.line)][0]
-            queue.leave(name)
+            queue.withdraw(name)
             model.remove(name)
-        elif verb == "release" and held:
-            queue.release(held.pop(given_with % len(held)))
+        elif verb == "complete" and held:
+            queue.complete(held.pop(given_with % len(held)))
         assert queue.waiting() == len(model.line)
     waiting = {
         resource.resource_id for resource in store.resources() if resource.status is ResourceStatus.QUEUED
@@ -102,25 +102,25 @@ def test_places_are_unique_and_as_many_as_counted(
 
 @given(
     asked=st.lists(CRITERIA | st.just({}), max_size=12),
-    enqueued=st.lists(ATTRIBUTES, min_size=1, max_size=8),
+    offered=st.lists(ATTRIBUTES, min_size=1, max_size=8),
     read=st.integers(0, 3),
 )
 @settings(max_examples=300)
 def test_a_resource_goes_to_the_caller_whom_a_full_scan_would_choose(
-    asked: list[Any], enqueued: list[dict[str, Any]], read: int
+    asked: list[Any], offered: list[dict[str, Any]], read: int
 ) -> None:
     queue = MatchQueue(MemoryMatchStore(), clock=Clock())
     waiting: list[tuple[str, list[Any]]] = []
     for number, criteria in enumerate(asked):
-        assert queue.wait(criteria, f"c{number}") is None
+        assert queue.request(criteria, caller_id=f"c{number}") is None
         waiting.append((f"c{number}", [ask for asks in parse_criteria(criteria) for ask in asks]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line, "CALLERS_A_QUESTION", read)
         patch.setattr(line, "PAGE_KEYS", 1 + read)
-        for number, attributes in enumerate(enqueued):
+        for number, attributes in enumerate(offered):
             parsed = parse_attributes(attributes)
             fitting = [name for name, asks in waiting if any(fits(ask, parsed) for ask in asks)]
-            queue.register(f"r{number}", attributes)
-            assert queue.enqueue(f"r{number}").caller_id == (fitting[0] if fitting else None)
+            queue.register(f"r{number}", attributes=attributes)
+            assert queue.offer(f"r{number}").caller_id == (fitting[0] if fitting else None)
             waiting = [entry for entry in waiting if entry[0] not in fitting[:1]]
     assert [caller.caller_id for caller in queue.callers()] == [name for name, _asks in waiting]

@@ -1,6 +1,7 @@
 # The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
 
 from freshq.matching.match import Match as Match
+from freshq.matching.queue import MatchAdmin as MatchAdmin
 from freshq.matching.queue import MatchQueue as MatchQueue
 from freshq.matching.queue import MatchQueueOptions as MatchQueueOptions
 from freshq.matching.resource import Caller as Caller

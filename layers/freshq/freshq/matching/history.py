@@ -62,11 +62,12 @@ def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float)
     if before is None:
         yield event | _change(INSERT, TaskStatus.PENDING, since_us)
     elif before.status is ResourceStatus.MATCHED and before.token != after.token:
-        # The lease expired. A caller in line may get the resource immediately.
+        # Released, or the lease expired. A caller in line may get the resource immediately.
         yield event | _change(MODIFY, TaskStatus.PENDING, _us(at), since_us)
     if after.status is ResourceStatus.MATCHED:
         event |= holder(after.token) | _change(MODIFY, TaskStatus.TAKEN, _us(at), since_us)
-        yield event | {"lease_until_ms": round((after.lease_until or 0.0) * 1000, 3)}
+        # Back without an attempt before the lease ends: that is a release to the pipeline.
+        yield event | {"attempts": 1, "lease_until_ms": round((after.lease_until or 0.0) * 1000, 3)}
 
 
 def _end_of(stayed: Resource, since_us: int, at: float) -> Event:

@@ -35,61 +35,60 @@ def registered(resource_id: str, attributes: Attributes, before: Resource | None
     if before is not None and before.attributes == attributes:
         return before
     if before is not None and before.status is not ResourceStatus.AVAILABLE:
-        advice = "its entries have its attributes; leave the queue or release it first"
+        advice = "its entries have its attributes; withdraw or complete it first"
         raise WrongResourceState(resource_id, "change the attributes", before.status, advice)
     return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token())
 
 
-def unregistered(before: Resource | None) -> None:
+def unregistered(resource_id: str, before: Resource | None) -> None:
     """Check that a resource may be deleted.
 
     Raises:
+        ResourceNotFound: If it is not registered.
         WrongResourceState: If it is not available.
     """
-    if before is not None and before.status is not ResourceStatus.AVAILABLE:
-        advice = "leave the queue or release it first"
-        raise WrongResourceState(before.resource_id, "unregister", before.status, advice)
+    before = known(resource_id, before)
+    if before.status is not ResourceStatus.AVAILABLE:
+        advice = "withdraw or complete it first"
+        raise WrongResourceState(resource_id, "unregister", before.status, advice)
 
 
-def enqueued(resource_id: str, before: Resource | None, now: float, stamp: Callable[[], float]) -> Resource:
+def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resource:
     """Return the QUEUED version of a resource.
 
     Args:
-        resource_id: Its id.
         before: The version that is stored.
         now: Current time in seconds.
         stamp: Returns the time from which it waits, in seconds since the epoch.
 
     Raises:
-        ResourceNotFound: If it is not registered.
         WrongResourceState: If it is queued, or matched and its lease has not expired.
     """
-    before = _known(resource_id, before)
     if before.status is ResourceStatus.QUEUED:
-        raise WrongResourceState(resource_id, "enqueue", before.status, "it keeps its position")
+        raise WrongResourceState(before.resource_id, "offer", before.status, "it keeps its position")
     if before.status is ResourceStatus.MATCHED and not before.expired(now):
-        advice = "release it first, or wait until its lease expires"
-        raise WrongResourceState(resource_id, "enqueue", before.status, advice)
+        advice = "complete or release it first, or wait until its lease expires"
+        raise WrongResourceState(before.resource_id, "offer", before.status, advice)
     return queued(before, stamp)
 
 
-def left(resource_id: str, before: Resource | None) -> Resource:
+def withdrawn(resource_id: str, before: Resource | None) -> Resource:
     """Return the AVAILABLE version of a resource; `before` itself if it is available already.
 
     Raises:
         ResourceNotFound: If it is not registered.
         WrongResourceState: If it is matched.
     """
-    before = _known(resource_id, before)
+    before = known(resource_id, before)
     if before.status is ResourceStatus.AVAILABLE:
         return before
     if before.status is ResourceStatus.MATCHED:
-        raise WrongResourceState(resource_id, "leave", before.status, "release it first")
+        raise WrongResourceState(resource_id, "withdraw", before.status, "complete or release it first")
     return available(before)
 
 
 def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
-    """Return the QUEUED version: at the old position if the caller disappeared, otherwise at the end."""
+    """Return the QUEUED version: in its old position if it was matched, otherwise at the end."""
     since = stamp() if before.since is None else before.since
     return Resource(before.resource_id, before.attributes, ResourceStatus.QUEUED, new_token(), since=since)
 
@@ -119,7 +118,12 @@ def available(before: Resource) -> Resource:
     return Resource(before.resource_id, before.attributes, ResourceStatus.AVAILABLE, new_token())
 
 
-def _known(resource_id: str, resource: Resource | None) -> Resource:
+def known(resource_id: str, resource: Resource | None) -> Resource:
+    """Return the stored version of a resource.
+
+    Raises:
+        ResourceNotFound: If it is not registered.
+    """
     if resource is None:
         raise ResourceNotFound(resource_id)
     return resource
@@ -197,7 +201,7 @@ class Changes:
 
         return repeated(f"resource {quoted(resource_id)}", attempt)
 
-    def leave(self, resource_id: str) -> Resource:
+    def withdraw(self, resource_id: str) -> Resource:
         """Stop a resource from waiting.
 
         A resource whose caller's lease has expired is queued first, so that its history shows the lost lease
@@ -212,8 +216,8 @@ class Changes:
             if before is not None and before.expired(self.clock()):
                 queued_again = queued(before, self.stamp)
                 self.commit(before, queued_again)
-                raise ChangedError  # by this change: read it and leave
-            return left(resource_id, before)
+                raise ChangedError  # by this change: read it and withdraw it
+            return withdrawn(resource_id, before)
 
         return self.change(resource_id, change)
 

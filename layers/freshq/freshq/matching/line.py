@@ -73,20 +73,27 @@ class CallerLine:
 
     # --- from the side of a resource
 
-    def enqueue(self, resource_id: str) -> Resource:
+    def offer(self, resource_id: str) -> Resource:
         """Match an available resource with the first caller that it fits, or queue it."""
 
         def attempt() -> Resource:
-            before = self._store.get(resource_id)
-            after = lifecycle.enqueued(resource_id, before, self._changes.clock(), self._changes.stamp)
-            if before is not None and before.caller_id is None:
-                served = self._serve(before, after.since)
-                if served is not None:
-                    return served
-            self._changes.commit(before, after)
-            return self.served(after) or after
+            before = lifecycle.known(resource_id, self._store.get(resource_id))
+            return self.put_back(
+                before, lifecycle.offered(before, self._changes.clock(), self._changes.stamp)
+            )
 
         return repeated(f"resource {quoted(resource_id)}", attempt)
+
+    def put_back(self, before: Resource, queued: Resource) -> Resource:
+        """Match a resource with the first caller that it fits, or queue it.
+
+        Raises:
+            ChangedError: If it is no longer as it was before.
+        """
+        if before.caller_id is None and (served := self._serve(before, queued.since)) is not None:
+            return served
+        self._changes.commit(before, queued)
+        return self.served(queued) or queued
 
     def served(self, queued: Resource) -> Resource | None:
         """Match a queued resource with the first caller that it fits.
@@ -154,7 +161,7 @@ class CallerLine:
 
     # --- from the side of a caller
 
-    def wait(self, caller_id: str, ranks: Ranks) -> Match | None:
+    def request(self, caller_id: str, ranks: Ranks) -> Match | None:
         """Return the caller's match, or join the line and return None.
 
         Args:
@@ -256,8 +263,8 @@ class CallerLine:
             if caller is None:
                 return False
             if caller.status is CallerStatus.SERVED:
-                served_by = quoted(caller.resource_id)
-                msg = f"caller {quoted(caller_id)}: is served by resource {served_by}; release the match"
+                served = f"caller {quoted(caller_id)}: is served by resource {quoted(caller.resource_id)}"
+                msg = f"{served}; complete or release the match"
                 raise RefusedError(msg)
             self._changes.write(Change(caller_before=caller))
             return True

@@ -263,7 +263,11 @@ class Matches:
             MatchLost: If the match no longer holds it.
         """
         if not self._changes.committed(match.held(), after):
-            raise MatchLost(match.resource_id, holder(self._changes.stored(match.resource_id)))
+            raise self.lost(match)
+
+    def lost(self, match: Match) -> MatchLost:
+        """Return the error of a match that no longer holds its resource."""
+        return MatchLost(match.resource_id, holder(self._changes.stored(match.resource_id)))
 
 
 def holder(resource: Resource | None) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
 
-from freshq.errors import MatchLost, ResourceNotFound, StoreError, needs, quoted
+from freshq.errors import MatchLost, RefusedError, ResourceNotFound, StoreError, needs, quoted
 from freshq.matching import lifecycle
 from freshq.matching.lifecycle import Changes
 from freshq.matching.line import CallerLine
 from freshq.matching.match import Match, Matches, Walk, held_match, holder
 from freshq.matching.places import checked_resource_id, names_in, parse_attributes, partitions_of, place_of
 from freshq.matching.resource import ResourceStatus, checked_resource_status, parse_criteria
+from freshq.matching.stores.base import ChangedError
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.order import Order
 
@@ -39,13 +40,77 @@ class MatchQueueOptions(TypedDict, total=False):
     clock: Callable[[], float] | None
 
 
+class _Closed:
+    """Stands for the parts of a closed queue: any use but another `close` raises RefusedError."""
+
+    def close(self) -> None:
+        return
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RefusedError("queue: closed; open another MatchQueue")
+
+
+class MatchAdmin:
+    """The upkeep of a `MatchQueue`, and the parts that another process needs to settle a match.
+
+    Attributes:
+        history: The histories of resources and callers; None if the store keeps none itself.
+    """
+
+    history: MatchHistories | None
+
+    def __init__(self, store: MatchStore, changes: Changes, line: CallerLine) -> None:
+        """Use the parts of a queue."""
+        self.history = store.history
+        self._store = store
+        self._changes = changes
+        self._line = line
+
+    def now(self) -> float:
+        """Return the queue's time, in seconds since the epoch."""
+        return self._changes.clock()
+
+    def held(self, resource_id: str, token: str) -> Match:
+        """Return the match that holds a resource under a token, for another process to settle it.
+
+        The caller's criteria are not stored: `criteria` is empty and `rank` 0.
+
+        Raises:
+            ResourceNotFound: If it is not registered.
+            MatchLost: If no match holds it under this token.
+        """
+        resource = self._store.get(checked_resource_id(resource_id))
+        if resource is None:
+            raise ResourceNotFound(resource_id)
+        if resource.status is not ResourceStatus.MATCHED or resource.token != token:
+            raise MatchLost(resource_id, holder(resource))
+        return held_match(resource)
+
+    def recover(self) -> int:
+        """Return resources whose callers' leases have expired to their old positions.
+
+        Reads every registered resource. A recovered resource that fits a waiting caller is matched to it. In
+        a SQL database, some events of the history past their retention are deleted as well.
+
+        Returns:
+            How many were recovered.
+        """
+        self._store.tidy(self.now())
+        return self._changes.recover(self._line.served)
+
+
 class MatchQueue:
     """Waiting resources, and callers who each take the first resource that fits.
 
     A waiting resource has an entry for each combination of values that callers can ask for. A match deletes
     all of them in one transaction. Thread-safe. Invalid arguments raise ValueError before any write. A store
-    that does not answer raises StoreError; it never looks like an empty queue.
+    that does not answer raises StoreError; it never looks like an empty queue. `with` closes the queue.
+
+    Attributes:
+        admin: Upkeep, and what another process needs to settle a match.
     """
+
+    admin: MatchAdmin
 
     def __init__(
         self,
@@ -70,16 +135,16 @@ class MatchQueue:
             msg = f"order: must be fifo or lifo, got {quoted(order)}"
             raise ValueError(msg)
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
-        self._clock = store.clock if clock is None else clock
         self._store = store
-        self._changes = Changes(store, self._clock, lease_seconds)
+        self._changes = Changes(store, store.clock if clock is None else clock, lease_seconds)
         self._walk = Walk(store, newest_first=Order(order) is Order.LIFO)
         self._line = CallerLine(store, self._walk, self._changes)
-        self._matches = Matches(self._walk, self._changes, self.recover)
+        self.admin = MatchAdmin(store, self._changes, self._line)
+        self._matches = Matches(self._walk, self._changes, self.admin.recover)
 
     # --- resources
 
-    def register(self, resource_id: str, attributes: Mapping[str, Any]) -> Resource:
+    def register(self, resource_id: str, *, attributes: Mapping[str, Any]) -> Resource:
         """Register a resource: available, not yet waiting. Repeating it changes nothing.
 
         An available resource may be registered again with other attributes.
@@ -103,12 +168,14 @@ class MatchQueue:
         )
 
     def unregister(self, resource_id: str) -> None:
-        """Delete an available resource; an unknown id is no error.
+        """Delete an available resource.
 
         Raises:
+            ResourceNotFound: If it is not registered.
             WrongResourceState: If it is queued or matched.
         """
-        self._changes.change(checked_resource_id(resource_id), lifecycle.unregistered)
+        checked_resource_id(resource_id)
+        self._changes.change(resource_id, lambda before: lifecycle.unregistered(resource_id, before))
 
     def get(self, resource_id: str) -> Resource | None:
         """Return a resource; None if it is not registered."""
@@ -126,7 +193,7 @@ class MatchQueue:
         wanted = None if status is None else checked_resource_status(status)
         return (found for found in self._store.resources() if wanted in (None, found.status))
 
-    def enqueue(self, resource_id: str) -> Resource:
+    def offer(self, resource_id: str) -> Resource:
         """Let an available resource wait, behind all waiting resources.
 
         If it fits callers in the line, it is matched to the first of them immediately: its new status is then
@@ -137,33 +204,33 @@ class MatchQueue:
             ResourceNotFound: If it is not registered.
             WrongResourceState: If it is queued or matched.
         """
-        return self._line.enqueue(checked_resource_id(resource_id))
+        return self._line.offer(checked_resource_id(resource_id))
 
-    def leave(self, resource_id: str) -> Resource:
+    def withdraw(self, resource_id: str) -> Resource:
         """Stop a resource from waiting; it stays registered. An available resource is left unchanged.
 
         Raises:
             ResourceNotFound: If it is not registered.
             WrongResourceState: If it is matched, and its lease has not expired.
         """
-        return self._changes.leave(checked_resource_id(resource_id))
+        return self._changes.withdraw(checked_resource_id(resource_id))
 
-    def depths(self, at_most: int | None = None) -> dict[str, int]:
+    def depths(self, *, limit: int | None = None) -> dict[str, int]:
         """Return how many resources wait for each full combination of values, by its name.
 
         A resource counts in every combination that it can serve: the depth of ``gender=F&language=English``
         is the number of such resources. The store counts; exact while nothing changes.
 
         Args:
-            at_most: Where to stop counting in each combination, which bounds the reads; None counts all.
+            limit: Where to stop counting in each combination, which bounds the reads; None counts all.
 
         Raises:
-            ValueError: If `at_most` is below 1.
+            ValueError: If `limit` is below 1.
         """
-        if at_most is not None:
-            checked_count("at_most", at_most)
+        if limit is not None:
+            checked_count("limit", limit)
         depths = {
-            combination: self._store.count(place_of(combination), names_in(combination), at_most)
+            combination: self._store.count(place_of(combination), names_in(combination), limit)
             for combination in self._store.combinations()
         }
         return {combination: depth for combination, depth in depths.items() if depth}
@@ -174,7 +241,7 @@ class MatchQueue:
 
     # --- callers
 
-    def match(self, criteria: Any, limit: int = 1) -> list[Match]:
+    def match(self, criteria: Any, *, limit: int = 1) -> list[Match]:
         """Take the resources that fit, in the order of the queue.
 
         If too few are waiting, resources whose callers' leases have expired are recovered first: at most
@@ -206,28 +273,12 @@ class MatchQueue:
             logger.warning("matched only %d of %d resources", len(found), limit, exc_info=True)
         return found
 
-    def held(self, resource_id: str, token: str) -> Match:
-        """Return the match that holds a resource under a token, for another process to settle it.
-
-        The caller's criteria are not stored: `criteria` is empty and `rank` 0.
-
-        Raises:
-            ResourceNotFound: If it is not registered.
-            MatchLost: If no match holds it under this token.
-        """
-        resource = self._store.get(checked_resource_id(resource_id))
-        if resource is None:
-            raise ResourceNotFound(resource_id)
-        if resource.status is not ResourceStatus.MATCHED or resource.token != token:
-            raise MatchLost(resource_id, holder(resource))
-        return held_match(resource)
-
-    def wait(self, criteria: Any, caller_id: str) -> Match | None:
+    def request(self, criteria: Any, *, caller_id: str) -> Match | None:
         """Return the match of a caller, who waits in line while no queued resource fits.
 
         A waiting caller is served when a fitting resource is queued, first come first served. Call again with
         the same arguments to get the match: the caller keeps its place. The lease begins when the caller is
-        served, so call at least once per lease. `release` ends the match and forgets the caller.
+        served, so call at least once per lease. `complete` and `release` forget the caller.
 
         Args:
             criteria: As for `match`.
@@ -241,7 +292,7 @@ class MatchQueue:
             RefusedError: If the caller waits with other criteria.
         """
         ranks = tuple(tuple(asks) for asks in parse_criteria(criteria))
-        return self._line.wait(checked_resource_id(caller_id, "caller_id"), ranks)
+        return self._line.request(checked_resource_id(caller_id, "caller_id"), ranks)
 
     def abandon(self, caller_id: str) -> bool:
         """Take a waiting caller out of the line.
@@ -250,7 +301,7 @@ class MatchQueue:
             Whether the caller waited.
 
         Raises:
-            RefusedError: If the caller is served: release the match instead.
+            RefusedError: If the caller is served: complete or release the match instead.
         """
         return self._line.abandon(checked_resource_id(caller_id, "caller_id"))
 
@@ -258,8 +309,8 @@ class MatchQueue:
         """Yield the waiting callers in order, lazily."""
         return self._line.callers()
 
-    def release(self, match: Match) -> Resource:
-        """Give a resource back: available, not yet waiting.
+    def complete(self, match: Match) -> Resource:
+        """End a match: its resource is available, not waiting. `offer` lets it wait again, behind all others.
 
         Raises:
             MatchLost: If the match no longer holds it.
@@ -268,7 +319,21 @@ class MatchQueue:
         self._matches.settle(match, after)
         return after
 
-    def extend(self, match: Match, lease_seconds: float | None = None) -> Match:
+    def release(self, match: Match) -> Resource:
+        """Give a resource back unused: it waits in its old position, as after an expired lease.
+
+        If it fits callers in the line, it is matched to the first of them immediately, as by `offer`.
+
+        Raises:
+            MatchLost: If the match no longer holds it.
+        """
+        held = match.held()
+        try:
+            return self._line.put_back(held, lifecycle.queued(held, self._changes.stamp))
+        except ChangedError:
+            raise self._matches.lost(match) from None
+
+    def extend(self, match: Match, *, lease_seconds: float | None = None) -> Match:
         """Hold a resource for `lease_seconds` from now; None for the queue's lease. Never shortens a lease.
 
         Returns:
@@ -283,30 +348,17 @@ class MatchQueue:
 
     # --- the store
 
-    def recover(self) -> int:
-        """Return resources whose callers' leases have expired to their old positions.
-
-        Reads every registered resource. A recovered resource that fits a waiting caller is matched to it. In
-        a SQL database, some events of the history past their retention are deleted as well.
-
-        Returns:
-            How many were recovered.
-        """
-        self._store.tidy(self._clock())
-        return self._changes.recover(self._line.served)
-
-    @property
-    def history(self) -> MatchHistories | None:
-        """The histories of resources and callers; None if the store keeps none itself."""
-        return self._store.history
-
     def close(self) -> None:
-        """Close the connections that the queue opened; it can be used again."""
+        """Close the connections that the queue opened. Matches stay valid; later verbs raise RefusedError."""
         self._store.close()
+        for part in (self, self.admin):
+            vars(part).update(dict.fromkeys([name for name in vars(part) if name.startswith("_")], _Closed()))
 
-    def now(self) -> float:
-        """Return the queue's time, in seconds since the epoch."""
-        return self._clock()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def create_table(self) -> None:
         """Create the tables that the store needs, unless they exist; return once they can be used."""

@@ -55,7 +55,7 @@ Status = Annotated[
     typer.Option(metavar="STATUS", help="Only resources with this status: AVAILABLE, QUEUED or MATCHED."),
 ]
 ListLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of resources.")]
-AtMost = Annotated[int, typer.Option(help="Maximum count for each combination.")]
+CountLimit = Annotated[int, typer.Option("--limit", "-n", help="Maximum count for each combination.")]
 Agents = Annotated[int, typer.Option("--agents", min=0, max=10_000, help="Number of agents to register.")]
 Callers = Annotated[int, typer.Option("--callers", min=0, max=10_000, help="Number of callers who ask.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random people.")]
@@ -226,7 +226,7 @@ def print_resources(session: MatchSession, resources: Sequence[Resource], *, mor
         resources: The resources of the listing.
         more: Whether there are more.
     """
-    now = session.queue.now()
+    now = session.queue.admin.now()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("resource", "state", "waiting", "attributes"):
         table.add_column(heading, overflow="fold")
@@ -244,7 +244,7 @@ def print_resources(session: MatchSession, resources: Sequence[Resource], *, mor
 
 def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
     """Print matches with their full tokens."""
-    now = session.queue.now()
+    now = session.queue.admin.now()
     shown = [
         {
             "resource": printable(match.resource_id),
@@ -266,7 +266,7 @@ def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: boo
         callers: The callers, in order.
         more: Whether there are more.
     """
-    now = session.queue.now()
+    now = session.queue.admin.now()
     table = Table("caller", "waiting", "asks", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for caller in callers:
         asks = compact_json([list(rank) for rank in caller.ranks])
@@ -281,17 +281,17 @@ def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: boo
     )
 
 
-def print_depths(session: MatchSession, depths: Mapping[str, int], at_most: int) -> None:
+def print_depths(session: MatchSession, depths: Mapping[str, int], limit: int) -> None:
     """Print the number of waiting resources for each combination of values, each counted up to a bound."""
     table = Table("combination", "waiting", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.columns[1].justify = "right"
     for combination, depth in depths.items():
         table.add_row(
             printable(combination) or "(no attributes)",
-            f"{depth:,}" + (" or more" if depth >= at_most else ""),
+            f"{depth:,}" + (" or more" if depth >= limit else ""),
         )
     session.output.answer(
-        {"depths": dict(depths), "at_most": at_most}, table if depths else "no resource waits"
+        {"depths": dict(depths), "at_most": limit}, table if depths else "no resource waits"
     )
 
 
@@ -305,18 +305,18 @@ def match(
 ) -> None:
     """Take the fitting resources that have waited longest. Exits with status 1 if there are none."""
     session = context.session
-    matches = session.queue.match(criteria_of(pairs, criteria), limit)
+    matches = session.queue.match(criteria_of(pairs, criteria), limit=limit)
     print_matches(session, matches)
     if not matches:
         raise RefusedError("no resource that fits is waiting")
 
 
-def wait(
+def request(
     context: MatchContext, caller_id: CallerId, pairs: CriteriaPairs = None, criteria: CriteriaJson = None
 ) -> None:
     """Join the line of callers, or ask again. Exits with status 1 while the caller waits."""
     session = context.session
-    match = session.queue.wait(criteria_of(pairs, criteria), caller_id)
+    match = session.queue.request(criteria_of(pairs, criteria), caller_id=caller_id)
     print_matches(session, [] if match is None else [match])
     if match is None:
         msg = f"caller {quoted(caller_id)}: waits in line; repeat the command to ask again"
@@ -339,37 +339,43 @@ def abandon(context: MatchContext, caller_id: CallerId) -> None:
     session.output.answer({"abandoned": caller_id}, f"caller {printable(caller_id)}: no longer waits")
 
 
-def release(
+def release(context: MatchContext, resource_id: ResourceId, token: Token) -> None:
+    """Give a resource back unused. It waits in its old position."""
+    session = context.session
+    print_changed(session, session.queue.release(session.queue.admin.held(resource_id, token)))
+
+
+def complete(
     context: MatchContext,
     resource_id: OptionalId = None,
     token: OptionalToken = None,
     every: AllMatched = False,
     yes: Yes = False,
 ) -> None:
-    """Give a resource back. It is then available, but does not wait yet."""
+    """End a match. Its resource is then available, but does not wait yet."""
     session = context.session
     if every:
         if resource_id is not None or token is not None:
             raise ValueError("id: give either a resource with --token, or --all")
-        session.confirm("Release every matched resource, including those in use?", yes=yes)
-        released = _release_all(context)
-        session.output.answer({"released": released}, f"{counted(released, 'resource')} released")
+        session.confirm("Complete every match, including those in use?", yes=yes)
+        completed = _complete_all(context)
+        session.output.answer({"released": completed}, f"{counted(completed, 'resource')} completed")
         return
     if resource_id is None or token is None:
         raise ValueError("token: missing; give ID --token TOKEN as match printed them, or --all")
-    print_changed(session, session.queue.release(session.queue.held(resource_id, token)))
+    print_changed(session, session.queue.complete(session.queue.admin.held(resource_id, token)))
 
 
-def _release_all(context: MatchContext) -> int:
+def _complete_all(context: MatchContext) -> int:
     queue = context.session.queue
-    released = 0
+    completed = 0
     for resource in list(queue.resources(ResourceStatus.MATCHED)):
         try:
-            queue.release(held_match(resource))
+            queue.complete(held_match(resource))
         except MatchLost:  # its caller was faster
             continue
-        released += 1
-    return released
+        completed += 1
+    return completed
 
 
 def extend(
@@ -377,14 +383,14 @@ def extend(
 ) -> None:
     """Extend the lease of a match, counted from now."""
     session = context.session
-    held = session.queue.held(resource_id, token)
-    print_matches(session, [session.queue.extend(held, lease_seconds)])
+    held = session.queue.admin.held(resource_id, token)
+    print_matches(session, [session.queue.extend(held, lease_seconds=lease_seconds)])
 
 
 def recover(context: MatchContext) -> None:
     """Return resources with expired leases to their old positions."""
     session = context.session
-    recovered = session.queue.recover()
+    recovered = session.queue.admin.recover()
     session.output.answer({"recovered": recovered}, f"{counted(recovered, 'resource')} recovered")
 
 
@@ -411,7 +417,7 @@ def register(
 ) -> None:
     """Register a resource (it does not wait yet), or change the attributes of an available one."""
     session = context.session
-    print_changed(session, session.queue.register(resource_id, attributes_of(pairs, attributes)))
+    print_changed(session, session.queue.register(resource_id, attributes=attributes_of(pairs, attributes)))
 
 
 def unregister(context: MatchContext, resource_id: ResourceId) -> None:
@@ -423,36 +429,36 @@ def unregister(context: MatchContext, resource_id: ResourceId) -> None:
     )
 
 
-def enqueue(context: MatchContext, resource_ids: ResourceIds = None, every: AllAvailable = False) -> None:
+def offer(context: MatchContext, resource_ids: ResourceIds = None, every: AllAvailable = False) -> None:
     """Let available resources wait, behind all waiting resources."""
     session = context.session
     if bool(resource_ids) is every:
         raise ValueError("id: missing; give either resources or --all")
     for resource_id in resource_ids or ():
-        print_changed(session, session.queue.enqueue(resource_id))
+        print_changed(session, session.queue.offer(resource_id))
     if every:
-        enqueued = _enqueue_all(context)
-        session.output.answer({"enqueued": enqueued}, f"{counted(enqueued, 'resource')} enqueued")
+        offered = _offer_all(context)
+        session.output.answer({"enqueued": offered}, f"{counted(offered, 'resource')} offered")
 
 
-def _enqueue_all(context: MatchContext) -> int:
+def _offer_all(context: MatchContext) -> int:
     queue = context.session.queue
-    enqueued = 0
+    offered = 0
     # Read to the end first: a store may not see its own changes while it reads.
     available = sorted(resource.resource_id for resource in queue.resources(ResourceStatus.AVAILABLE))
     for resource_id in available:
         try:
-            queue.enqueue(resource_id)
-        except (WrongResourceState, ResourceNotFound):  # enqueued or unregistered in between
+            queue.offer(resource_id)
+        except (WrongResourceState, ResourceNotFound):  # offered or unregistered in between
             continue
-        enqueued += 1
-    return enqueued
+        offered += 1
+    return offered
 
 
-def leave(context: MatchContext, resource_id: ResourceId) -> None:
+def withdraw(context: MatchContext, resource_id: ResourceId) -> None:
     """Take a resource out of the line. It stays registered."""
     session = context.session
-    print_changed(session, session.queue.leave(resource_id))
+    print_changed(session, session.queue.withdraw(resource_id))
 
 
 def ls(context: MatchContext, status: Status = None, limit: ListLimit = 100) -> None:
@@ -463,10 +469,10 @@ def ls(context: MatchContext, status: Status = None, limit: ListLimit = 100) -> 
     print_resources(session, shown, more=len(found) > limit)
 
 
-def depths(context: MatchContext, at_most: AtMost = 1000) -> None:
+def depths(context: MatchContext, limit: CountLimit = 1000) -> None:
     """Show the number of waiting resources for each combination of values."""
     session = context.session
-    print_depths(session, session.queue.depths(at_most), at_most)
+    print_depths(session, session.queue.depths(limit=limit), limit)
 
 
 def generate(
@@ -476,9 +482,9 @@ def generate(
     session = context.session
     rng = random.Random(seed)  # noqa: S311 - made-up people
     staff = made_up_agents(agent_count, rng)
-    registered = [session.queue.register(agent.agent_id, agent.attributes) for agent in staff]
+    registered = [session.queue.register(agent.agent_id, attributes=agent.attributes) for agent in staff]
     people = made_up_callers(caller_count, max(agent_count, 1), rng)
-    matches = [session.queue.wait(caller.criteria, caller.name) for caller in people]
+    matches = [session.queue.request(caller.criteria, caller_id=caller.name) for caller in people]
     session.output.answer(
         {
             "agents": [resource.resource_id for resource in registered],
@@ -576,17 +582,18 @@ VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Table": {"create": create, "generate": generate, "delete": delete},
     "Resources": {
         "register": register,
-        "enqueue": enqueue,
-        "leave": leave,
+        "offer": offer,
+        "withdraw": withdraw,
         "unregister": unregister,
         "list": ls,
         "depths": depths,
     },
     "Callers": {
         "match": match,
-        "wait": wait,
+        "request": request,
         "callers": callers,
         "abandon": abandon,
+        "complete": complete,
         "release": release,
         "extend": extend,
         "recover": recover,
