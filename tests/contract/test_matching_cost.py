@@ -31,6 +31,7 @@ def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
         "request: asks again in vain": (0, 3, 3),
         "offer, matched to a waiting caller": (7, 2, 4),
         "complete after request": (4, 0, 1),
+        "release": (4 * languages + 2, 3, 4),
         "request: takes a queued resource": (4 * languages + 4, 2, 3),
     }
     for step, figures in line.items():
