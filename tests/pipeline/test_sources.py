@@ -346,4 +346,4 @@ def check_minutes(rows: Rows) -> None:
         (None, 2): (0, 0, 1, 0, 0, 0, 0, 0, 0),
     }
     assert sum(row["offered"] for row in rows) == 6 + 2 + 1 + 1 + 2 + 2 + 2 * (6 + 4)
-    assert [sum(row[name] for row in rows) for name in ("released", "retried")] == [2, 1]
+    assert [sum(row[name] for row in rows) for name in ("released", "retried")] == [2, 0]
