@@ -37,6 +37,7 @@ INTERNAL = {
     "ConcurrencyLimit.initial",
     "ConcurrencyLimit.moved",
     "Door.share_per_second",
+    "MatchAdmin.__init__",
     "QueueConfig.rules",
     "Records.__init__",
     "Settlement.next_version",
