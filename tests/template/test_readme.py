@@ -170,7 +170,7 @@ def test_the_runbook_has_a_page_for_every_alarm() -> None:
         assert f"| {name} |" in runbook, name
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["stats", "--help"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["stats", "--help"]])
 def test_the_command_is_installed(arguments: list[str]) -> None:
     command = Path(sys.executable).parent / "freshq"
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)

@@ -203,11 +203,11 @@ class TestCurrent:
 
     def test_an_unknown_task_does_not_become_current(self, shell: Shell) -> None:
         shell.run_all(["put 1 --task-id a", "id a"])
-        assert prompt_text(shell) == "default [a]> "
+        assert prompt_text(shell.session) == "default [a]> "
         assert shell.run("id nobody") == 1
-        assert prompt_text(shell) == "default [a]> "
+        assert prompt_text(shell.session) == "default [a]> "
         assert shell.run("id") == 0
-        assert prompt_text(shell) == "default> "
+        assert prompt_text(shell.session) == "default> "
 
     def test_a_token_of_another_process_is_accepted(self, shell: Shell) -> None:
         shell.run("put 1 --task-id a")
@@ -249,7 +249,7 @@ class TestTyped:
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
             # A line, one that is dropped by Ctrl-C, one that is completed by Tab, the end by Ctrl-D.
             keys.send_text("put 1 --task-id a\nnever\x03stat\tus\n\x04")
-            typed = list(Prompt(shell))
+            typed = list(Prompt(shell.session, shell.names, shell.options))
         assert typed[0] == "put 1 --task-id a"
         assert "never" not in typed
         history = (tmp_path / "freshq" / "history").read_text("utf-8")
@@ -269,7 +269,9 @@ class TestTyped:
         self, shell: Shell, before: str, completions: set[str]
     ) -> None:
         shell.run("create-test")
-        found = ShellCompleter(shell).get_completions(Document(before), CompleteEvent())
+        found = ShellCompleter(shell.session, shell.names, shell.options).get_completions(
+            Document(before), CompleteEvent()
+        )
         assert {completion.text for completion in found} == completions
 
     def test_help_names_every_command(self, shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,6 +198,6 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "commands.match:app",
         "Match callers to resources, such as call-center agents.",
     ),
-    Listed("simulate", "Other", "commands.simulate:app", "Simulate a queue under load."),
+    Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
     Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
 )

@@ -266,7 +266,7 @@ class Output:
             from rich.console import Console
 
         width = None if self.wraps else PIPE_CHARS
-        return Console(markup=False, emoji=False, highlight=False, width=width)
+        return Console(file=sys.stdout, markup=False, emoji=False, highlight=False, width=width)
 
     def answer(self, value: object, *lines: Answer) -> None:
         """Print a value as JSON; or for people, lines, names with values, and Rich renderables."""

@@ -11,14 +11,14 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
 
 import typer
 from rich.console import Console, Group
@@ -28,9 +28,11 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from freshq.cli.errors import ExitStatus, OneLineLog, printable
+from freshq.cli.errors import ExitStatus, OneLineLog, exit_status, printable
+from freshq.errors import FreshqError, StoreError
 from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
 from freshq.worker.run import in_thread
+from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from freshq.cli.output import Output
     from freshq.worker.report import RunReport, WorkerStatus
 
 T = TypeVar("T")
@@ -195,8 +198,8 @@ class ProcessStatus:
         return {"process": self.process, "pid": self.pid, **self.values, "turned_seconds": turned}
 
 
-class Reporter(Protocol):
-    """Receives events and statuses. Several threads call it."""
+class Reporter:
+    """Receives events and statuses, and shows nothing. Several threads call it."""
 
     def event(self, event: str, **values: object) -> None:
         """Receive an event, such as the start of the draining."""
@@ -244,10 +247,6 @@ class JsonLines(Reporter):
             return
         self._next_status = time.monotonic() + self._status_seconds
         self.event("status", processes=[each.as_json() for each in processes])
-
-    @override
-    def close(self) -> None:
-        return
 
 
 class ReportingHandler(logging.Handler):
@@ -321,14 +320,6 @@ class EventLines(Reporter):
             text.append(_shown(values))
         self._console.print(text)
 
-    @override
-    def status(self, processes: Sequence[ProcessStatus]) -> None:
-        return
-
-    @override
-    def close(self) -> None:
-        return
-
 
 class Display(EventLines):
     """Shows the processes in a table, and prints events above it."""
@@ -372,6 +363,37 @@ class Display(EventLines):
             table.add_row(*_row(each))
         keys = "Ctrl-C: finish the running tasks; again: give them back and stop"
         return Group(head, table, Text(keys, style="dim"))
+
+
+def reporter_of(output: Output, status_seconds: float = 0, title: str | None = None) -> Reporter:
+    """Return the reporter for an output: lines of JSON, or for people lines, or with a title a display."""
+    console = output.console
+    if output.as_json or not console.is_terminal:
+        return JsonLines(sys.stdout, status_seconds)
+    return EventLines(console) if title is None or console.is_dumb_terminal else Display(console, title)
+
+
+@contextmanager
+def reporting(reporter: Reporter, *, supervised: bool = False) -> Iterator[None]:
+    """Report the log and a fatal error. Output of the application goes to standard error.
+
+    Args:
+        reporter: Receives both.
+        supervised: Whether a supervisor prints the error.
+    """
+    report_log(reporter)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (FreshqError, ValueError) as error:
+        status = exit_status(error)
+        lasting = {"lasting": not isinstance(error, OUTAGES)} if isinstance(error, StoreError) else {}
+        reporter.event("ended", error=str(error), **lasting, exit_status=int(status))
+        if supervised:
+            raise typer.Exit(status) from error
+        raise
+    finally:
+        reporter.close()
 
 
 def _row(status: ProcessStatus) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer, Completion
@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq.cli.errors import print_error, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
@@ -22,33 +22,31 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
 
 
-class Commands(Protocol):
-    """The part of a shell that its prompt needs."""
-
-    session: Session
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the commands."""
-
-    def options(self, name: str) -> Sequence[str]:
-        """Return the options of a command."""
-
-
 class Prompt:
     """The lines that a person types, until Ctrl-D."""
 
-    def __init__(self, shell: Commands) -> None:
-        self._shell = shell
+    def __init__(
+        self, session: Session, names: Sequence[str], options: Callable[[str], Sequence[str]]
+    ) -> None:
+        """Read no line yet.
+
+        Args:
+            session: The queue and the current task of the shell.
+            names: The names of its commands.
+            options: Returns the options of a command.
+        """
+        self._session = session
         self._prompt: PromptSession[str] = PromptSession(
-            history=_history(), completer=ShellCompleter(shell), complete_while_typing=False
+            history=_history(),
+            completer=ShellCompleter(session, names, options),
+            complete_while_typing=False,
         )
 
     def __iter__(self) -> Iterator[str]:
         """Yield each line; Ctrl-C discards the current one."""
         while True:
             try:
-                line = self._prompt.prompt(prompt_text(self._shell))
+                line = self._prompt.prompt(prompt_text(self._session))
             except KeyboardInterrupt:
                 continue
             except EOFError:
@@ -56,9 +54,8 @@ class Prompt:
             yield line
 
 
-def prompt_text(shell: Commands) -> str:
+def prompt_text(session: Session) -> str:
     """Return the prompt: the queue, and the current task if there is one."""
-    session = shell.session
     current = "" if session.current is None else f" [{printable(session.current)}]"
     return f"{session.queue.name}{current}> "
 
@@ -66,8 +63,10 @@ def prompt_text(shell: Commands) -> str:
 class ShellCompleter(Completer):
     """Completes commands, their options, and task ids."""
 
-    def __init__(self, shell: Commands) -> None:
-        self._shell = shell
+    def __init__(
+        self, session: Session, names: Sequence[str], options: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._session, self._names, self._options = session, names, options
 
     @override
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
@@ -76,9 +75,9 @@ class ShellCompleter(Completer):
         word = before[-1]
         first = next((part for part in before[:-1] if part), None)
         if first is None:
-            candidates = self._shell.names
+            candidates = self._names
         else:
-            candidates = [*reversed(self._shell.session.seen), *self._shell.options(first.lower())]
+            candidates = [*reversed(self._session.seen), *self._options(first.lower())]
         for candidate in candidates:
             if candidate.lower().startswith(word.lower()):
                 yield Completion(candidate, start_position=-len(word))

@@ -480,6 +480,6 @@ def shell(context: QueueContext) -> None:
             from freshq.cli.prompt import Prompt
 
         typer.echo(f"queue {session.queue.name}; help lists the commands, quit leaves")
-        running.run_all(Prompt(running))
+        running.run_all(Prompt(session, running.names, running.options))
     elif status := running.run_all(sys.stdin):
         raise typer.Exit(status)

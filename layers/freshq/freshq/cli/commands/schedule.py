@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import os
-import sys
 import tomllib
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -16,9 +15,8 @@ from zoneinfo import ZoneInfo
 import typer
 
 from freshq.cli.command import QueueContext, application_imports
-from freshq.cli.errors import exit_status
 from freshq.cli.output import span
-from freshq.cli.process import ControlChannel, JsonLines, WorkStatus, end_process, report_log, run_until_told
+from freshq.cli.process import ControlChannel, WorkStatus, end_process, reporter_of, reporting, run_until_told
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing, plain, quoted
 from freshq.feeds.schedules import ARGUMENTS, DEFAULT_CATCH_UP, Cron, Every, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
@@ -185,9 +183,9 @@ def fire_once(session: Session, schedules: Sequence[Schedule]) -> None:
         ValueError: If the queue cannot have schedules, or two have the same name.
         FreshqError: The first error, after every tick was tried.
     """
-    reporter = _reporter(session)
+    reporter = reporter_of(session.output)
     scheduler = _scheduler(session, schedules, reporter)
-    with _reporting(reporter):
+    with reporting(reporter):
         try:
             fired = scheduler.fire()
         except (FreshqError, ValueError):
@@ -206,9 +204,9 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
         ValueError: If the queue cannot have schedules, or two have the same name.
         TableMissing: If the queue has no table.
     """
-    control, reporter = ControlChannel(), _reporter(session)
+    control, reporter = ControlChannel(), reporter_of(session.output)
     scheduler = _scheduler(session, schedules, reporter)
-    with _reporting(reporter):
+    with reporting(reporter):
         _check_table(session)
         control.follow_signals()
         names = [schedule.name for schedule in schedules]
@@ -248,27 +246,6 @@ def _check_table(session: Session) -> None:
         raise
     except StoreError:
         return
-
-
-def _reporter(session: Session) -> Reporter:
-    console = session.output.console
-    if session.output.as_json or not console.is_terminal:
-        return JsonLines(sys.stdout, 0)
-    from freshq.cli.process import EventLines
-
-    return EventLines(console)
-
-
-@contextmanager
-def _reporting(reporter: Reporter) -> Iterator[None]:
-    """Report the log and a fatal error. Output of payload functions goes to standard error."""
-    report_log(reporter)
-    with redirect_stdout(sys.stderr):
-        try:
-            yield
-        except (FreshqError, ValueError) as error:
-            reporter.event("ended", error=str(error), exit_status=int(exit_status(error)))
-            raise
 
 
 def schedule(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from pydantic import BaseModel, Field
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from typing_extensions import override
 
-from freshq.cli.command import PlainCommand, is_given
+from freshq.cli.command import is_given
+from freshq.cli.flags import help_of, with_flags
 from freshq.cli.output import json_text
 from freshq.errors import quoted
+from freshq.model.storable_options import StorableOptions
 from freshq.model.task import MAX_PRIORITY
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from freshq.simulate import Cell, Result
 
 DEFAULT_DURATION_SECONDS: Final = 1000.0
-load_option = partial(typer.Option, rich_help_panel="Load")
-policy_option = partial(typer.Option, rich_help_panel="Policy")
 # The load of the summary of a sweep: a clear but realistic overload.
 TELLING_LOAD: Final = 3.0
 # A sweep chooses policies and loads itself.
@@ -50,78 +49,66 @@ NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
     "door", "groups", "priorities", "burst",
 )  # fmt: skip
-app = typer.Typer(add_completion=False)
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Plot several policies and the one given at loads from 0.5 to 10, and mark this run: "
+        "FILE.png, FILE.svg or FILE.html."
+    ),
+]
+Sweep = Annotated[bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateOptions:
-    """The options of the command. Typer reads their names, types, help and defaults from the fields."""
+class LoadOptions(BaseModel):
+    """The options of the load."""
 
-    arrivals: Annotated[
-        str,
-        load_option(
-            help='poisson, deterministic, or FILE.jsonl with one object such as {"at_seconds": 0.5} per line.'
-        ),
-    ] = "poisson"
-    rate: Annotated[float | None, load_option(help="Arrivals per second.")] = None
-    groups: Annotated[
-        str | None,
-        load_option(help="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."),
-    ] = None
-    priorities: Annotated[
-        str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
-    ] = None
-    burst: Annotated[
-        str | None, load_option(help="A period of higher load, FACTOR@START+SECONDS, such as 10@300+60.")
-    ] = None
-    duration: Annotated[
-        float | None,
-        load_option(help="Duration of the arrivals in seconds. By default 1000, or the whole file."),
-    ] = None
-    servers: Annotated[int, load_option(help="Number of tasks that can run at a time.")] = 10
-    service: Annotated[ServiceDistribution, load_option(help="Distribution of service times.")] = (
-        ServiceDistribution.EXP
+    arrivals: str = Field(
+        "poisson",
+        description='poisson, deterministic, or FILE.jsonl with objects like {"at_seconds": 0.5} on lines.',
     )
-    service_mean: Annotated[float, load_option(help="Mean service time in seconds.")] = 1.0
-    seed: Annotated[int, load_option(help="Seed of the random numbers.")] = 1
-
-    deadline_seconds: Annotated[float, policy_option(help="Age at which a task is stale.")] = 10.0
-    order: Annotated[Order, policy_option(help="Order within a priority level.")] = Order.LIFO
-    reserve: Annotated[
-        str,
-        policy_option(
-            help="Time that must be left before the deadline: seconds, or a percentile of service times "
-            "such as p90."
-        ),
-    ] = "0"
-    codel: Annotated[float | None, policy_option(help="CoDel target in seconds; fifo only.")] = None
-    codel_interval: Annotated[
-        float | None, policy_option(help="CoDel interval in seconds; by default twice the target.")
-    ] = None
-    max_backlog: Annotated[int | None, policy_option(help="Maximum number of waiting tasks.")] = None
-    when_full: Annotated[WhenFull, policy_option(help="Which task to shed when the backlog is full.")] = (
-        WhenFull.DROP_OLDEST
+    rate: float | None = Field(None, description="Arrivals per second.")
+    groups: str | None = Field(
+        None, description="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."
     )
-    group_share: Annotated[
-        float | None, policy_option(help="Share of a full backlog above which a group sheds first.")
-    ] = None
-    fair: Annotated[bool, policy_option("--fair", help="Let the groups take turns.")] = False
-    door: Annotated[
-        float | None,
-        policy_option(help="Admission control: reject arrivals beyond this multiple of the capacity."),
-    ] = None
+    priorities: str | None = Field(
+        None, description="Shares of the tasks by priority level, such as 0=0.9,9=0.1."
+    )
+    burst: str | None = Field(
+        None, description="A period of higher load, FACTOR@START+SECONDS, such as 10@300+60."
+    )
+    duration: float | None = Field(
+        None, description="Duration of the arrivals in seconds. By default 1000, or the whole file."
+    )
+    servers: int = Field(10, description="Number of tasks that can run at a time.")
+    service: ServiceDistribution = Field(
+        ServiceDistribution.EXP, description="Distribution of service times."
+    )
+    service_mean: float = Field(1.0, description="Mean service time in seconds.")
+    seed: int = Field(1, description="Seed of the random numbers.")
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Plot several policies and the one given at loads from 0.5 to 10, and mark this run: "
-            "FILE.png, FILE.svg or FILE.html."
-        ),
-    ] = None
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")
-    ] = False
+
+class SimulateOptions(LoadOptions):
+    """The options of a simulation."""
+
+    deadline_seconds: float = Field(10.0, description="Age at which a task is stale.")
+    order: Order = Field(Order.LIFO, description="Order within a priority level.")
+    reserve: str = Field("0", description=help_of(StorableOptions, "reserve"))
+    codel: float | None = Field(None, description="CoDel target in seconds; fifo only.")
+    codel_interval: float | None = Field(
+        None, description="CoDel interval in seconds; by default twice the target."
+    )
+    max_backlog: int | None = Field(None, description="Maximum number of waiting tasks.")
+    when_full: WhenFull = Field(
+        WhenFull.DROP_OLDEST, description="Which task to shed when the backlog is full."
+    )
+    group_share: float | None = Field(
+        None, description="Share of a full backlog above which a group sheds first."
+    )
+    fair: bool = Field(default=False, description="Let the groups take turns.")
+    door: float | None = Field(
+        None, description="Admission control: reject arrivals beyond this multiple of the capacity."
+    )
 
     @property
     def file(self) -> Path | None:
@@ -275,36 +262,33 @@ def _all(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-class SimulateCommand(PlainCommand):
-    """Runs `simulate` with the options that Typer has parsed."""
+@with_flags(
+    SimulateOptions,
+    {name: "Load" if name in LoadOptions.model_fields else "Policy" for name in SimulateOptions.model_fields},
+)
+def simulate(
+    context: typer.Context, plot: Plot = None, sweep: Sweep = False, as_json: AsJson = False, **given: Any
+) -> None:
+    """Simulate a queue under load.
 
-    @override
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        simulate(ctx, super().invoke(ctx))
-
-
-def simulate(context: typer.Context, options: SimulateOptions) -> None:
-    """Simulate what the options say.
-
-    Raises:
-        ValueError: If an option is wrong.
+    Measures how much is completed in time.
     """
-    if options.plot is not None:
-        check_plot(options.plot)
+    options = SimulateOptions(**given)
+    if plot is not None:
+        check_plot(plot)
     run: Result | None = None
-    if options.sweep:
+    if sweep:
         _refuse_options_that_sweep_ignores(context, options)
         cells = _sweep(options, {})
-        _print_cells(cells, as_json=options.as_json)
+        _print_cells(cells, as_json=as_json)
     else:
         rules = options.rules()
         simulation = simulate_load(options.load(), rules, options.servers, options.seed)
         run = summarize(simulation, options.parsed_burst())
-        _print_result(run, as_json=options.as_json)
-        cells = [] if options.plot is None else _sweep(options, {"as given": rules})
-    if options.plot is not None:
-        _plot(options, cells, options.plot, run)
+        _print_result(run, as_json=as_json)
+        cells = [] if plot is None else _sweep(options, {"as given": rules})
+    if plot is not None:
+        _plot(options, cells, plot, run)
 
 
 def _refuse_options_that_sweep_ignores(context: typer.Context, options: SimulateOptions) -> None:
@@ -379,11 +363,3 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
         table.add_row(name, *(f"{cell.result.goodput_ratio:.3f}" for cell in cells if cell.policy == name))
     Console().print(table)
     typer.echo(sentence_of_sweep(cells))
-
-
-# The callback is `SimulateOptions`, which Typer fills from the command line.
-app.command(
-    "simulate",
-    cls=SimulateCommand,
-    help="Simulate a queue under load.\n\nMeasures how much is completed in time.",
-)(SimulateOptions)

@@ -9,7 +9,6 @@ import subprocess
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -49,19 +48,6 @@ LAST_LINES_SECONDS: Final = 1.0
 KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Ends of waits, in seconds of the monotonic clock.
-
-    Attributes:
-        drain: End of the wait for running tasks.
-        stop: Time at which the process ends, even if its worker still waits.
-    """
-
-    drain: float = float("inf")
-    stop: float = float("inf")
-
-
 class WorkProcess:
     """Runs a worker until it ends, or a signal ends it."""
 
@@ -85,7 +71,7 @@ class WorkProcess:
         self._control = control
         self._drain_seconds = drain_seconds
         self._stage = Stage.WORKING
-        self._deadlines = Deadlines()
+        self._drain_until = self._stop_at = float("inf")
 
     def statuses(self) -> Sequence[ProcessStatus]:
         """Return the status of this process, as the only one."""
@@ -102,7 +88,7 @@ class WorkProcess:
         """
         ended = in_thread("freshq-worker", self._worker.run)
         ended.add_done_callback(lambda _ended: self._control.send(ControlMessage.WAKE))
-        while not ended.done() and time.monotonic() < self._deadlines.stop:
+        while not ended.done() and time.monotonic() < self._stop_at:
             self._follow(self._control.receive(CONTROL_CHECK_SECONDS))
             self._reporter.status(self.statuses())
         if not ended.done():
@@ -116,19 +102,19 @@ class WorkProcess:
     def _follow(self, stage: Stage) -> None:
         """Enter the stage, once."""
         now = time.monotonic()
-        if stage is Stage.DRAINING and now >= self._deadlines.drain:
+        if stage is Stage.DRAINING and now >= self._drain_until:
             stage = self._control.stage = Stage.STOPPING
         if stage is self._stage:
             return
         self._stage = stage
         running = self._worker.status().running
         if stage is Stage.STOPPING:
-            self._deadlines = Deadlines(stop=now + STOP_SECONDS)
+            self._stop_at = now + STOP_SECONDS
             self._worker.stop_at_once()
             self._reporter.event("stopping", running=running)
         else:
             if self._drain_seconds is not None:
-                self._deadlines = Deadlines(drain=now + self._drain_seconds)
+                self._drain_until = now + self._drain_seconds
             self._worker.stop()
             self._reporter.event("draining", running=running)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Thread
@@ -16,17 +16,15 @@ import typer
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.command import QueueContext, application_imports
 from freshq.cli.commands.supervisor import WorkProcess
-from freshq.cli.errors import exit_status
 from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
-from freshq.cli.process import ControlChannel, JsonLines, end_process, report_log
+from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
 from freshq.errors import StoreError
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
-from freshq.worker.settle import OUTAGES
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -264,15 +262,9 @@ def _worker(job: WorkJob, queue: BaseQueue) -> Worker:
 def _reporter(job: WorkJob) -> Reporter:
     if job.supervised:
         return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
-    console = job.session.output.console
-    if job.session.output.as_json or not console.is_terminal:
-        return JsonLines(sys.stdout, job.status_seconds)
-    from freshq.cli.process import Display, EventLines
-
-    if console.is_dumb_terminal:
-        return EventLines(console)
     where = without_password(job.session.address or "")
-    return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")
+    title = f"{job.runner} works queue {job.session.queue.name} {where}"
+    return reporter_of(job.session.output, job.status_seconds, title)
 
 
 def _stdout_for_lines() -> TextIO:
@@ -290,7 +282,7 @@ def _work_here(job: WorkJob, worker: Worker) -> NoReturn:
     control = ControlChannel()
     reporter = _reporter(job)
     process = WorkProcess(worker, reporter, control, job.drain_seconds)
-    with _reporting(job, reporter, process.statuses) as port, redirect_stdout(sys.stderr):
+    with _reporting(job, reporter, process.statuses) as port:
         control.follow_signals()
         if job.supervised:
             control.follow(sys.stdin.fileno())
@@ -328,23 +320,15 @@ def _reporting(
 ) -> Iterator[int | None]:
     """Report the log and serve health checks inside the block; yield the port of the checks."""
     with ExitStack() as stack:
-        stack.callback(reporter.close)
-        report_log(reporter)
-        port = None
-        host, wanted_port = job.health_address
-        if wanted_port is not None and not job.supervised:
-            limits = LoopLimits.of(
-                job.session.queue.admin.config.lease_seconds, job.worker_options["poll_seconds"]
-            )
-            port = stack.enter_context(HealthServer(host, wanted_port, limits, statuses)).port
-        try:
-            yield port
-        except StoreError as error:
-            lasting = not isinstance(error, OUTAGES)
-            reporter.event("ended", error=str(error), lasting=lasting, exit_status=int(exit_status(error)))
-            if job.supervised:  # the supervisor prints one error for all processes
-                raise typer.Exit(exit_status(error)) from error
-            raise
+        stack.enter_context(reporting(reporter, supervised=job.supervised))
+        host, port = job.health_address
+        if job.supervised:
+            port = None
+        if port is not None:
+            loop = job.worker_options["poll_seconds"]
+            limits = LoopLimits.of(job.session.queue.admin.config.lease_seconds, loop)
+            port = stack.enter_context(HealthServer(host, port, limits, statuses)).port
+        yield port
 
 
 def _facts(job: WorkJob) -> dict[str, Any]:
