@@ -20,6 +20,7 @@ from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.readings import counts, ids, known
 
 run = CliRunner().invoke
+ONCE = ("--idle-exit-seconds", "0")
 REFUSAL = "destination: it is the source, or a queue of the source's table"
 
 
@@ -84,7 +85,16 @@ class TestCommand:
         (tmp_path / "linked.db").symlink_to("a.db")
         for same in ("a.db", "./a.db", "folder/../a.db", "linked.db", os.fspath(tmp_path / "a.db")):
             answer = run(
-                app, ["relay", "--from", "sqlite:///a.db", "--to", f"sqlite:///{same}", "--until-empty"]
+                app,
+                [
+                    "relay",
+                    "--from",
+                    "sqlite:///a.db",
+                    "--to",
+                    f"sqlite:///{same}",
+                    "--idle-exit-seconds",
+                    "0",
+                ],
             )
             assert (answer.exit_code, REFUSAL in answer.output) == (2, True), same
         queue = Queue.sql("sqlite:///a.db")
@@ -101,16 +111,16 @@ class TestCommand:
             for queue in queues[file][: 2 if file == files[0] else 0]:
                 queue.put(queue.name, task_id=queue.name)
         ends = ["--from", f"{files[0]}?name=mail", "--to", f"{files[1]}?name=mail&max_age_seconds=60"]
-        assert run(app, ["relay", *ends, "--until-empty"]).output == "1 task relayed\n"
+        assert run(app, ["relay", *ends, *ONCE]).output == "1 task relayed\n"
         assert counts(queues[files[0]][1].stats()) == {"pending": 1}
         relayed = known(queues[files[1]][0], "mail")
         assert relayed.deadline - relayed.created == pytest.approx(60, abs=0.01)
         for option in (["--from-name", "x"], ["--to-name", "x"], ["--max-age-seconds", "61"]):
-            answer = run(app, ["relay", *ends, "--until-empty", *option])
+            answer = run(app, ["relay", *ends, *ONCE, *option])
             assert answer.exit_code == 2
             assert "give one of them" in " ".join(answer.output.split())
         agreeing = ["--from-name", "mail", "--max-age-seconds", "60"]
-        assert run(app, ["relay", *ends, "--until-empty", *agreeing]).exit_code == 0
+        assert run(app, ["relay", *ends, *ONCE, *agreeing]).exit_code == 0
         for opened in queues.values():
             for queue in opened:
                 queue.close()

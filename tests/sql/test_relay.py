@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,11 +18,13 @@ from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
 from freshq.errors import PutIncomplete, RefusedError, Throttled
 from freshq.feeds.relay import Relay
 from freshq.policy import BacklogLimit, WhenFull
+from freshq.queue import BaseQueue
 from freshq.queue.core import core_of
+from freshq.queue.stopping import StopRequest
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import counts, ids, known, payloads
+from tests.support.readings import counts, ids, known, payloads, within_seconds
 
 run = CliRunner().invoke
 
@@ -30,16 +33,26 @@ def target(store: StoreUnderTest, **options: Any) -> Queue:
     return Queue(MemoryStore(), clock=store.clock, **options)
 
 
-class Pauses(threading.Event):
-    """An event that notes how long it is waited for, and returns at once."""
+ONCE = ("--idle-exit-seconds", "0")
+
+
+class Pauses(StopRequest):
+    """Notes how long it is waited for, and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.seconds.append(timeout or 0.0)
-        return self.is_set()
+    def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:
+        self.seconds += [seconds] if seconds else []
+        return ends()
+
+
+def emptied(source: BaseQueue, destination: BaseQueue, stop: Pauses | None = None, **options: Any) -> int:
+    """Relay until the source is empty; return how many tasks arrived."""
+    relay = Relay(source, destination, idle_exit_seconds=0, **options)
+    relay._stop = stop or relay._stop
+    return relay.run()
 
 
 class TestRelay:
@@ -49,7 +62,7 @@ class TestRelay:
         source.put_many([{"payload": number} for number in range(5)])
         source.put("later", task_id="later", delay_seconds=50)
         store.clock.advance(10)
-        assert Relay(source, destination, batch=4).run(threading.Event(), until_empty=True) == 6
+        assert emptied(source, destination, batch=4) == 6
         assert counts(source.stats()) == {"success": 6, "delayed": 1}
         task = known(destination, "a")
         assert (task.payload, task.priority, task.group) == ({"n": 1}, 3, "g")
@@ -64,7 +77,7 @@ class TestRelay:
         source, destination = store.queue(), table_store.queue()
         source.put_many([{"payload": number, "task_id": str(number), "group": "g"} for number in range(12)])
         destination.put("there already", task_id="3")
-        assert Relay(source, destination, batch=5).run(threading.Event(), until_empty=True) == 12
+        assert emptied(source, destination, batch=5) == 12
         assert counts(source.stats()) == {"success": 12}
         assert counts(destination.stats()) == {"pending": 12}
         assert known(destination, "3").payload == "there already"
@@ -88,7 +101,7 @@ class TestRelay:
         for claim in destination.claim(limit=2):
             destination.complete(claim)
         store.clock.advance(5)
-        Relay(source, destination).run(threading.Event(), until_empty=True)
+        emptied(source, destination)
         assert counts(source.stats()) == {"success": 6}
         assert counts(destination.stats()) == {"pending": 4, "success": 2}
 
@@ -106,7 +119,7 @@ class TestRelay:
             return insert(*arguments, **options)
 
         monkeypatch.setattr(core_of(destination).store, "insert", down)
-        assert Relay(source, destination, batch=4).run(stop, until_empty=True) == 6
+        assert emptied(source, destination, stop, batch=4) == 6
         bounds = (1, 2, 4, 8, 16, 30, 30, 30)
         assert all(most / 2 <= pause <= most for pause, most in zip(stop.seconds, bounds, strict=True))
         assert counts(source.stats()) == {"success": 6}
@@ -139,8 +152,8 @@ class TestRelay:
             return put_many(tasks)
 
         monkeypatch.setattr(destination, "put_many", refuse_one)
-        relay = Relay(source, destination)
-        assert relay.run(threading.Event(), until_empty=True) == 8
+        relay = Relay(source, destination, idle_exit_seconds=0)
+        assert relay.run() == 8
         assert counts(source.stats()) == {"success": 8, "delayed": 1}
         assert payloads(destination.claim(limit=9)) == [8, 7, 6, 4, 3, 2, 1, 0]
         store.clock.advance(300)
@@ -221,13 +234,14 @@ class TestRelay:
             return put_many(tasks)
 
         monkeypatch.setattr(destination, "put_many", fail)
-        relay, stop = Relay(source, destination, batch=batch), Pauses()
-        assert relay.run(stop, until_empty=True) == 9
+        relay = Relay(source, destination, batch=batch, idle_exit_seconds=0)
+        relay._stop = stop = Pauses()
+        assert relay.run() == 9
         assert sum(stop.seconds) < 10
         for second in range(600):
             clock.advance(1)
             source.put_many([{"payload": second}] if second % 10 == 0 else [])
-            assert relay.run(stop, until_empty=True) == (second % 10 == 0)
+            assert relay.run() == (second % 10 == 0)
 
         late = [tried for tried in tries if tried > START]
         assert len(late) <= 15
@@ -240,15 +254,7 @@ class TestRelay:
     def test_a_source_that_does_not_answer_is_an_error(self, store: StoreUnderTest) -> None:
         missing = Queue.sql("sqlite:////nowhere/tasks.db")
         with pytest.raises(StoreError):
-            Relay(missing, target(store)).run(threading.Event(), until_empty=True)
-
-    def test_stop_ends_it(self, store: StoreUnderTest) -> None:
-        source, stop = store.queue(), threading.Event()
-        relay = threading.Thread(target=Relay(source, target(store)).run, args=(stop,))
-        relay.start()
-        stop.set()
-        relay.join(PATIENCE_SECONDS)
-        assert not relay.is_alive()
+            emptied(missing, target(store))
 
 
 class TestCommands:
@@ -258,7 +264,7 @@ class TestCommands:
             assert "The table is ready" in run(app, ["table", "create", address]).output
         outbox, queue = Queue.sql(source), Queue.sql(destination, "work")
         outbox.put_many([{"payload": number} for number in range(3)])
-        answer = run(app, ["relay", "--from", source, "--to", f"{destination}#work", "--until-empty"])
+        answer = run(app, ["relay", "--from", source, "--to", f"{destination}#work", *ONCE])
         assert (answer.exit_code, answer.output) == (0, "3 tasks relayed\n")
         assert payloads(queue.claim(limit=5)) == [2, 1, 0]
         outbox.close()
@@ -281,9 +287,8 @@ class TestCommands:
                 for _ in range(signals):
                     self.send(ControlMessage.SIGNAL)
 
-        def run_batch(_relay: Relay, stop: threading.Event, *, until_empty: bool) -> int:
-            assert stop.wait(PATIENCE_SECONDS)
-            assert not until_empty
+        def run_batch(relay: Relay) -> int:
+            assert within_seconds(PATIENCE_SECONDS, lambda: relay._stop.made)
             assert signals == 1 or release.wait(PATIENCE_SECONDS)
             return 3
 

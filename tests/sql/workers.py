@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -63,9 +62,7 @@ def relay(source: str, destination_table: str) -> None:
     """Relay from one table to another of the same database."""
     destination = Queue.sql(source, destination_table, **LIMITS)
     from_here = Queue.sql(source, **LIMITS, **OPTIONS)
-    Relay(from_here, destination, batch=20, lease_seconds=LEASE_SECONDS).run(
-        threading.Event(), poll_seconds=0.02
-    )
+    Relay(from_here, destination, batch=20, lease_seconds=LEASE_SECONDS, poll_seconds=0.02).run()
 
 
 class Crew:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice, product, takewhile
 from typing import Any, ClassVar
@@ -15,10 +14,10 @@ from freshq import Queue, StoreError
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.policy import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
+from freshq.queue.stopping import StopRequest
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
-from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import payloads, total, within_seconds
+from tests.support.readings import payloads, total
 from tests.support.refusals import refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -147,19 +146,23 @@ class TestEvery:
             Every(seconds)
 
 
-class Advance(threading.Event):
-    """Advances a clock instead of waiting, for a number of rounds."""
+class Advance(StopRequest):
+    """Advances a clock instead of waiting, and stops after a number of rounds."""
 
     def __init__(self, clock: Clock, rounds: int) -> None:
         super().__init__()
         self.clock, self.rounds, self.waits = clock, rounds, list[float]()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waits.append(timeout or 0.0)
-        self.clock.advance(timeout or 0.0)
-        if len(self.waits) == self.rounds:
-            self.set()
-        return self.is_set()
+    def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:
+        self.waits.append(seconds)
+        self.clock.advance(seconds)
+        self.made = len(self.waits) == self.rounds
+        return ends()
+
+
+def run(node: Scheduler, stop: StopRequest) -> None:
+    node._stop = stop
+    node.run()
 
 
 class TestScheduler:
@@ -247,23 +250,22 @@ class TestScheduler:
         clock.advance(30)
         read = core_of(queue).store.read_record
 
-        class Stop(threading.Event):
+        class Stop(StopRequest):
             """Stops the scheduler at its second wait."""
 
             waits: ClassVar[list[float]] = []
 
-            def wait(self, timeout: float | None = None) -> bool:
+            def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:
                 monkeypatch.setattr(core_of(queue).store, "read_record", read)
-                self.waits.append(timeout or 0)
-                if len(self.waits) == 2:
-                    self.set()
-                return self.is_set()
+                self.waits.append(seconds)
+                self.made = len(self.waits) == 2
+                return ends()
 
         def no_answer(*_arguments: object) -> None:
             raise StoreError("down")
 
         monkeypatch.setattr(core_of(queue).store, "read_record", no_answer)
-        node.run(stop := Stop())
+        run(node, stop := Stop())
         assert stop.waits == [1.0, 45.0]
         assert total(queue) == 1
         assert "schedule m: could not fire" in caplog.text
@@ -289,7 +291,7 @@ class TestScheduler:
         node.fire()
         stop = Advance(clock, rounds=7)
         clock.advance(60)
-        node.run(stop)
+        run(node, stop)
         assert stop.waits[:5] == [1, 2, 4, 8, 16]
         fired = [task.payload for task in queue.list()]
         assert fired == ["work"] * 2
@@ -319,12 +321,12 @@ class TestScheduler:
         schedules = [Schedule.of("m", Every(60), number, catch_up=4)]
         Scheduler(queue, schedules).fire()
         clock.advance(60)
-        Scheduler(queue, schedules).run(Advance(clock, rounds=8))
+        run(Scheduler(queue, schedules), Advance(clock, rounds=8))
         assert clock.now == start + 180
         assert [task.payload for task in queue.list()] == [2]
         assert [moment - start for moment in tried] == [60, 61, 63, 67, 75, 91, 120, 123]
         assert caplog.text.count("could not fire tick m@") == 1
-        Scheduler(queue, schedules).run(Advance(clock, rounds=30))  # as after a restart
+        run(Scheduler(queue, schedules), Advance(clock, rounds=30))  # as after a restart
         assert {task.payload for task in queue.list()} >= {2, 3, 4, 5}
         assert caplog.text.count("skipped missed tick m@") == 1
         assert "m@" + datetime.fromtimestamp(start + 60, UTC).isoformat() in caplog.text
@@ -362,7 +364,7 @@ class TestScheduler:
         queue.put("in the way")
         clock.advance(60)
         stop = Advance(clock, rounds=3)
-        node.run(stop)
+        run(node, stop)
         assert "schedule m: could not fire" in caplog.text
         queue.complete(queue.claim()[0])
         assert node.fire() == 1
@@ -370,16 +372,3 @@ class TestScheduler:
     def test_without_schedules_there_is_no_tick(self, queue: Queue) -> None:
         node = Scheduler(queue, [])
         assert (node.fire(), node.next_tick()) == (0, None)
-
-    def test_run_fires_until_stopped(self) -> None:
-        queue = Queue(MemoryStore(), clock=time.time)
-        stop = threading.Event()
-        node = Scheduler(queue, [Schedule.of("m", Every(0.05), "work")])
-        thread = threading.Thread(target=node.run, args=(stop,))
-        thread.start()
-        try:
-            assert within_seconds(PATIENCE_SECONDS, lambda: total(queue) >= 3)
-        finally:
-            stop.set()
-            thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()

@@ -214,19 +214,6 @@ class TestEnd:
         assert stats.success + stats.pending == 10
         assert 1 <= stats.success <= 2
 
-    def test_at_a_time_by_the_queues_clock(self) -> None:
-        queue = Queue.memory(clock=lambda: 1000.0)
-        queue.put("work")
-        assert Worker(queue, lambda task: task).run(until=1000.0).claimed == 0
-
-    def test_by_a_condition(self) -> None:
-        queue = Queue.memory()
-        queue.put_many([{"payload": number} for number in range(10)])
-        worker = Worker(queue, lambda task: task.payload, concurrency=1, poll_seconds=0.01)
-        report = worker.run(until=lambda: queue.stats().success >= 3)
-        assert report.outcomes[Outcome.SUCCEEDED] >= 3
-        assert not report.idle
-
     def test_a_task_that_does_not_end_in_time_is_reported_and_stays_taken(self) -> None:
         queue = Queue.memory()
         queue.put("endless", task_id="endless")

@@ -15,9 +15,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
-from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
 
 import typer
@@ -126,28 +124,28 @@ class ControlChannel:
 
 
 def run_until_told(
-    name: str, work: Callable[[Event], T], control: ControlChannel, on_drain: Callable[[], None]
+    name: str, work: Callable[[], T], control: ControlChannel, on_drain: Callable[[], None]
 ) -> Future[T]:
     """Run a function in a thread until it returns, or until the process must end at once.
 
     Args:
         name: Name of the thread.
-        work: The function. It returns soon after its event is set.
-        control: Ends the work. DRAINING sets the event.
-        on_drain: Called when the event is set.
+        work: The function. It returns soon after `on_drain` was called.
+        control: Ends the work.
+        on_drain: Called at DRAINING, once; stops the work.
 
     Returns:
         The result or error of the function; not done if the process must end at once.
     """
-    stop = Event()
-    ended = in_thread(name, partial(work, stop))
+    drains = False
+    ended = in_thread(name, work)
     ended.add_done_callback(lambda _ended: control.send(ControlMessage.WAKE))
     while not ended.done():
         stage = control.receive(CHECK_SECONDS)
         if stage is Stage.STOPPING:
             break
-        if stage is Stage.DRAINING and not stop.is_set():
-            stop.set()
+        if stage is Stage.DRAINING and not drains:
+            drains = True
             on_drain()
     return ended
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.errors import (
@@ -20,13 +22,14 @@ from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
+from freshq.queue.stopping import StopRequest
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Sequence
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
+    from freshq.queue.stopping import Until
 
 BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=300.0)
 # The oldest suspects are forgotten beyond this number.
@@ -116,14 +119,19 @@ class Relay:
         *,
         batch: int = DEFAULT_BATCH,
         lease_seconds: float = LEASE_SECONDS,
+        poll_seconds: float = 1.0,
+        idle_exit_seconds: float | None = None,
     ) -> None:
-        """Prepare a relay.
+        """Prepare a relay; `run` starts it.
 
         Args:
             source: The outbox.
             destination: Where its tasks go.
             batch: Maximum number of tasks to move at a time.
             lease_seconds: Maximum time for a batch.
+            poll_seconds: Pause after finding the source empty.
+            idle_exit_seconds: End after this time without a task to claim; None: never. A relay whose
+                destination fails is not idle.
 
         Raises:
             ValueError: If an argument is wrong, or the destination is the source.
@@ -135,7 +143,12 @@ class Relay:
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
         self._lease_seconds = checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
+        self._idle_exit_seconds = inf
+        if idle_exit_seconds is not None:
+            self._idle_exit_seconds = checked_seconds("idle_exit_seconds", idle_exit_seconds)
         self._failed_batches = self._arrived = 0
+        self._stop = StopRequest()
         self._suspects = Suspects()
 
     def move(self) -> int:
@@ -298,29 +311,41 @@ class Relay:
     def _jitter(self) -> float:
         return equal_jitter(core_of(self._source).uniform())
 
-    def run(self, stop: threading.Event, *, until_empty: bool = False, poll_seconds: float = 1.0) -> int:
+    def stop(self) -> None:
+        """Move no more; `run` returns after the current batch, and at once from then on.
+
+        Any thread and any signal handler may call it.
+        """
+        self._stop.make()
+
+    def run(self, until: Until = None) -> int:
         """Move tasks until stopped; return how many arrived at the destination.
 
         Args:
-            stop: Ends the relay after the current batch.
-            until_empty: Also end once the source has nothing to claim; wait while the destination fails.
-            poll_seconds: Pause after finding the source empty.
+            until: A condition, checked before each batch and at least every second, or a time in seconds
+                since the epoch by the source's clock. None: until `stop`. `idle_exit_seconds` also ends it.
 
         Raises:
             SameIdsError: As for `move`.
             StoreError: If the source did not answer.
         """
-        checked_seconds("poll_seconds", poll_seconds, above_zero=True)
-        before = self._arrived
-        while not stop.is_set():
-            batch = self.move()
-            if self._failed_batches:
-                stop.wait(DESTINATION_BACKOFF.delay_seconds(self._failed_batches, self._jitter()))
-            elif not batch:
-                if until_empty:
-                    break
-                stop.wait(poll_seconds)
+        ends = self._stop.condition(until, self._source.admin.now)
+        before, last_work = self._arrived, time.monotonic()
+        is_over = ends()
+        while not is_over:
+            batch, pause_seconds = self.move(), self._poll_seconds
+            if batch:
+                last_work, pause_seconds = time.monotonic(), self._backoff_seconds()
+            elif time.monotonic() - last_work >= self._idle_exit_seconds:
+                break
+            is_over = self._stop.wait(pause_seconds, ends)
         return self._arrived - before
+
+    def _backoff_seconds(self) -> float:
+        """Return the pause before the next batch; 0 unless the destination fails or is overloaded."""
+        if not self._failed_batches:
+            return 0.0
+        return DESTINATION_BACKOFF.delay_seconds(self._failed_batches, self._jitter())
 
 
 def _failed(error: Exception | None) -> bool:

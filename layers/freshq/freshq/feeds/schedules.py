@@ -18,13 +18,14 @@ from freshq.model.new_task import parse_new_task
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
+from freshq.queue.stopping import StopRequest
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.model.answers import Receipt
     from freshq.queue.base import BaseQueue
+    from freshq.queue.stopping import Until
 
 # Fields of an expression of Debian's cron; a sixth field in front stands for seconds.
 FIELDS: Final = 5
@@ -396,6 +397,7 @@ class Scheduler:
         self._on_put = on_put
         self._marks = HighWaterMarks(queue)
         self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
+        self._stop = StopRequest()
         self._failed_rounds = 0
         self._quiet_until: dict[str, float] = {}
 
@@ -485,15 +487,35 @@ class Scheduler:
         coming = (next(schedule.when.ticks(now), None) for schedule in self._schedules)
         return min((tick for tick in coming if tick is not None), default=None)
 
-    def run(self, stop: threading.Event) -> None:
+    def stop(self) -> None:
+        """Fire no more; `run` returns after the current put, and at once from then on.
+
+        Any thread and any signal handler may call it.
+        """
+        self._stop.make()
+
+    def run(self, until: Until = None) -> None:
         """Fire ticks until stopped.
 
         A tick that fails, because of an overloaded queue or its payload function, is retried with its own
         backoff until `catch_up` newer ticks replace it; those fire on time. While the store does not answer,
         all ticks wait. Each failed or skipped tick is logged once.
+
+        Args:
+            until: A condition, checked at least every second, or a time in seconds since the epoch by the
+                queue's clock. None: until `stop`.
         """
-        while not stop.is_set():
-            stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_due())))
+        condition = self._stop.condition(until, self._queue.admin.now)
+
+        def ends() -> bool:
+            try:
+                return condition()
+            except StoreError:  # as for a tick, it is asked again
+                return False
+
+        is_over = ends()
+        while not is_over:
+            is_over = self._stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_due())), ends)
 
     def _fire_due(self) -> float:
         """Fire all schedules and log their errors; return the seconds to wait."""

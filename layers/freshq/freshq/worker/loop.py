@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from math import inf
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
+from freshq.queue.stopping import StopRequest
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
@@ -86,40 +86,15 @@ class ClaimBackoff:
         self._until = time.monotonic() + backoff.delay_seconds(times, equal_jitter(self._uniform()))
 
 
-class Wake:
-    """Ends a wait of the loop. A signal handler may call `set` at any moment.
-
-    `threading.Event.set` takes a lock: a handler that interrupts the thread holding it would deadlock.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        """End the current wait, or the next one."""
-        self._calls.put(None)
-
-    def wait(self, seconds: float) -> None:
-        """Wait for `set`, at most `seconds`; forget all calls so far."""
-        with suppress(Empty):
-            self._calls.get(timeout=seconds)
-            while True:
-                self._calls.get_nowait()
-
-
 @dataclass(slots=True)
-class EndRequest:
-    """A request to end a worker, from any thread or signal handler.
+class EndRequest(StopRequest):
+    """A request to end a worker: to start nothing more, and wait for the running tasks.
 
     Attributes:
-        drain: Start nothing more, and wait for the running tasks.
         at_once: Do not wait for them either.
-        wake: To be set with either flag, so that the loop notices immediately.
     """
 
-    drain: bool = False
     at_once: bool = False
-    wake: Wake = field(default_factory=Wake)
 
 
 class WorkLoop(ABC):

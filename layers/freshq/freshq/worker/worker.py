@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from freshq.model.checks import checked_seconds
 from freshq.queue.base import BaseQueue
@@ -19,16 +19,14 @@ from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from typing import Self, Unpack
 
     from freshq.queue.asyncio import AsyncQueue
+    from freshq.queue.stopping import Until
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerOptions
     from freshq.worker.runner import Runner, TransactionRunner
-
-    Until: TypeAlias = Callable[[], bool] | float | None
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +88,11 @@ class Worker:
         self._runner: Any = instrumented(checked, self._queue.admin.config.telemetry)
 
     def stop(self) -> None:
-        """Stop claiming; `run` returns once the running tasks are settled. Safe in a signal handler."""
-        self._end_request.drain = True
-        self._end_request.wake.set()
+        """Stop claiming; `run` returns once the running tasks are settled, and at once from then on.
+
+        Any thread and any signal handler may call it.
+        """
+        self._end_request.make()
 
     def stop_at_once(self) -> None:
         """Stop claiming and do not wait: the leases of running tasks are given back, and `run` returns.
@@ -113,7 +113,7 @@ class Worker:
 
         Args:
             until: A condition, checked before each claim, or a time in seconds since the epoch by the
-                queue's clock; None: until `stop`, or until idle for `idle_exit_seconds`.
+                queue's clock. None: until `stop`. `idle_exit_seconds` also ends it.
 
         Returns:
             A report. The worker also stops when `MAX_OVERRUNNING` runs have exceeded `max_run_seconds` and
@@ -125,7 +125,7 @@ class Worker:
         """
         self._loop = loop = self._new_loop()
         try:
-            loop.work(self._condition(until))
+            loop.work(self._end_request.condition(until, self._queue.admin.now))
         finally:
             self._limits.leave()
             self._queue.close()
@@ -171,14 +171,6 @@ class Worker:
         """Run, with coroutines on a loop that runs in another thread."""
         self._event_loop = loop
         self.run()
-
-    def _condition(self, until: Until) -> Callable[[], bool]:
-        request = self._end_request
-        if until is None:
-            return lambda: request.drain
-        if callable(until):
-            return lambda: request.drain or until()
-        return lambda: request.drain or self._queue.admin.now() >= until
 
 
 def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:

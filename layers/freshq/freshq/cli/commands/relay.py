@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,9 @@ MaxAgeSeconds = Annotated[
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks per batch.")]
-UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="Stop when the outbox is empty.")]
+IdleExitSeconds = Annotated[
+    float | None, typer.Option(help="End after this time without a task to move. By default, never.")
+]
 
 
 def relay(
@@ -47,7 +48,7 @@ def relay(
     to_name: ToName = None,
     max_age_seconds: MaxAgeSeconds = None,
     batch: Batch = DEFAULT_BATCH,
-    until_empty: UntilEmpty = False,
+    idle_exit_seconds: IdleExitSeconds = None,
 ) -> None:
     """Forward tasks to another queue.
 
@@ -64,8 +65,8 @@ def relay(
     ):
         control = ControlChannel()
         control.follow_signals()
-        work = partial(Relay(outbox, target, batch=batch).run, until_empty=until_empty)
-        ended = run_until_told("freshq-relay", work, control, lambda: None)
+        moves = Relay(outbox, target, batch=batch, idle_exit_seconds=idle_exit_seconds)
+        ended = run_until_told("freshq-relay", moves.run, control, moves.stop)
         if not ended.done():
             typer.echo("ended at once; tasks that it held are claimable once their leases expire", err=True)
             end_process(WorkStatus.UNFINISHED, control)

@@ -216,7 +216,11 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
 
 
 def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> WorkStatus:
-    ended = run_until_told("freshq-schedule", scheduler.run, control, lambda: reporter.event("draining"))
+    def drain() -> None:
+        scheduler.stop()
+        reporter.event("draining")
+
+    ended = run_until_told("freshq-schedule", scheduler.run, control, drain)
     if ended.done():
         ended.result()
     status = WorkStatus.DRAINED if ended.done() else WorkStatus.UNFINISHED
