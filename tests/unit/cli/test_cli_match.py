@@ -257,7 +257,7 @@ def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("criteria: give either NAME=VALUE or --criteria", ["match", "a=b", "--criteria", "{}"]),
         ("criteria: must be a mapping", ["match", "--criteria", "3"]),
         ("limit: ", ["match", "--limit", "0"]),
-        ("limit: ", ["depths", "--limit", "0"]),
+        ("--limit", ["depths", "--limit", "0"]),
         ("id: missing; give either resources or --all", ["offer"]),
         ("id: missing; give either resources or --all", ["offer", "a", "--all"]),
         ("token: missing", ["complete", "a"]),

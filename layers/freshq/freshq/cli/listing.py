@@ -142,6 +142,7 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "index": "recover --index-dead",
     },
     "record": {"upsert": "record put --merge"},
+    "match": {"callers": "match list --callers", "depths": "match list --depths"},
 }
 # Commands that the shell also has.
 VERBS: Final[tuple[Listed, ...]] = (

@@ -46,7 +46,11 @@ Force = Annotated[bool, typer.Option("--force", help="Also delete a record that 
 Merge = Annotated[
     bool, typer.Option("--merge", help="Write only these attributes, and keep the record's others.")
 ]
-app = typer.Typer(cls=Group, help="Records of an attached table.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group,
+    help="Records of an attached table.\n\nTwo more, hold and ready, say whether a record may be put.",
+    no_args_is_help=True,
+)
 
 
 class AttachOrder(StrEnum):
@@ -252,14 +256,14 @@ def record_delete(
     session.output.answer({"deleted": 1}, f"record {printable(wanted)}: deleted")
 
 
-@app.command("hold", cls=QueueCommand)
+@app.command("hold", cls=QueueCommand, hidden=True)
 def hold(context: QueueContext, record_id: RecordId = None) -> None:
     """Put a record under construction: it cannot be queued."""
     session = context.session
     session.print_changed(session.attached("hold").records.hold(session.task_id(record_id)))
 
 
-@app.command("ready", cls=QueueCommand)
+@app.command("ready", cls=QueueCommand, hidden=True)
 def ready(context: QueueContext, record_id: RecordId = None) -> None:
     """Make a record READY to be put.
 

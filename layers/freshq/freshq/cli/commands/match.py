@@ -43,7 +43,6 @@ Token = Annotated[str, typer.Option(help="The token that match printed.")]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The resource.")]
 CallerId = Annotated[str, typer.Argument(metavar="CALLER", help="The id of the caller.")]
-CallersLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of callers.")]
 AllMatched = Annotated[
     bool, typer.Option("--all", help="Every matched resource, including those that callers still use.")
 ]
@@ -54,11 +53,21 @@ Status = Annotated[
     str | None,
     typer.Option(metavar="STATUS", help="Only resources with this status: AVAILABLE, QUEUED or MATCHED."),
 ]
-ListLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of resources.")]
-CountLimit = Annotated[int, typer.Option("--limit", "-n", help="Maximum count for each combination.")]
+ListLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", "-n", min=1, help="Maximum number, by default 100; with --depths largest count, 1000."
+    ),
+]
+InLine = Annotated[bool, typer.Option("--callers", help="List the callers who wait in line, in order.")]
+Depths = Annotated[
+    bool, typer.Option("--depths", help="Count the waiting resources for each combination of values.")
+]
 Agents = Annotated[int, typer.Option("--agents", min=0, max=10_000, help="Number of agents to register.")]
 Callers = Annotated[int, typer.Option("--callers", min=0, max=10_000, help="Number of callers who ask.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random people.")]
+MOST_LISTED: Final = 100
+MOST_COUNTED: Final = 1000
 ANY: Final = "*"
 OTHER: Final = ","
 EQUAL: Final = "/"
@@ -91,7 +100,8 @@ CriteriaJson = Annotated[
 ]
 app = typer.Typer(
     cls=Group,
-    help="Match callers to resources, such as call-center agents.",
+    help="Match callers to resources, such as call-center agents.\n\n"
+    "Four more make and end the table: create, generate, recover, delete.",
     add_completion=False,
     no_args_is_help=True,
 )
@@ -303,7 +313,10 @@ def attributes_text(attributes: Attributes) -> str:
 def match(
     context: MatchContext, pairs: CriteriaPairs = None, criteria: CriteriaJson = None, limit: Limit = 1
 ) -> None:
-    """Take the fitting resources that have waited longest. Exits with status 1 if there are none."""
+    """Take the fitting resources that waited longest.
+
+    Exits with status 1 if there are none.
+    """
     session = context.session
     matches = session.queue.match(criteria_of(pairs, criteria), limit=limit)
     print_matches(session, matches)
@@ -314,20 +327,16 @@ def match(
 def request(
     context: MatchContext, caller_id: CallerId, pairs: CriteriaPairs = None, criteria: CriteriaJson = None
 ) -> None:
-    """Join the line of callers, or ask again. Exits with status 1 while the caller waits."""
+    """Ask for a resource, and wait in line for it.
+
+    Exits with status 1 while the caller waits; repeat the command to ask again.
+    """
     session = context.session
     match = session.queue.request(criteria_of(pairs, criteria), caller_id=caller_id)
     print_matches(session, [] if match is None else [match])
     if match is None:
         msg = f"caller {quoted(caller_id)}: waits in line; repeat the command to ask again"
         raise RefusedError(msg)
-
-
-def callers(context: MatchContext, limit: CallersLimit = 100) -> None:
-    """List the callers who wait in line, in order."""
-    session = context.session
-    found = list(islice(session.queue.callers(), limit + 1))
-    print_callers(session, found[:limit], more=len(found) > limit)
 
 
 def abandon(context: MatchContext, caller_id: CallerId) -> None:
@@ -340,7 +349,10 @@ def abandon(context: MatchContext, caller_id: CallerId) -> None:
 
 
 def release(context: MatchContext, resource_id: ResourceId, token: Token) -> None:
-    """Give a resource back unused. It waits in its old position."""
+    """Give a resource back unused.
+
+    It waits in its old position.
+    """
     session = context.session
     print_changed(session, session.queue.release(session.queue.admin.held(resource_id, token)))
 
@@ -352,7 +364,10 @@ def complete(
     every: AllMatched = False,
     yes: Yes = False,
 ) -> None:
-    """End a match. Its resource is then available, but does not wait yet."""
+    """End a match.
+
+    Its resource is then available, but does not wait yet.
+    """
     session = context.session
     if every:
         if resource_id is not None or token is not None:
@@ -381,7 +396,10 @@ def _complete_all(context: MatchContext) -> int:
 def extend(
     context: MatchContext, resource_id: ResourceId, token: Token, lease_seconds: LeaseSeconds = None
 ) -> None:
-    """Extend the lease of a match, counted from now."""
+    """Extend the lease of a match.
+
+    The new lease counts from now.
+    """
     session = context.session
     held = session.queue.admin.held(resource_id, token)
     print_matches(session, [session.queue.extend(held, lease_seconds=lease_seconds)])
@@ -415,7 +433,10 @@ def register(
     pairs: AttributePairs = None,
     attributes: AttributesJson = None,
 ) -> None:
-    """Register a resource (it does not wait yet), or change the attributes of an available one."""
+    """Register a resource, or change its attributes.
+
+    It does not wait yet. The attributes of a resource change only while it is available.
+    """
     session = context.session
     print_changed(session, session.queue.register(resource_id, attributes=attributes_of(pairs, attributes)))
 
@@ -430,7 +451,10 @@ def unregister(context: MatchContext, resource_id: ResourceId) -> None:
 
 
 def offer(context: MatchContext, resource_ids: ResourceIds = None, every: AllAvailable = False) -> None:
-    """Let available resources wait, behind all waiting resources."""
+    """Let available resources wait in line.
+
+    They wait behind all waiting resources.
+    """
     session = context.session
     if bool(resource_ids) is every:
         raise ValueError("id: missing; give either resources or --all")
@@ -456,29 +480,41 @@ def _offer_all(context: MatchContext) -> int:
 
 
 def withdraw(context: MatchContext, resource_id: ResourceId) -> None:
-    """Take a resource out of the line. It stays registered."""
+    """Take a resource out of the line.
+
+    It stays registered.
+    """
     session = context.session
     print_changed(session, session.queue.withdraw(resource_id))
 
 
-def ls(context: MatchContext, status: Status = None, limit: ListLimit = 100) -> None:
-    """List resources."""
+def list_(
+    context: MatchContext,
+    status: Status = None,
+    limit: ListLimit = None,
+    callers: InLine = False,
+    depths: Depths = False,
+) -> None:
+    """List resources, callers in line, or depths of lines."""
     session = context.session
-    found = list(islice(session.queue.resources(status), limit + 1))
-    shown = sorted(found[:limit], key=lambda resource: resource.resource_id)
-    print_resources(session, shown, more=len(found) > limit)
-
-
-def depths(context: MatchContext, limit: CountLimit = 1000) -> None:
-    """Show the number of waiting resources for each combination of values."""
-    session = context.session
-    print_depths(session, session.queue.depths(limit=limit), limit)
+    if callers + depths + (status is not None) > 1:
+        raise ValueError("status: give one of --status, --callers and --depths")
+    most = limit or (MOST_COUNTED if depths else MOST_LISTED)
+    if depths:
+        print_depths(session, session.queue.depths(limit=most), most)
+    elif callers:
+        line = list(islice(session.queue.callers(), most + 1))
+        print_callers(session, line[:most], more=len(line) > most)
+    else:
+        found = list(islice(session.queue.resources(status), most + 1))
+        shown = sorted(found[:most], key=lambda resource: resource.resource_id)
+        print_resources(session, shown, more=len(found) > most)
 
 
 def generate(
     context: MatchContext, agent_count: Agents = 5, caller_count: Callers = 0, seed: Seed = 1
 ) -> None:
-    """Register made-up agents, who speak one to three languages, and have made-up callers ask for them."""
+    """Register made-up agents, for whom made-up callers ask."""
     session = context.session
     rng = random.Random(seed)  # noqa: S311 - made-up people
     staff = made_up_agents(agent_count, rng)
@@ -577,30 +613,28 @@ def _only_one(argument: str, pairs: Sequence[str] | None) -> None:
         raise ValueError(msg)
 
 
-# Commands by their heading in help.
+# Commands by their heading in help, which does not list those on the table.
+TABLE: Final = "Table"
 VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
-    "Table": {"create": create, "generate": generate, "delete": delete},
+    TABLE: {"create": create, "generate": generate, "recover": recover, "delete": delete},
     "Resources": {
         "register": register,
         "offer": offer,
         "withdraw": withdraw,
         "unregister": unregister,
-        "list": ls,
-        "depths": depths,
+        "list": list_,
     },
     "Callers": {
         "match": match,
         "request": request,
-        "callers": callers,
         "abandon": abandon,
         "complete": complete,
         "release": release,
         "extend": extend,
-        "recover": recover,
     },
 }
 
 
 for _panel, _verbs in VERBS.items():
     for _verb_name, _verb in _verbs.items():
-        app.command(_verb_name, cls=MatchCommand, rich_help_panel=_panel)(_verb)
+        app.command(_verb_name, cls=MatchCommand, rich_help_panel=_panel, hidden=_panel == TABLE)(_verb)

@@ -1,0 +1,76 @@
+"""The commands speak the library's language: its verbs, with its arguments, and few more words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from freshq import Queue
+from freshq.cli.listing import ALIASES, COMMANDS, Listed
+from freshq.cli.main import app
+
+# Where a command's flags differ from the arguments of its verb: more, and less.
+CLAIM: Final = ({"task_id", "token"}, {"claim"})
+DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
+    "put": ({"text", "lines"}, {"trace_context", "connection"}),
+    "claim": ({"dead", "complete"}, set()),
+    **dict.fromkeys(("complete", "fail", "retry", "release", "extend"), CLAIM),
+    "wait": ({"task_ids"}, {"task_id"}),
+    "cancel": ({"task_ids", "yes"}, {"task_id"}),
+    "redrive": ({"current"}, set()),
+    "purge": ({"yes"}, {"confirm"}),
+    "recover": ({"index_dead"}, set()),
+}
+# Their verbs take over these arguments soon.
+PENDING: Final = {"release", "cancel", "redrive", "purge"}
+OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}
+
+
+def leaves(command: Any, path: str = "") -> Iterator[str]:
+    """Yield the visible commands below a group by their words."""
+    for name, inner in command.commands.items():
+        if not inner.hidden:
+            loaded = getattr(inner, "loaded", inner)
+            words = f"{path} {name}".strip()
+            if hasattr(loaded, "commands"):
+                yield from leaves(loaded, words)
+            else:
+                yield words
+
+
+def test_there_are_few_commands() -> None:
+    found = list(leaves(typer.main.get_command(app)))
+    assert len([words for words in found if words.startswith("match ")]) <= 12, found
+    assert len(found) <= 45, found
+
+
+@pytest.mark.parametrize("group", [[], ["table"], ["record"], ["match"], ["dlq"]])
+def test_help_is_one_screen(group: list[str]) -> None:
+    lines = CliRunner().invoke(app, [*group, "--help"]).stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [each for each in COMMANDS if hasattr(Queue, each.name) and each.name not in PENDING],
+    ids=lambda listed: listed.name,
+)
+def test_a_command_has_the_arguments_of_its_verb(listed: Listed) -> None:
+    flags = {each.name for each in listed.load().params} - OF_QUEUE
+    verb = inspect.signature(getattr(Queue, listed.name)).parameters
+    more, less = DIFFERENCES.get(listed.name, (set(), set()))
+    assert flags == (set(verb) - {"self"} - less) | more
+
+
+def test_every_alias_stands_for_a_command() -> None:
+    for words in ALIASES.values():
+        for alias, meaning in words.items():
+            done = CliRunner().invoke(app, [*meaning.split(), "--help"])
+            assert done.exit_code == 0, alias
