@@ -16,13 +16,14 @@ from freshq import Queue, StoreError, Task, Worker
 from freshq.errors import DamagedTaskError, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
 from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import Outage, Quiet, lease_of, wait_until
+from tests.support.working import InThread, Outage, Quiet, lease_of, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -236,13 +237,13 @@ def test_a_system_without_threads_ends_the_worker_with_an_error(monkeypatch: pyt
 
 def test_acknowledged_tasks_run_when_one_thread_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, list[str]()
-    loop, refused = threading.current_thread(), threading.Event()
+    refused = threading.Event()
 
     def refuse_more(thread: threading.Thread) -> None:
         if thread.name == "freshq-run":
             started.append(thread.name)
             if len(started) > 1:
-                if threading.current_thread() is loop:
+                if threading.current_thread().name == "freshq-worker":
                     refused.set()
                 raise RuntimeError("can't start new thread")
         start(thread)
@@ -277,3 +278,57 @@ def test_an_extension_that_finds_no_thread_is_tried_again(
         clock.advance(15)
         wait_until(lambda: leases_of(queue) == {clock.now + 20})
     assert caplog.text.count("could not extend the lease") == background.MAX_EXTENSIONS
+
+
+class Blackhole(MemoryStore):
+    """A store whose calls do not return once `silent` is set, until `back` is; `fails` makes `close` fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent, self.back, self.asked = threading.Event(), threading.Event(), threading.Event()
+        self.fails = False
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        self._hang()
+        return super().claim(request)
+
+    def close(self) -> None:
+        if self.fails:
+            raise Unreachable("no answer")
+        self._hang()
+
+    def _hang(self) -> None:
+        if self.silent.is_set():
+            self.asked.set()
+            assert self.back.wait(PATIENCE_SECONDS)
+
+
+def test_the_end_of_a_worker_does_not_wait_for_a_silent_store(caplog: pytest.LogCaptureFixture) -> None:
+    store = Blackhole()
+    queue = Queue(store)
+    queue.put("work")
+    worker = Worker(queue, lambda task: task.payload, drain_seconds=0.1, poll_seconds=0.01)
+    with InThread(worker) as work:
+        wait_until(lambda: queue.stats().success == 1)
+        store.silent.set()
+        assert store.asked.wait(PATIENCE_SECONDS)
+    assert work.ended().claimed == 1
+    assert "was not closed in order: no answer within 1 s" in caplog.text
+    # A claim that is answered after the end is given back.
+    store.silent.clear()
+    queue.put("more")
+    store.back.set()
+    wait_until(lambda: queue.stats().pending == 1)
+
+
+def test_the_end_of_a_worker_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    store = Blackhole()
+    queue = Queue(store)
+    queue.put("work")
+
+    def runner(_task: Task) -> None:
+        store.fails = True
+
+    report = Worker(queue, runner, idle_exit_seconds=0.01, poll_seconds=0.01).run()
+    assert report.outcomes[Outcome.SUCCEEDED] == 1
+    assert "was not closed in order: no answer" in caplog.text

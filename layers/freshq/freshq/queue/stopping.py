@@ -31,8 +31,8 @@ class Wake:
         """End the current wait, or the next one."""
         self._calls.put(None)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for `set`, at most `seconds`; forget all calls so far."""
+    def wait(self, seconds: float | None) -> None:
+        """Wait for `set`, at most `seconds` (None: for ever); forget all calls so far."""
         with suppress(Empty):
             self._calls.get(timeout=seconds)
             while True:

@@ -140,6 +140,9 @@ class LeaseLoop(WorkLoop):
         except StoreError as error:
             self._store_failed(error)
             return []
+        if self._end_request.abandoned:
+            self._queue.settle_many([Settlement.release(claim) for claim in claims])
+            return []
         self._store_answered()
         self.report.claimed += len(claims)
         self._tell(claims)

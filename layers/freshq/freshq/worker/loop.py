@@ -7,14 +7,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
-from freshq.queue.stopping import StopRequest
+from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
@@ -92,9 +94,28 @@ class EndRequest(StopRequest):
 
     Attributes:
         at_once: Do not wait for them either.
+        abandoned: Nobody waits for the loop any more: it holds nothing that it still gets.
+        asked_at: When the end began, by the monotonic clock; None until then.
+        told: Tells the thread that waits for the loop.
     """
 
     at_once: bool = False
+    abandoned: bool = False
+    asked_at: float | None = None
+    told: Wake = field(default_factory=Wake)
+
+    @override
+    def make(self) -> None:
+        """Ask the run to stop."""
+        self.made = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Note that the end begins, and tell both threads."""
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
+        self.wake.set()
+        self.told.set()
 
 
 class WorkLoop(ABC):
@@ -131,6 +152,7 @@ class WorkLoop(ABC):
                 self._serve(ended)
             finally:
                 self._draining.set()
+                self._end_request.begin()
                 self._drain()
             self._raise_failure()
 
@@ -145,6 +167,11 @@ class WorkLoop(ABC):
             turned_seconds=time.monotonic() - self._turned_at,
             store_answers=self._answered and not self._backoff.failed_claims and not self._upkeep.failing,
         )
+
+    def abandon(self) -> None:
+        """Report what still runs; whatever the loop still claims is given back."""
+        self._end_request.abandoned = True
+        self.report.unfinished = list(self._unfinished())
 
     @abstractmethod
     def _start_what_fits(self) -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import time
+from concurrent.futures import wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.checks import checked_seconds
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of, transactions_of
-from freshq.worker.lease_loop import LeaseLoop
+from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
 from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
+from freshq.worker.run import in_thread
 from freshq.worker.runner import checked_runner, codec_of, instrumented
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
     from contextlib import AbstractAsyncContextManager
     from typing import Self, Unpack
 
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from freshq.worker.runner import Runner, TransactionRunner
 
 logger = logging.getLogger(__name__)
+# After the drain, how long the calls under way may last, and then how long closing the queue may.
+END_SECONDS: Final = 1.0
 
 
 class Worker:
@@ -116,22 +123,61 @@ class Worker:
                 queue's clock. None: until `stop`. `idle_exit_seconds` also ends it.
 
         Returns:
-            A report. The worker also stops when `MAX_OVERRUNNING` runs have exceeded `max_run_seconds` and
-            are still running, since only the end of the process ends their threads.
+            A report. If the store does not answer at the end, it comes up to 2 s after `drain_seconds`; the
+            log says what was not settled. The worker also stops when `MAX_OVERRUNNING` runs have exceeded
+            `max_run_seconds` and are still running, since only the end of the process ends their threads.
 
         Raises:
             StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks;
                 immediately if the first claim finds no table, or another error that waiting does not cure.
         """
         self._loop = loop = self._new_loop()
+        self._end_request.asked_at = time.monotonic() if self._end_request.made else None
+        # In a thread of its own: a call to a store that does not answer cannot be interrupted.
+        work = in_thread(
+            "freshq-worker", partial(loop.work, self._end_request.condition(until, self._queue.admin.now))
+        )
+        work.add_done_callback(lambda _work: self._end_request.told.set())
         try:
-            loop.work(self._end_request.condition(until, self._queue.admin.now))
+            self._await_end(work)
+        except BaseException:  # an interrupt of this thread
+            self.stop()
+            self._await_end(work)
+            raise
         finally:
-            self._limits.leave()
-            self._queue.close()
+            self._close()
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
+        if work.done():
+            work.result()
+        else:
+            loop.abandon()
         return loop.report
+
+    def _await_end(self, work: Future[None]) -> None:
+        """Wait until the loop has ended; from the request to end on, only as long as it may drain."""
+        request, drain_seconds = self._end_request, self._config.drain_seconds
+        while not work.done():
+            seconds = GIVE_BACK_SECONDS if request.at_once else drain_seconds
+            if request.asked_at is None or seconds is None:
+                request.told.wait(None)
+            elif (left_seconds := request.asked_at + seconds + END_SECONDS - time.monotonic()) > 0:
+                request.told.wait(left_seconds)
+            else:
+                return
+
+    def _close(self) -> None:
+        """Return shared slots and close the queue, if the store answers in time."""
+
+        def close() -> None:
+            self._limits.leave()
+            self._queue.close()
+
+        closed = in_thread("freshq-close", close)
+        late = not wait([closed], END_SECONDS).done
+        if late or (problem := closed.exception()) is not None:
+            why = f"no answer within {END_SECONDS:g} s" if late else problem
+            logger.warning("queue %r was not closed in order: %s", self._queue.name, why)
 
     def _new_loop(self) -> WorkLoop:
         common = (self._queue, self._runner, self._config, self._limits, self._end_request)
