@@ -30,6 +30,7 @@ INTERNAL = {
     "Admin.__init__",
     "AsyncAdmin.__init__",
     "AsyncHeldTask.__init__",
+    "AsyncMatchAdmin.__init__",
     "AsyncRecords.__init__",
     "AttachedQueue.__init__",
     "BacklogLimit.eviction",

@@ -36,6 +36,7 @@ ONLY_FOR_ANNOTATIONS = {
 }
 # Few applications meet them.
 WITHOUT_EXAMPLE = {
+    "freshq.matching.AsyncMatchAdmin",
     "freshq.matching.MatchAdmin",
     "freshq.model.Kinds",
     "freshq.model.Verb",

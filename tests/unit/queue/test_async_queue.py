@@ -13,19 +13,24 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from freshq import AsyncQueue, AttachedQueue, Busy, Queue, Task, TaskStatus
-from freshq.queue import AsyncAttachedQueue
+from freshq import AsyncQueue, AttachedQueue, Busy, MatchQueue, Queue, Task, TaskStatus
+from freshq.errors import RefusedError
+from freshq.matching import AsyncMatchAdmin, AsyncMatchQueue, MatchAdmin
+from freshq.queue import AsyncAdmin, AsyncAttachedQueue, AsyncRecords
 from freshq.queue.admin import Admin
-from freshq.queue.asyncio import AsyncAdmin, AsyncRecords, Threads
 from freshq.queue.attached import AttachedStore, Records
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
+from freshq.threads import Threads
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 from tests.support.statements import database_of
 
-TWINS = [(AttachedQueue, AsyncAttachedQueue), (Admin, AsyncAdmin), (Records, AsyncRecords)]
+TWINS = [
+    (AttachedQueue, AsyncAttachedQueue), (Admin, AsyncAdmin), (Records, AsyncRecords),
+    (MatchQueue, AsyncMatchQueue), (MatchAdmin, AsyncMatchAdmin),
+]  # fmt: skip
 
 
 def public(kind: type) -> set[str]:
@@ -68,7 +73,8 @@ class TestVerbs:
             assert list(inspect.signature(getattr(ours, name)).parameters.values()) == list(
                 inspect.signature(getattr(own, name)).parameters.values()
             ), name
-        assert public(ours) - {"memory", "sql", "dynamodb"} == public(own)
+        openers = {"memory", "sql", "dynamodb"}
+        assert public(ours) - openers == public(own) - openers
 
     def test_name_and_options_are_not_awaited(self) -> None:
         queue = AsyncQueue.memory(name="mail", max_age_seconds=7, lease_seconds=3)
@@ -150,15 +156,15 @@ class TestUse:
         asyncio.run(put())
         assert "mine" in seen
 
-    def test_a_closed_queue_can_be_used_again(self) -> None:
-        async def use_twice() -> int:
-            queue = AsyncQueue.memory()
-            async with queue:
+    def test_a_closed_queue_refuses_verbs(self) -> None:
+        async def use_twice() -> None:
+            async with AsyncQueue.memory() as queue:
                 await queue.put("work")
-            async with queue:
-                return (await queue.stats()).pending
+            await queue.close()  # no error
+            await queue.stats()
 
-        assert asyncio.run(use_twice()) == 1
+        with pytest.raises(RefusedError, match="closed"):
+            asyncio.run(use_twice())
 
 
 class TestCancelling:

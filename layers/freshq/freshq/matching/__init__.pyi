@@ -1,5 +1,7 @@
 # The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
 
+from freshq.matching.asyncio import AsyncMatchAdmin as AsyncMatchAdmin
+from freshq.matching.asyncio import AsyncMatchQueue as AsyncMatchQueue
 from freshq.matching.match import Match as Match
 from freshq.matching.queue import MatchAdmin as MatchAdmin
 from freshq.matching.queue import MatchQueue as MatchQueue

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.checks import checked_count
 from freshq.model.lifecycle import Settlement
 from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedQueue, Records
@@ -21,17 +20,15 @@ from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
 from freshq.queue.polling import Interval, poll_for_claims, poll_for_end
 from freshq.queue.queue import Queue
+from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-    from concurrent.futures import Future
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from typing import Self
 
     from freshq.model.answers import Claim
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
-    from freshq.queue.core import Verbs
     from freshq.queue.polling import Poll
     from freshq.stores.base import Connection, HeldTask, Store
 
@@ -39,84 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-P = ParamSpec("P")
-# The number of connections that a SQL store and boto3 open by default.
-MAX_THREADS: Final = 10
 # How often a waiting coroutine checks whether this process has put something.
 PUT_CHECK_SECONDS: Final = 0.05
-
-
-class Threads:
-    """Runs calls in threads for coroutines. Each thread is started when it is first needed."""
-
-    def __init__(self, max_threads: int, name: str) -> None:
-        """Start no thread yet.
-
-        Args:
-            max_threads: Most calls at a time; others wait for their turn, in order.
-            name: First part of the threads' names.
-        """
-        self._new_pool = partial(ThreadPoolExecutor, max_threads, name)
-        self._pool = self._new_pool()
-
-    async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-        """Return what a call returns, in a thread, with the context variables of the caller.
-
-        If the caller is cancelled, a call that has not begun is dropped. A call that has begun runs to its
-        end, because a thread cannot be stopped.
-
-        Args:
-            call: What to call.
-            undo: Called with the result, in a thread, if nobody awaits it any more.
-
-        Raises:
-            Exception: What the call raises.
-        """
-        pool = self._pool
-        job = pool.submit(contextvars.copy_context().run, call)
-        try:
-            return await asyncio.wrap_future(job)
-        except asyncio.CancelledError:
-            if undo is not None:
-                job.add_done_callback(partial(_undo, undo, pool))
-            raise
-
-    async def run_to_end(self, call: Callable[[], T]) -> T:
-        """Return what a call returns, in a thread; the call is made even if the caller is cancelled.
-
-        Raises:
-            Exception: What the call raises.
-        """
-        job = self._pool.submit(contextvars.copy_context().run, call)
-        return await asyncio.shield(asyncio.wrap_future(job))
-
-    async def finish(self, last: Callable[[], object] = lambda: None) -> None:
-        """Wait for all calls, end the threads, and make a last call. Later calls get new threads."""
-        pool, self._pool = self._pool, self._new_pool()
-        await asyncio.shield(asyncio.to_thread(_finish, pool, last))
-
-
-def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T]) -> None:
-    """Undo what a call did, if it did anything."""
-    if job.cancelled() or job.exception() is not None:
-        return
-    call = partial(_logged, partial(undo, job.result()))
-    try:
-        pool.submit(call)
-    except RuntimeError:  # the pool is closing, and waits for this thread, which is its own
-        call()
-
-
-def _logged(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except Exception:
-        logger.exception("could not undo a call that is no longer awaited")
-
-
-def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:
-    pool.shutdown(wait=True)
-    last()
 
 
 class AsyncHeldTask:
@@ -198,45 +119,6 @@ def _leave(
         return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
-class _Awaited:
-    """Base class of verbs as coroutine functions.
-
-    Attributes:
-        name: Name of the queue.
-    """
-
-    def __init__(self, queue: BaseQueue, verbs: Verbs, threads: Threads) -> None:
-        """Use the verbs of a queue.
-
-        Args:
-            queue: The queue.
-            verbs: The queue itself, or its `admin` or `records`.
-            threads: Where the verbs run.
-        """
-        self.name: str = queue.name
-        self._verbs = verbs
-        self.queue = queue
-        self.threads = threads
-
-
-def _verb(
-    method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None] | None = None
-) -> Callable[Concatenate[_Awaited, P], Coroutine[Any, Any, T]]:
-    """Return a verb as a coroutine function with the same arguments.
-
-    Args:
-        method: The verb.
-        undo: Undoes a call that is no longer awaited; None if nothing needs to be undone.
-    """
-
-    @wraps(method)
-    async def call(self: _Awaited, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs)
-        return await self.threads.run(verb, None if undo is None else partial(undo, self.queue))
-
-    return call
-
-
 def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
     """Release claims that a cancelled coroutine never received."""
     releases = [Settlement.release(claim) for claim in claims]
@@ -259,18 +141,12 @@ def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
         )
 
 
-def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
-    """Return a function that opens an `AsyncQueue` as `open_queue` opens a `Queue`."""
-
-    @wraps(open_queue)
-    def opened(*args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
-        queue = open_queue(*args, **kwargs)
-        return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
-
-    return opened
+def _awaited(queue: BaseQueue) -> AsyncQueue:
+    """Return a queue with its verbs awaited."""
+    return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
 
 
-class AsyncAdmin(_Awaited):
+class AsyncAdmin(Awaited):
     """`Admin` for coroutines; `AsyncQueue.admin` has its verbs.
 
     Attributes:
@@ -280,37 +156,38 @@ class AsyncAdmin(_Awaited):
 
     def __init__(self, queue: BaseQueue, threads: Threads) -> None:
         super().__init__(queue, queue.admin, threads)
+        self.name: str = queue.name
         self.config: QueueConfig = queue.admin.config
 
-    now = _verb(Admin.now)
-    check = _verb(Admin.check)
-    held = _verb(Admin.held)
-    recover = _verb(Admin.recover)
-    upkeep = _verb(Admin.upkeep)
-    flush = _verb(Admin.flush)
-    index_dead = _verb(Admin.index_dead)
-    take_order_switches = _verb(Admin.take_order_switches)
-    take_dead_letter_counts = _verb(Admin.take_dead_letter_counts)
+    now = verb(Admin.now)
+    check = verb(Admin.check)
+    held = verb(Admin.held)
+    recover = verb(Admin.recover)
+    upkeep = verb(Admin.upkeep)
+    flush = verb(Admin.flush)
+    index_dead = verb(Admin.index_dead)
+    take_order_switches = verb(Admin.take_order_switches)
+    take_dead_letter_counts = verb(Admin.take_dead_letter_counts)
 
 
-class AsyncRecords(_Awaited):
+class AsyncRecords(Awaited):
     """`Records` for coroutines; `AsyncAttachedQueue.records` has its verbs."""
 
     def __init__(self, queue: AttachedQueue, threads: Threads) -> None:
         super().__init__(queue, queue.records, threads)
 
-    put = _verb(Records.put)
-    upsert = _verb(Records.upsert)
-    get = _verb(Records.get)
-    delete = _verb(Records.delete)
-    key = _verb(Records.key)
-    id_of = _verb(Records.id_of)
-    hold = _verb(Records.hold)
-    ready = _verb(Records.ready)
-    claim_dead = _verb(Records.claim_dead, _give_back)
+    put = verb(Records.put)
+    upsert = verb(Records.upsert)
+    get = verb(Records.get)
+    delete = verb(Records.delete)
+    key = verb(Records.key)
+    id_of = verb(Records.id_of)
+    hold = verb(Records.hold)
+    ready = verb(Records.ready)
+    claim_dead = verb(Records.claim_dead, _give_back)
 
 
-class AsyncQueue(_Awaited):
+class AsyncQueue(AwaitedQueue):
     """A queue on any store whose verbs are coroutines, with the names and arguments of `Queue`.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
@@ -329,6 +206,8 @@ class AsyncQueue(_Awaited):
         threads: The threads of its calls.
     """
 
+    queue: BaseQueue
+
     def __init__(self, queue: BaseQueue, max_threads: int = MAX_THREADS) -> None:
         """Use a queue, which other code may use too.
 
@@ -344,49 +223,50 @@ class AsyncQueue(_Awaited):
         if not isinstance(given, BaseQueue):
             msg = f"queue: must be a Queue, got {type(given).__name__}; to open one, AsyncQueue.sql(url)"
             raise ValueError(msg)
-        super().__init__(queue, queue, Threads(checked_count("max_threads", max_threads), "freshq-async"))
+        super().__init__(queue, max_threads)
+        self.name: str = queue.name
         self.admin: AsyncAdmin = AsyncAdmin(queue, self.threads)
         # A separate pool, so that calls waiting for a connection cannot block the calls that hold one.
         self._held_threads = Threads(max_threads, "freshq-held")
 
-    memory = staticmethod(_opening(Queue.memory))
-    sql = staticmethod(_opening(Queue.sql))
-    dynamodb = staticmethod(_opening(Queue.dynamodb))
+    memory = staticmethod(opening(Queue.memory, _awaited))
+    sql = staticmethod(opening(Queue.sql, _awaited))
+    dynamodb = staticmethod(opening(Queue.dynamodb, _awaited))
 
-    create_table = _verb(BaseQueue.create_table)
+    create_table = verb(BaseQueue.create_table)
 
-    put = _verb(BaseQueue.put)
-    put_many = _verb(BaseQueue.put_many)
+    put = verb(BaseQueue.put)
+    put_many = verb(BaseQueue.put_many)
 
-    claim = _verb(BaseQueue.claim, _give_back)
-    dequeue = _verb(BaseQueue.dequeue, _report_lost)
-    peek = _verb(BaseQueue.peek)
+    claim = verb(BaseQueue.claim, _give_back)
+    dequeue = verb(BaseQueue.dequeue, _report_lost)
+    peek = verb(BaseQueue.peek)
 
-    complete = _verb(BaseQueue.complete)
-    complete_many = _verb(BaseQueue.complete_many)
-    settle_many = _verb(BaseQueue.settle_many)
-    fail = _verb(BaseQueue.fail)
-    retry = _verb(BaseQueue.retry)
-    release = _verb(BaseQueue.release)
-    extend = _verb(BaseQueue.extend)
+    complete = verb(BaseQueue.complete)
+    complete_many = verb(BaseQueue.complete_many)
+    settle_many = verb(BaseQueue.settle_many)
+    fail = verb(BaseQueue.fail)
+    retry = verb(BaseQueue.retry)
+    release = verb(BaseQueue.release)
+    extend = verb(BaseQueue.extend)
 
-    cancel = _verb(BaseQueue.cancel)
-    bury = _verb(BaseQueue.bury)
-    restore = _verb(BaseQueue.restore)
-    touch = _verb(BaseQueue.touch)
-    reprioritize = _verb(BaseQueue.reprioritize)
-    redrive = _verb(BaseQueue.redrive)
-    discard = _verb(BaseQueue.discard)
-    purge = _verb(BaseQueue.purge)
-    pause = _verb(BaseQueue.pause)
-    resume = _verb(BaseQueue.resume)
+    cancel = verb(BaseQueue.cancel)
+    bury = verb(BaseQueue.bury)
+    restore = verb(BaseQueue.restore)
+    touch = verb(BaseQueue.touch)
+    reprioritize = verb(BaseQueue.reprioritize)
+    redrive = verb(BaseQueue.redrive)
+    discard = verb(BaseQueue.discard)
+    purge = verb(BaseQueue.purge)
+    pause = verb(BaseQueue.pause)
+    resume = verb(BaseQueue.resume)
 
-    get = _verb(BaseQueue.get)
-    find = _verb(BaseQueue.find)
-    contains = _verb(BaseQueue.contains)
-    list = _verb(BaseQueue.list)
-    stats = _verb(BaseQueue.stats)
-    pressure = _verb(BaseQueue.pressure)
+    get = verb(BaseQueue.get)
+    find = verb(BaseQueue.find)
+    contains = verb(BaseQueue.contains)
+    list = verb(BaseQueue.list)
+    stats = verb(BaseQueue.stats)
+    pressure = verb(BaseQueue.pressure)
 
     async def paused(self) -> bool:
         """Return whether claims are suspended. A property of `Queue`; here it is awaited."""
@@ -418,16 +298,11 @@ class AsyncQueue(_Awaited):
         """
         return held_for_coroutine(self.queue, self.threads, self._held_threads)
 
+    @override
     async def close(self) -> None:
         """Wait for the calls under way, flush, and close the connections of this process."""
         await self._held_threads.finish()
-        await self.threads.finish(self.queue.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.close()
+        await super().close()
 
     async def _answer_of(self, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
         """Poll until there is an answer, without holding a thread between polls."""
@@ -449,7 +324,7 @@ class AsyncAttachedQueue(AsyncQueue):
         super().__init__(queue, max_threads)
         self.records: AsyncRecords = AsyncRecords(queue, self.threads)
 
-    enqueue = _verb(AttachedQueue.enqueue)
+    enqueue = verb(AttachedQueue.enqueue)
 
 
 async def _sleep(store: Store, interval: Interval) -> None:

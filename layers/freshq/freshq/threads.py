@@ -1,0 +1,174 @@
+"""Run the verbs of a queue in threads, so that coroutines can await them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from freshq.errors import RefusedError
+from freshq.model.checks import checked_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+    from typing import Self
+
+T = TypeVar("T")
+QueueT = TypeVar("QueueT")
+AwaitedT = TypeVar("AwaitedT")
+P = ParamSpec("P")
+logger = logging.getLogger(__name__)
+# The number of connections that a SQL store and boto3 open by default.
+MAX_THREADS: Final = 10
+
+
+class Threads:
+    """Runs calls in threads for coroutines. Each thread is started when it is first needed."""
+
+    def __init__(self, max_threads: int, name: str) -> None:
+        """Start no thread yet.
+
+        Args:
+            max_threads: Most calls at a time; others wait for their turn, in order.
+            name: First part of the threads' names.
+        """
+        self._pool = ThreadPoolExecutor(max_threads, name)
+
+    async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+        """Return what a call returns, in a thread, with the context variables of the caller.
+
+        If the caller is cancelled, a call that has not begun is dropped. A call that has begun runs to its
+        end, because a thread cannot be stopped.
+
+        Args:
+            call: What to call.
+            undo: Called with the result, in a thread, if nobody awaits it any more.
+
+        Raises:
+            RefusedError: After `finish`.
+            Exception: What the call raises.
+        """
+        job = self._begin(call)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if undo is not None:
+                job.add_done_callback(partial(_undo, undo, self._pool))
+            raise
+
+    async def run_to_end(self, call: Callable[[], T]) -> T:
+        """Return what a call returns, in a thread; the call is made even if the caller is cancelled.
+
+        Raises:
+            Exception: What the call raises.
+        """
+        return await asyncio.shield(asyncio.wrap_future(self._begin(call)))
+
+    def _begin(self, call: Callable[[], T]) -> Future[T]:
+        try:
+            return self._pool.submit(contextvars.copy_context().run, call)
+        except RuntimeError:  # the pool is shut down
+            raise RefusedError("queue: closed; open another one") from None
+
+    async def finish(self, last: Callable[[], object] = lambda: None) -> None:
+        """Wait for all calls, end the threads, and make a last call. Later calls raise RefusedError."""
+        await asyncio.shield(asyncio.to_thread(_finish, self._pool, last))
+
+
+def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T]) -> None:
+    """Undo what a call did, if it did anything."""
+    if job.cancelled() or job.exception() is not None:
+        return
+    call = partial(_logged, partial(undo, job.result()))
+    try:
+        pool.submit(call)
+    except RuntimeError:  # the pool is closing, and waits for this thread, which is its own
+        call()
+
+
+def _logged(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.exception("could not undo a call that is no longer awaited")
+
+
+def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:
+    pool.shutdown(wait=True)
+    last()
+
+
+class Awaited:
+    """Base class of verbs as coroutine functions.
+
+    Attributes:
+        queue: The queue itself, for threads.
+        threads: Where the verbs run.
+    """
+
+    def __init__(self, queue: Any, verbs: object, threads: Threads) -> None:
+        """Use the verbs of a queue.
+
+        Args:
+            queue: The queue.
+            verbs: The queue itself, or a part such as its `admin`.
+            threads: Where the verbs run.
+        """
+        self.queue = queue
+        self.threads = threads
+        self._verbs = verbs
+
+
+class AwaitedQueue(Awaited):
+    """Base class of queues whose verbs are coroutine functions; `async with` closes them."""
+
+    def __init__(self, queue: Any, max_threads: int) -> None:
+        """Use a queue; at most `max_threads` calls run at a time.
+
+        Raises:
+            ValueError: If `max_threads` is wrong.
+        """
+        super().__init__(queue, queue, Threads(checked_count("max_threads", max_threads), "freshq-async"))
+
+    async def close(self) -> None:
+        """Wait for the calls under way, and close the queue."""
+        await self.threads.finish(self.queue.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+
+def verb(
+    method: Callable[Concatenate[Any, P], T], undo: Callable[[Any, T], None] | None = None
+) -> Callable[Concatenate[Awaited, P], Coroutine[Any, Any, T]]:
+    """Return a verb as a coroutine function with the same arguments.
+
+    Args:
+        method: The verb.
+        undo: Undoes a call that is no longer awaited, given the queue and the answer; None if nothing needs
+            to be undone.
+    """
+
+    @wraps(method)
+    async def call(self: Awaited, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs)
+        return await self.threads.run(verb, None if undo is None else partial(undo, self.queue))
+
+    return call
+
+
+def opening(open_queue: Callable[P, QueueT], awaited: Callable[[QueueT], AwaitedT]) -> Callable[P, AwaitedT]:
+    """Return a function that opens a queue as `open_queue` does, with its verbs awaited."""
+
+    @wraps(open_queue)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> AwaitedT:
+        return awaited(open_queue(*args, **kwargs))
+
+    return opened
