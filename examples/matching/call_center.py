@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshq import MatchQueue
+from freshq import MatchQueue, Order
 from freshq.cli.people import (
     LANGUAGES,
     LEASE_SECONDS,
@@ -32,13 +32,11 @@ from freshq.cli.people import (
     made_up_agents,
     made_up_callers,
 )
-from freshq.matching.places import fits, parse_attributes
-from freshq.policy.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from freshq.matching.match import Match
+    from freshq.matching import Match
 
 FRAMES_PER_SECOND: Final = 10
 # Bar width of the live table, in characters.
@@ -239,7 +237,7 @@ def jain_index(shares: list[int]) -> float:
 
 def _speaks(agent: Agent, language: str) -> bool:
     """Return whether an agent speaks a language."""
-    return fits({"language": language}, parse_attributes(agent.attributes))
+    return language in agent.attributes["language"]
 
 
 class AgentOrder(StrEnum):
