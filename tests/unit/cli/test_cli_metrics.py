@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.metrics import MetricsServer, prometheus_name
+from freshq.cli.commands.metrics import metrics_server, prometheus_name
 from freshq.cli.main import app
 from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore
@@ -30,7 +30,7 @@ OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 @contextmanager
 def served(queue: Queue) -> Iterator[str]:
-    with MetricsServer(queue, "127.0.0.1", 0) as server:
+    with metrics_server(queue, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

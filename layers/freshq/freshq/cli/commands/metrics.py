@@ -54,21 +54,15 @@ class QueueCollector(Collector):
             yield gauge
 
 
-class MetricsServer(HttpServer):
-    """Answers GET /metrics. If the store does not answer, the scrape fails: Prometheus sees it as down."""
+def metrics_server(queue: BaseQueue, host: str, port: int) -> HttpServer:
+    """Return a server of /metrics that listens on a port, 0 for a free one.
 
-    def __init__(self, queue: BaseQueue, host: str, port: int) -> None:
-        """Listen.
+    If the store does not answer, the scrape fails: Prometheus sees it as down.
 
-        Args:
-            queue: The queue.
-            host: Address to listen on.
-            port: Port; 0 for a free one.
-
-        Raises:
-            ValueError: If it cannot listen there.
-        """
-        super().__init__(partial(_answer, QueueCollector(queue)), host, port, "prometheus_port")
+    Raises:
+        ValueError: If it cannot listen there.
+    """
+    return HttpServer(partial(_answer, QueueCollector(queue)), host, port, "prometheus_port")
 
 
 def _answer(collector: QueueCollector, path: str) -> HttpResponse:
@@ -95,7 +89,7 @@ def serve_metrics(session: Session, host: str, port: int) -> None:
     session.refuse_memory()
     # A queue that does not answer now is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
-    with MetricsServer(session.queue, host, port) as server:
+    with metrics_server(session.queue, host, port) as server:
         url = f"http://{host}:{server.server_port}{PATH}"
         session.output.answer({"url": url}, f"queue {session.queue.name}: {url}", "Ctrl-C ends it.")
         signal.signal(signal.SIGTERM, signal.default_int_handler)

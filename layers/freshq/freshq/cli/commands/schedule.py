@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import os
 import tomllib
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -24,7 +23,7 @@ from freshq.queue.core import core_of
 from freshq.worker.runner import load_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from freshq.cli.process import Reporter
     from freshq.cli.session import Session
@@ -36,6 +35,8 @@ TABLE: Final = "schedule"
 REQUIRED: Final = ("name", "payload")
 TIMES: Final = ("cron", "zone", "every_seconds")
 FIELDS: Final = (*REQUIRED, *TIMES, "catch_up", *ARGUMENTS)
+# Arguments whose field in a file has another name.
+FIELD_OF: Final = {"seconds": "every_seconds", "expression": "cron"}
 Source = Annotated[
     str,
     typer.Argument(
@@ -106,7 +107,8 @@ def _schedule(table: Mapping[str, Any], path: Path, number: int) -> Schedule:
     try:
         return _checked(table)
     except ValueError as error:
-        msg = f"{path}: schedule {which}: {error}"
+        argument, colon, why = str(error).partition(":")
+        msg = f"{path}: schedule {which}: {FIELD_OF.get(argument, argument)}{colon}{why}"
         raise ValueError(msg) from error
 
 
@@ -130,22 +132,8 @@ def _when(table: Mapping[str, Any]) -> Cron | Every:
     if "every_seconds" in table:
         if "zone" in table:
             raise ValueError("zone: only for cron; leave it out")
-        with _renamed("seconds", "every_seconds"):
-            return Every(table["every_seconds"])
-    with _renamed("expression", "cron"):
-        return Cron(table["cron"], table.get("zone", "UTC"))
-
-
-@contextmanager
-def _renamed(argument: str, field: str) -> Iterator[None]:
-    """Let an error about an argument name the field that it came from."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error)
-        raise ValueError(
-            field + text.removeprefix(argument) if text.startswith(argument) else text
-        ) from error
+        return Every(table["every_seconds"])
+    return Cron(table["cron"], table.get("zone", "UTC"))
 
 
 def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> None:
