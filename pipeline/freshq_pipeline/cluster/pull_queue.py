@@ -93,7 +93,7 @@ def pull_match_queue(
     """
     with _errors():
         _check_sql(address)
-        with closing(open_match_queue(address)) as queue:
+        with open_match_queue(address) as queue:
             names = [] if queue.admin.history is None else queue.admin.history.queues
             return _pull(queue.admin.history, names, out, progress)
 

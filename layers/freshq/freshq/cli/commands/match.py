@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from typing_extensions import override
 
 from freshq.cli.addresses import HISTORY_OPTIONS, Address, Converters, dynamodb_client, split_options
@@ -19,15 +19,14 @@ from freshq.cli.errors import printable
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
 from freshq.cli.session import confirm, is_interactive
-from freshq.errors import MatchLost, RefusedError, ResourceNotFound, WrongResourceState, quoted
+from freshq.errors import RefusedError, quoted
 from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.cli.people import MadeUpCaller
     from freshq.matching.match import Match
@@ -134,22 +133,34 @@ class MatchSession:
         queue: The resources.
         address: Their address.
         output: Prints the answer.
-        can_ask: Whether a person can answer questions.
     """
 
     queue: MatchQueue
     address: str
     output: Output
-    can_ask: bool
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask the user to confirm an action that cannot be undone.
+    def listing(
+        self,
+        headings: Sequence[str | Column],
+        rows: Iterable[Sequence[str]],
+        fields: dict[str, Any],
+        nothing: str,
+    ) -> None:
+        """Print a table, or the same as JSON.
 
-        Raises:
-            ValueError: If nobody can be asked.
-            RefusedError: If the user declines.
+        Args:
+            headings: The headings of the columns.
+            rows: The rows of the table.
+            fields: The values for JSON; `more` says whether there are more rows.
+            nothing: The answer if there are no rows.
         """
-        confirm(question, yes=yes, can_ask=self.can_ask)
+        table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for column in table.columns:
+            column.overflow = "fold"
+        for row in rows:
+            table.add_row(*row)
+        more = ["more: raise --limit"] if fields.get("more") else []
+        self.output.answer(fields, table if table.rows else nothing, *more)
 
 
 class MatchContext(typer.Context):
@@ -162,16 +173,6 @@ class MatchContext(typer.Context):
     session: MatchSession
 
 
-@contextmanager
-def _session(options: MatchOptions) -> Iterator[MatchSession]:
-    """Yield a session on the resources that the options name."""
-    if not options.queue:
-        raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
-    with closing(open_match_queue(options.queue)) as queue:
-        output = Output(as_json=options.as_json)
-        yield MatchSession(queue, without_password(options.queue), output, is_interactive())
-
-
 class MatchCommand(SessionCommand):
     """A command that takes `MatchOptions` besides its own, and opens the resources that they name."""
 
@@ -179,8 +180,12 @@ class MatchCommand(SessionCommand):
     options_class = MatchOptions
 
     @override
-    def open_session(self, context: Any, options: Any) -> AbstractContextManager[MatchSession]:
-        return _session(options)
+    @contextmanager
+    def open_session(self, context: Any, options: Any) -> Iterator[MatchSession]:
+        if not options.queue:
+            raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
+        with open_match_queue(options.queue) as queue:
+            yield MatchSession(queue, without_password(options.queue), Output(as_json=options.as_json))
 
 
 def open_match_queue(text: str) -> MatchQueue:
@@ -229,27 +234,19 @@ def print_changed(session: MatchSession, resource: Resource) -> None:
 
 
 def print_resources(session: MatchSession, resources: Sequence[Resource], *, more: bool) -> None:
-    """Print a listing.
-
-    Args:
-        session: Prints the answer.
-        resources: The resources of the listing.
-        more: Whether there are more.
-    """
+    """Print a listing of resources; `more` says whether there are more."""
     now = session.queue.admin.now()
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("resource", "state", "waiting", "attributes"):
-        table.add_column(heading, overflow="fold")
-    for resource in resources:
-        waiting = "-" if resource.since is None else span(max(0.0, now - resource.since))
-        table.add_row(
-            printable(resource.resource_id), resource.status, waiting, attributes_text(resource.attributes)
+    rows = (
+        (
+            printable(resource.resource_id),
+            resource.status.value,
+            "-" if resource.since is None else span(max(0.0, now - resource.since)),
+            attributes_text(resource.attributes),
         )
-    session.output.answer(
-        {"resources": [resource_fields(resource) for resource in resources], "more": more},
-        table if resources else "no resources",
-        *(["more: raise --limit"] if more else []),
+        for resource in resources
     )
+    fields = {"resources": [resource_fields(resource) for resource in resources], "more": more}
+    session.listing(("resource", "state", "waiting", "attributes"), rows, fields, "no resources")
 
 
 def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
@@ -269,40 +266,29 @@ def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
 
 
 def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: bool) -> None:
-    """Print the line of callers.
-
-    Args:
-        session: Prints the answer.
-        callers: The callers, in order.
-        more: Whether there are more.
-    """
+    """Print waiting callers in order; `more` says whether there are more."""
     now = session.queue.admin.now()
-    table = Table("caller", "waiting", "asks", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for caller in callers:
-        asks = compact_json([list(rank) for rank in caller.ranks])
-        table.add_row(printable(caller.caller_id), span(max(0.0, now - caller.since)), asks)
+    rows = (
+        (printable(caller.caller_id), span(max(0.0, now - caller.since)), compact_json(caller.ranks))
+        for caller in callers
+    )
     fields = [
         {"caller_id": caller.caller_id, "since": caller.since, "asks": caller.ranks} for caller in callers
     ]
-    session.output.answer(
-        {"callers": fields, "more": more},
-        table if callers else "no caller waits",
-        *(["more: raise --limit"] if more else []),
-    )
+    session.listing(("caller", "waiting", "asks"), rows, {"callers": fields, "more": more}, "no caller waits")
 
 
 def print_depths(session: MatchSession, depths: Mapping[str, int], limit: int) -> None:
     """Print the number of waiting resources for each combination of values, each counted up to a bound."""
-    table = Table("combination", "waiting", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.columns[1].justify = "right"
-    for combination, depth in depths.items():
-        table.add_row(
+    rows = (
+        (
             printable(combination) or "(no attributes)",
             f"{depth:,}" + (" or more" if depth >= limit else ""),
         )
-    session.output.answer(
-        {"depths": dict(depths), "at_most": limit}, table if depths else "no resource waits"
+        for combination, depth in depths.items()
     )
+    headings = ("combination", Column("waiting", justify="right"))
+    session.listing(headings, rows, {"depths": dict(depths), "at_most": limit}, "no resource waits")
 
 
 def attributes_text(attributes: Attributes) -> str:
@@ -372,8 +358,9 @@ def complete(
     if every:
         if resource_id is not None or token is not None:
             raise ValueError("id: give either a resource with --token, or --all")
-        session.confirm("Complete every match, including those in use?", yes=yes)
-        completed = _complete_all(context)
+        confirm("Complete every match, including those in use?", yes=yes, can_ask=is_interactive())
+        matched = session.queue.resources(ResourceStatus.MATCHED)
+        completed = _changed(lambda resource: session.queue.complete(held_match(resource)), matched)
         session.output.answer({"released": completed}, f"{counted(completed, 'resource')} completed")
         return
     if resource_id is None or token is None:
@@ -381,16 +368,15 @@ def complete(
     print_changed(session, session.queue.complete(session.queue.admin.held(resource_id, token)))
 
 
-def _complete_all(context: MatchContext) -> int:
-    queue = context.session.queue
-    completed = 0
-    for resource in list(queue.resources(ResourceStatus.MATCHED)):
-        try:
-            queue.complete(held_match(resource))
-        except MatchLost:  # its caller was faster
-            continue
-        completed += 1
-    return completed
+def _changed(change: Callable[[Resource], object], resources: Iterable[Resource]) -> int:
+    """Change resources; return how many, without those that something else changed in between."""
+    changed = 0
+    # Read to the end first: a store may not see its own changes while it reads.
+    for resource in sorted(resources, key=lambda resource: resource.resource_id):
+        with suppress(RefusedError):
+            change(resource)
+            changed += 1
+    return changed
 
 
 def extend(
@@ -422,7 +408,8 @@ def create(context: MatchContext) -> None:
 def delete(context: MatchContext, yes: Yes = False) -> None:
     """Delete the table and every resource in it."""
     session = context.session
-    session.confirm(f"Delete {session.address} and every resource in it?", yes=yes)
+    question = f"Delete {session.address} and every resource in it?"
+    confirm(question, yes=yes, can_ask=is_interactive())
     session.queue.delete_table()
     session.output.answer({"deleted": True}, "The table is deleted.")
 
@@ -461,22 +448,9 @@ def offer(context: MatchContext, resource_ids: ResourceIds = None, every: AllAva
     for resource_id in resource_ids or ():
         print_changed(session, session.queue.offer(resource_id))
     if every:
-        offered = _offer_all(context)
+        available = session.queue.resources(ResourceStatus.AVAILABLE)
+        offered = _changed(lambda resource: session.queue.offer(resource.resource_id), available)
         session.output.answer({"enqueued": offered}, f"{counted(offered, 'resource')} offered")
-
-
-def _offer_all(context: MatchContext) -> int:
-    queue = context.session.queue
-    offered = 0
-    # Read to the end first: a store may not see its own changes while it reads.
-    available = sorted(resource.resource_id for resource in queue.resources(ResourceStatus.AVAILABLE))
-    for resource_id in available:
-        try:
-            queue.offer(resource_id)
-        except (WrongResourceState, ResourceNotFound):  # offered or unregistered in between
-            continue
-        offered += 1
-    return offered
 
 
 def withdraw(context: MatchContext, resource_id: ResourceId) -> None:
