@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from freshq.model.fields import StoredField
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
-    from freshq.stores.dynamodb.queries import IndexEntry
+    from freshq.stores.dynamodb.schema import IndexEntry
     from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.dynamodb.leases import Holding
-    from freshq.stores.dynamodb.queries import IndexEntry, StatusIndex
-    from freshq.stores.dynamodb.schema import Item
+    from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.schema import IndexEntry, Item
     from freshq.stores.lines import ClaimRequest, Line
 
 logger = logging.getLogger(__name__)

@@ -10,27 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from freshq.model.task import TaskStatus
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
-from freshq.stores.dynamodb.schema import CREATED_ATTRIBUTE, DUE_INDEX, STATUS_INDEX
+from freshq.stores.dynamodb.schema import CREATED_ATTRIBUTE, DUE_INDEX, STATUS_INDEX, IndexEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.schema import Item
-
-
-class IndexEntry(NamedTuple):
-    """A claimable task in the index.
-
-    Attributes:
-        position: Its place in the order; comparable among the tasks of a table.
-        created: Its creation time, in seconds.
-        task_id: Its id.
-    """
-
-    position: Any
-    created: float
-    task_id: str
 
 
 @dataclass(frozen=True, slots=True)

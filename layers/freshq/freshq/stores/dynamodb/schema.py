@@ -6,7 +6,7 @@ import base64
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
@@ -46,6 +46,20 @@ TTL_ATTRIBUTE: Final = "ttl"
 WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
 CREATED_ATTRIBUTE: Final = "taskCreated"
 POSITION_INDEX: Final = "status-position-index"
+
+
+class IndexEntry(NamedTuple):
+    """A claimable task in the index.
+
+    Attributes:
+        position: Its place in the order; comparable among the tasks of a table.
+        created: Its creation time, in seconds.
+        task_id: Its id.
+    """
+
+    position: Any
+    created: float
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True)
