@@ -1,4 +1,4 @@
-"""Load the public names of a package when they are first used."""
+"""How a room exports its public names, each loaded when it is first used."""
 
 from __future__ import annotations
 
