@@ -29,7 +29,9 @@ PREFERENCES = st.lists(VALUE | VALUE_SET | st.none(), min_size=1, max_size=3)
 CRITERIA = st.dictionaries(st.sampled_from(NAMES), VALUE | VALUE_SET | PREFERENCES, min_size=1, max_size=2)
 JOIN = st.tuples(st.just("join"), ATTRIBUTES)
 MATCH = st.tuples(st.just("match"), CRITERIA | st.just({}))
-STEP = JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["withdraw", "complete"]), st.integers(0, 20))
+STEP = (
+    JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["withdraw", "complete", "release"]), st.integers(0, 20))
+)
 # First some resources: an order matters only if several of them fit the same criteria.
 STEPS = st.tuples(
     st.lists(JOIN, min_size=3, max_size=9), st.lists(MATCH | STEP, min_size=3, max_size=20)
@@ -81,6 +83,9 @@ def test_a_match_is_the_resource_that_a_full_scan_would_choose(
             model.remove(name)
         elif verb == "complete" and held:
             queue.complete(held.pop(given_with % len(held)))
+        elif verb == "release" and held:
+            name = queue.release(held.pop(given_with % len(held))).resource_id
+            model.line = sorted([*model.line, (name, steps[int(name)][1])], key=lambda each: int(each[0]))
         assert queue.waiting() == len(model.line)
     waiting = {
         resource.resource_id for resource in store.resources() if resource.status is ResourceStatus.QUEUED
