@@ -6,7 +6,7 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from freshq.errors import FreshqError, MatchLost
+from freshq.errors import FreshqError, LeaseLost
 from freshq.matching.queue import MatchAdmin, MatchQueue
 from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
@@ -28,7 +28,7 @@ def _give_back(queue: MatchQueue, matches: list[Match]) -> None:
     for match in matches:
         try:
             queue.release(match)
-        except MatchLost:
+        except LeaseLost:
             continue
         except FreshqError as error:
             name = match.resource_id
