@@ -12,8 +12,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import freshq.errors
-
 ROOMS = ("errors", "feeds", "matching", "model", "policy", "queue", "stores", "telemetry", "worker")
 
 
@@ -21,17 +19,7 @@ ROOMS = ("errors", "feeds", "matching", "model", "policy", "queue", "stores", "t
 def exported() -> dict[str, Any]:
     """Return what each public name of `freshq` stands for, by its full name: the root's and the rooms'."""
     modules = [import_module(name) for name in ("freshq", *(f"freshq.{room}" for room in ROOMS))]
-    return {
-        f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in names(module)
-    }
-
-
-def names(module: Any) -> list[str]:
-    """Return the public names of a module: those that it lists, or its errors."""
-    if module is not freshq.errors:
-        return list(module.__all__)
-    errors = [found for found in vars(module).values() if inspect.isclass(found)]
-    return [error.__name__ for error in errors if issubclass(error, freshq.errors.FreshqError)]
+    return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in dir(module)}
 
 
 @dataclass(frozen=True)

@@ -275,3 +275,8 @@ def needs(extra: str) -> Iterator[None]:
         if package in {"", "freshq", "freshq_pipeline"}:
             raise
         raise MissingExtra(package, extra) from error
+
+
+def __dir__() -> list[str]:
+    classes = {name: found for name, found in globals().items() if isinstance(found, type)}
+    return sorted(name for name, found in classes.items() if issubclass(found, FreshqError))

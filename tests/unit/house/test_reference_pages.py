@@ -12,7 +12,7 @@ import freshq
 import freshq.errors
 import freshq.testing
 import freshq_pipeline
-from tests.support.public_names import ROOMS, names
+from tests.support.public_names import ROOMS
 
 PROJECT = Path(__file__).parents[3]
 DOCS = PROJECT / "docs"
@@ -58,15 +58,15 @@ WITHOUT_EXAMPLE = {
 
 def public(module: str, name: str) -> str:
     """Return the full name that a page uses: the root's, if the root has it."""
-    return f"freshq.{name}" if module != "freshq_pipeline" and name in names(freshq) else f"{module}.{name}"
+    return f"freshq.{name}" if module != "freshq_pipeline" and name in dir(freshq) else f"{module}.{name}"
 
 
 def public_names() -> set[str]:
     """Return the full names of all that an application may import, without the errors, which have a table."""
     rooms = [import_module(f"freshq.{room}") for room in ROOMS if room != "errors"]
     modules = [freshq, freshq.testing, freshq_pipeline, *rooms]
-    every = {public(module.__name__, name) for module in modules for name in names(module)}
-    return every - {f"freshq.{name}" for name in names(freshq.errors)} - ONLY_FOR_ANNOTATIONS
+    every = {public(module.__name__, name) for module in modules for name in dir(module)}
+    return every - {f"freshq.{name}" for name in dir(freshq.errors)} - ONLY_FOR_ANNOTATIONS
 
 
 def test_every_public_name_is_on_a_page() -> None:
@@ -100,7 +100,7 @@ def test_users_import_from_the_root_and_the_rooms() -> None:
 def test_every_error_is_on_its_page() -> None:
     page = (DOCS / "reference" / "errors.md").read_text("utf-8")
 
-    assert [name for name in names(freshq.errors) if not re.search(rf"\b{name}\b", page)] == []
+    assert [name for name in dir(freshq.errors) if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_the_install_section_has_every_extra() -> None:
