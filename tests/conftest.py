@@ -1,7 +1,5 @@
 """What all tests share: a clock that stands still, and the stores."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

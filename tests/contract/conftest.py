@@ -1,7 +1,5 @@
 """What the contract tests share beyond the stores."""
 
-from __future__ import annotations
-
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 

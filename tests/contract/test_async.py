@@ -1,7 +1,5 @@
 """The verbs through `AsyncQueue`: the same tests, on a queue whose every call is a coroutine."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

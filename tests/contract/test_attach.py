@@ -1,7 +1,5 @@
 """A queue of an application's own records: operations, outcomes, and data that nobody touches."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain

@@ -1,7 +1,5 @@
 """Tables with every form of key: the ids of their records, and freshq's own items beside them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final

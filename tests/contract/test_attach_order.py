@@ -1,7 +1,5 @@
 """Attached tables in the order of an attribute of the application."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A wrong argument is a ValueError that names the argument, and nothing was written."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Several conditional writes in one call, on DynamoDB Local: the answers of single writes, in fewer calls."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a claim promises however slow its store is: fresh leases, and a bounded number of calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

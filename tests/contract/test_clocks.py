@@ -1,7 +1,5 @@
 """What a clock that is wrong for a moment, or in one process, can do on every store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from email.utils import formatdate

@@ -3,8 +3,6 @@
 Each thread has a Queue of its own, as another process would.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The cost of freshq in DynamoDB's capacity units and calls. The documentation's figures come from here."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

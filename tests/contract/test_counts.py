@@ -1,7 +1,5 @@
 """Exact and approximate counts agree, and what is not counted is not shown as a number."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

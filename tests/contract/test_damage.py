@@ -1,7 +1,5 @@
 """Damaged items, and items of a newer version, never stop the others. DynamoDB only."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dead letters: found by a query, the last to die first; and the times that a task keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Delayed puts: they enter their line when they are due, and their age counts from then."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime

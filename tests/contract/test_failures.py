@@ -1,7 +1,5 @@
 """What DynamoDB, the network or a process does wrong loses no task and is never read as "queue empty"."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

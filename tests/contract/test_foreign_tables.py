@@ -1,7 +1,5 @@
 """A table of the application that has the name of one of freshq's is neither changed nor deleted."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups on DynamoDB: which have work is known without asking each, and none is forgotten."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The kind of a message, on every store."""
 
-from __future__ import annotations
-
 from freshq import PutOutcome, Queue
 from tests.support.readings import known
 

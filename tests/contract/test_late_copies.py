@@ -1,7 +1,5 @@
 """A write may arrive twice, the copy long after later writes. No copy may strand a task, or take one back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

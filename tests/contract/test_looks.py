@@ -1,7 +1,5 @@
 """What a live view reads of a queue: the ages of what waits, and what is held, at a bounded cost."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What resources and callers can rely on, on every store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Callers who compete for the same resources, on DynamoDB Local."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

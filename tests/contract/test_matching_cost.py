@@ -1,7 +1,5 @@
 """The cost of a match: transaction actions and reads, counted on DynamoDB Local."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Lost replies, conflicts, throttling and crashes, injected by botocore's hooks on DynamoDB Local."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

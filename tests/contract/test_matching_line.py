@@ -1,7 +1,5 @@
 """The line of callers, on every store: first come, first served, by a match from either side."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The lives of resources and callers, as each store tells the pipeline of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

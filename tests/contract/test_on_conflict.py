@@ -1,7 +1,5 @@
 """Putting a task over one with the same id, and putting a delayed task, on every store."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

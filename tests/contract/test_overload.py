@@ -1,7 +1,5 @@
 """Overload control on every store: orders, fairness, shedding by reason, the door, shared limits."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Looking without taking: the order of the claims that follow, on every store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

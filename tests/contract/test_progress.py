@@ -1,7 +1,5 @@
 """How far the work of a claim is: kept with its lease, on every store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

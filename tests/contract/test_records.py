@@ -1,7 +1,5 @@
 """The records of an attached table: written, merged, read, listed and deleted beside the queue."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A relay whose destination is its source, under another address or not, loses no task."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

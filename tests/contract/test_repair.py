@@ -1,7 +1,5 @@
 """What an operator changes by id, whoever holds it: bury, cancel by force, restore; and dequeue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

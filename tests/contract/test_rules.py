@@ -1,7 +1,5 @@
 """The eight rules of the design, each on every store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import astuple
 

@@ -1,7 +1,5 @@
 """Settling several claims together, on every store: each in its own way, with its own answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks that are stale by their own max age, on DynamoDB: the query passes over them, in bounded pages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The trace context that a task carries: what was put is what is claimed, on every store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

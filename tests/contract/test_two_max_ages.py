@@ -1,7 +1,5 @@
 """Where who puts has a longer max age than who claims, all reads of the claimer agree with its claims."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq import PutOutcome, TaskStatus

@@ -1,7 +1,5 @@
 """What each verb does, on every store."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

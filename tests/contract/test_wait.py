@@ -1,7 +1,5 @@
 """Waiting for the end of a task, on every store."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts as waiting, on every store: tasks that are claimable now."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.queue.core import core_of

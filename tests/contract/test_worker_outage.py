@@ -1,7 +1,5 @@
 """A worker whose DynamoDB table answers no call for a while."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

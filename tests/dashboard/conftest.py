@@ -1,7 +1,5 @@
 """Stores for the dashboard, and queues in many states."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.stores.memory import MemoryStore

@@ -1,7 +1,5 @@
 """The dashboard of `make demo`."""
 
-from __future__ import annotations
-
 import sys
 
 import httpx

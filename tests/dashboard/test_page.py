@@ -1,7 +1,5 @@
 """The page in a browser: what it shows of a thousand changes a second, and how it is used."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The dashboard's server: who may call it, what it answers, what it changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the dashboard finds out about a queue, in memory and in SQLite."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables of options on the reference pages are those of the models that check the options."""
 
-from __future__ import annotations
-
 import pytest
 from local.pages import OPTION_PAGES, REFERENCE, option_page, option_table
 

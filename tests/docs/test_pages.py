@@ -1,7 +1,5 @@
 """Every snippet of the documentation is run, or says why not; and what is not run still fits the project."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

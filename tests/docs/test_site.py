@@ -1,7 +1,5 @@
 """How the site is built: which pages a search finds, and in which order the reference shows the verbs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/sources.md, typed and run as it stands: every command and every line of Python, on three stores."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

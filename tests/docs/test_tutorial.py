@@ -1,7 +1,5 @@
 """The tutorial, step by step, as a reader follows it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The application on the embedded emulator, packaged and first deployed by `sam deploy`."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

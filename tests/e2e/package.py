@@ -3,8 +3,6 @@
 SAM takes six seconds of processor time for each deployment; CloudFormation alone takes half a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self

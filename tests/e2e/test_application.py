@@ -1,7 +1,5 @@
 """The deployed application: real functions, stream, topics and rights, on the embedded emulator."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

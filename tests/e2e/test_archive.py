@@ -1,7 +1,5 @@
 """The archive on the emulator: what happened to every task arrives in the bucket, and nothing else does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 The stack's archive also reads the stream of a table of `MatchQueue`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

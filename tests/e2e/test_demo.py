@@ -1,7 +1,5 @@
 """The demonstration, run as a newcomer runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The layer as it is built: with what Lambda's own runtime has, it is all that the functions need."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

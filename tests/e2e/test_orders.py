@@ -4,8 +4,6 @@ A busy machine stalls workers for seconds, which no prediction knows. Whatever i
 what the library's queue serves by the same arrivals and claims. Without such stalls the simulator is right.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ It does not compare the keys of items with a policy, so statements with the same
 tests/unit/aws/test_permissions.py does that, on the calls that the functions make.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterator

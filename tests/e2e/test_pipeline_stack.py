@@ -1,7 +1,5 @@
 """The pipeline's stack on the emulator, but for what it does not know: EMR Serverless, saved queries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The deployed application under load for minutes, while its workers are killed; then the ledger is exact."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

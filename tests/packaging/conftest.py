@@ -1,7 +1,5 @@
 """Fresh environments with the built wheel in them, and no package that the wheel does not ask for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel in a fresh environment: the core works bare, and whatever needs an extra names it in one line."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

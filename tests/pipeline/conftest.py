@@ -1,7 +1,5 @@
 """One Spark session for all tests, because it takes seconds to start."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator

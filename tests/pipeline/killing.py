@@ -1,7 +1,5 @@
 """Kill a process before one of its writes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress

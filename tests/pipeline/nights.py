@@ -1,7 +1,5 @@
 """Recordings over several days in parts, whose tables are compared with DuckDB's after each part."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable

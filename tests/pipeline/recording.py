@@ -1,7 +1,5 @@
 """Lives of tasks as DynamoDB Streams would record them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What the benchmarks of the pipeline say of a recording and of turns."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

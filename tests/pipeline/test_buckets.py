@@ -1,7 +1,5 @@
 """Folders in a bucket behave like folders on a disk. S3 is the emulator's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The uploaded package on a standalone master with two workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

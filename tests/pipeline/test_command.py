@@ -1,7 +1,5 @@
 """Bad input is one line and status 2; a missing Java is replaced by the one in a wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

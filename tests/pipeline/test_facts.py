@@ -1,7 +1,5 @@
 """Known results, for every format."""
 
-from __future__ import annotations
-
 import random
 from math import ceil, log
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs in the session of the caller, as in docs/reference/pipeline.md and the notebook of examples."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import closing
 from dataclasses import replace

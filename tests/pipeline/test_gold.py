@@ -1,7 +1,5 @@
 """The parts of the tables that are made without Spark."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

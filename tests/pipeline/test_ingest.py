@@ -1,7 +1,5 @@
 """Files become canonical events, of which Arrow and Spark make the same; values of unknown attributes go."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

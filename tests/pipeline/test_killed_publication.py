@@ -4,8 +4,6 @@ Spark works three times: for the run before, for the night, and for the same nig
 does it. The steps of publication, from where the files are moved on, are repeated on copies.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`OUT/tables` as readers see it: one run, on disks with and without links, in copies, while runs end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Without the extra, the command says in one line what to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A batch, increments and a killed stream make the same tables."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

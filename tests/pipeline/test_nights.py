@@ -1,7 +1,5 @@
 """Runs over parts of a recording of several days make the tables of a run over all of it."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """One run at a time works in an output folder, and always on the same events."""
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractContextManager
 from dataclasses import replace

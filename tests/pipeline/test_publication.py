@@ -1,7 +1,5 @@
 """A run that is killed at any step of publishing leaves the tables of one run, whole, and is forgotten."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

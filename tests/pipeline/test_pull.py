@@ -1,7 +1,5 @@
 """Each kind of source is pulled once and completely, and the tables tell what the queue tells."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """The questions of docs/questions.md, asked of a recording with known answers, which the page shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The published tables in Iceberg catalogs of PyIceberg and Spark: one commit a table, whatever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Replays of recorded loads, without Spark: the recorded policy must repeat the recording."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

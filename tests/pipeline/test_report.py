@@ -1,7 +1,5 @@
 """The words, tables and charts of the report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

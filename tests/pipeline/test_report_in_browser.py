@@ -1,7 +1,5 @@
 """The report as people see it: light and dark, on a wide screen and on a phone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One folder with the events of every kind of source, damage included; all answers are worked out by hand."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """How Spark is started, and the plans of its work."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A stream publishes all events of its folder, whatever its checkpoint knows, and fails as a run does."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A run on EMR Serverless: it starts once, and `submit` exits with its status."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Two days of two queues, from which the answers of docs/questions.md follow event by event."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.pipeline.recording import Recording

@@ -1,7 +1,5 @@
 """Random lives with every verb and every end, over hours and at the boundaries of minutes."""
 
-from __future__ import annotations
-
 import random
 
 from tests.pipeline.recording import Recording, ms

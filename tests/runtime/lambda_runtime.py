@@ -1,7 +1,5 @@
 """A built function in Lambda's own runtime: the interface client, under the emulator that SAM CLI carries."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

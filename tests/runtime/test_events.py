@@ -1,7 +1,5 @@
 """Each file of events/ in the built functions and Lambda's own runtime, at every log level."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

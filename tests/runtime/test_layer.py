@@ -1,7 +1,5 @@
 """The built layer: its bytecode, and what each handler loads."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

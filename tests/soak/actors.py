@@ -1,7 +1,5 @@
 """Processes that do random things to one queue, and write down what they did."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

@@ -1,7 +1,5 @@
 """The processes that act on one queue, and what goes wrong around them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

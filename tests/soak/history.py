@@ -5,8 +5,6 @@ that call is unknown, and the checker assumes whatever breaks no rule. All proce
 use its clock, which is also the queue's.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

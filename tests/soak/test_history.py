@@ -1,7 +1,5 @@
 """The checker of histories sees each planted violation, and nothing in a history that is clean."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

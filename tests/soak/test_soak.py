@@ -5,8 +5,6 @@ FRESHQ_SOAK_SECONDS, for each store, and restarts the servers too; without it, t
 `make test-all`.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -4,8 +4,6 @@ Each round has a seed, which the error names. `make soak` sets FRESHQ_SOAK_SECON
 short form of `make test-all`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

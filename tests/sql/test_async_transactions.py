@@ -1,7 +1,5 @@
 """Transactions of coroutines: more at a time than there are connections."""
 
-from __future__ import annotations
-
 import asyncio
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """What claims cost is bounded: counted statements, and rows that the database looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

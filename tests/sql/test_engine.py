@@ -1,7 +1,5 @@
 """The pool of connections, and how errors of the drivers are translated."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator

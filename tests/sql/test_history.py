@@ -1,7 +1,5 @@
 """The history of a queue: one event for each change, in the transaction of the change."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

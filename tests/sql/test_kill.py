@@ -3,8 +3,6 @@
 FRESHQ_SOAK=1 makes it 16 processes and 20,000 tasks.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A claim looks at a bounded number of lines, however many groups wait."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq import Queue

@@ -1,7 +1,5 @@
 """A session that ends at any call of the driver raises freshq's errors, from every verb."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

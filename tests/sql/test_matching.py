@@ -1,7 +1,5 @@
 """Matching in a SQL database: locks that are skipped, and replies that are lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

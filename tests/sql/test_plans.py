@@ -1,7 +1,5 @@
 """How PostgreSQL finds what it is asked for, on a table that was empty when the queue began."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """The relay between two queues, and the commands."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

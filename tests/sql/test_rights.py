@@ -1,7 +1,5 @@
 """A program whose user may use single tables only: those that docs/sql.md lists."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Final

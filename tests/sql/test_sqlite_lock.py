@@ -1,7 +1,5 @@
 """On SQLite, the threads of a process run one statement at a time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What only a relational database can do, or do wrong."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How long a call may take: silent networks, locks, forks and the limits of a process."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A worker whose tasks are held in database transactions."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator

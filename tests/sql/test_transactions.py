@@ -1,7 +1,5 @@
 """A task held by its row's lock, and a put in the caller's transaction."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

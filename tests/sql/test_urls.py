@@ -1,7 +1,5 @@
 """What a url may say, and that opening one makes no file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

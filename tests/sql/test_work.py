@@ -1,7 +1,5 @@
 """`freshq work` as a process: its end, its death, a stop longer than its leases, and a database cut off."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A worker with many slots opens no more connections than its queue may."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A worker whose PostgreSQL is stopped under load and started again."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Processes that work on a queue until they are killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """A clock of all tables, which moves only when a test says so."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """An application's table that freshq is attached to."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """SNS, SSM and Firehose as far as the functions call them, on a free port of 127.0.0.1; they can fail."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

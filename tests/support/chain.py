@@ -4,8 +4,6 @@ An invocation runs in a thread with clients of its own. It can die: at a call of
 with all its threads, as a process does that is killed. Nothing of it runs on to tidy up.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

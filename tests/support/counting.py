@@ -1,7 +1,5 @@
 """The calls or statements of a queue, on any store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Fixtures of the databases: each server is started once, its tables are emptied for each test."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing

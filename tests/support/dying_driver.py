@@ -1,7 +1,5 @@
 """A driver whose connection is lost at one of its calls."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

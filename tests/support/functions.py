@@ -1,7 +1,5 @@
 """Loads the handlers as Lambda does, with a context."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

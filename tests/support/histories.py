@@ -1,7 +1,5 @@
 """Histories of queues in SQL databases, for tests: what was written, and a queue that lives at random."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final

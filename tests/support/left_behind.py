@@ -3,8 +3,6 @@
 Such a thread works, and logs, while other tests run: into streams that are closed by then.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Lose the driver's reply to what a database has committed."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What boto3 and moto would read, list or make again for each call or test, though it is always the same."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

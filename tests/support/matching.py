@@ -1,7 +1,5 @@
 """Match queues for tests, and shortcuts to use them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How long tests wait for what must happen."""
 
-from __future__ import annotations
-
 from typing import Final
 
 # Nothing takes as long, unless it never happens: a busy machine may stall a thread for many seconds.

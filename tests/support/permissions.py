@@ -4,8 +4,6 @@ An emulator's evaluator decides. The emulator itself enforces policies, but for 
 `dynamodb:Attributes` of a write; a request here has both.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

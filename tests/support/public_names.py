@@ -1,7 +1,5 @@
 """The public names of freshq, and the classes that their signatures name."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

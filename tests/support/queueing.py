@@ -5,8 +5,6 @@ Servers work at rate 1 each unless said otherwise. References: Gross, Shortle, T
 impatient customers and ordered service" (Operations Research 5(5), 1957).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable

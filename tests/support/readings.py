@@ -1,7 +1,5 @@
 """Short ways to read a queue in a test."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields

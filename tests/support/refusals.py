@@ -1,7 +1,5 @@
 """Expect that a wrong argument is refused by its name, whatever else the message says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

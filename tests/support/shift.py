@@ -1,7 +1,5 @@
 """A shift of a call center in which every life of a resource and of a caller occurs once, with its ledger."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from freshq import MatchQueue

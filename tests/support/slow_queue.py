@@ -1,7 +1,5 @@
 """A second, slow simulator, written to be obviously right: the fast one is held against it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The snippets of the documentation, and a reader who types them in, in order."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

@@ -1,7 +1,5 @@
 """A Spark cluster of this machine: a standalone master and workers, each a process, on the loopback."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

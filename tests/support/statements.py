@@ -1,7 +1,5 @@
 """What the SQL store sends, and the work that the database has with it."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator

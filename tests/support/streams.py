@@ -1,7 +1,5 @@
 """The change stream of a table on DynamoDB Local."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every verb of a queue, for tests of what holds for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

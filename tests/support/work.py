@@ -1,7 +1,5 @@
 """`freshq work` as a process of its own, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

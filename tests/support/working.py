@@ -1,7 +1,5 @@
 """A worker in a thread, its observers, and stores that are slow or fail."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

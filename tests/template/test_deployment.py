@@ -1,7 +1,5 @@
 """Options of a deployment: versions, keys, caps, the network, what the emulator is spared."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The pipeline's own template: what a run and the schedule may do, and that it costs nothing while idle."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

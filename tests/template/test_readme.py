@@ -1,7 +1,5 @@
 """The instructions in the README and the guides: run if possible, else compared with the project."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What the template refuses before anything is made, and that nothing is protected by accident."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

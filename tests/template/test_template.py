@@ -1,7 +1,5 @@
 """The template, as SAM translates it: what would be deployed, and with which rights."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

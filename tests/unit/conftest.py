@@ -1,7 +1,5 @@
 """An application in moto: the table, the topics, the kill switch, and the functions' environment."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the emulator's process changes: batching windows, filters of what is missing, unpacked layers."""
 
-from __future__ import annotations
-
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The functions' own models of services say what those of the SDK say."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

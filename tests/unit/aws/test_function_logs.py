@@ -1,7 +1,5 @@
 """What the functions write to their logs, at every log level."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Metrics: their dimensions, and that the alarms and the dashboard ask for those that exist."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """X-Ray subsegments of the runs, as the daemon receives them; and the environment of a runner."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The handlers on moto: what each does, what it rejects, and that no failure looks like success."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The handlers on an application's table: the same functions, with AttachTable and AttachKey."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 At each, a function is killed. Then what the page names brings the task back, within the time that it names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

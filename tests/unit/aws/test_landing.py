@@ -1,7 +1,5 @@
 """Landed events: what they contain, and what they leave out."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable

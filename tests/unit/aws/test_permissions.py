@@ -4,8 +4,6 @@ Every call of every function is recorded at the client, under every option of th
 The emulated AWS in tests/e2e enforces the same policies, but not their conditions on keys.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

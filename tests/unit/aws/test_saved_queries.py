@@ -1,10 +1,10 @@
 """The saved queries of the stack ask for fields that the functions' lines have."""
 
-from __future__ import annotations
-
+import io
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pytest
 
@@ -17,14 +17,9 @@ from tests.support.chain import ring_event
 from tests.support.functions import load_event
 from tests.template.test_template import of_type
 from tests.unit.aws.test_function_logs import log
+from tests.unit.conftest import Application
 
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Mapping, Sequence
-
-    from tests.unit.conftest import Application
-
-    Lines = Mapping[str, Sequence[dict[str, Any]]]
+Lines = Mapping[str, Sequence[dict[str, Any]]]
 
 __all__ = ["log"]  # a fixture
 

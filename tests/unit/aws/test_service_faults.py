@@ -1,7 +1,5 @@
 """SNS, SSM and Firehose failing, throttled and silent: what each function does, and that nothing is lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any, Final

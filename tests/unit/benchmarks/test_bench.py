@@ -1,7 +1,5 @@
 """The pages of figures are what the results say, and `make bench` runs what it is told to."""
 
-from __future__ import annotations
-
 import json
 import platform
 import statistics

@@ -1,7 +1,5 @@
 """What `benchmarks.overload` computes from simulations and from the lives of tasks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

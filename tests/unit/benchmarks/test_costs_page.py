@@ -1,7 +1,5 @@
 """A bill is what was counted at its price, and the page says what was counted."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The floor runs the statements of freshq, and the page shows both beside each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark of growth counts what it says."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What `benchmarks.invocations` reads from logs and changes, and how it merges runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

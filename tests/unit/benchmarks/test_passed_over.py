@@ -1,7 +1,5 @@
 """How the benchmark of departures from the order counts."""
 
-from __future__ import annotations
-
 from benchmarks.growth import Departures, TimedClaim, departures
 
 

@@ -1,7 +1,5 @@
 """The benchmark of the worker measures what it says."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `freshq` command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

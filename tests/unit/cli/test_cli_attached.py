@@ -1,7 +1,5 @@
 """The commands on an attached table: `dynamodb://TABLE?key=NAME`."""
 
-from __future__ import annotations
-
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 

@@ -1,7 +1,5 @@
 """Options stored with a queue: who writes them, who reads them, and what wins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The command without its extras: one line that names the extra to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The commands speak the library's language: its verbs, with its arguments, and few more words."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`freshq match` on DynamoDB Local: what it prints, and its exit status."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`freshq watch --prometheus-port`: the gauges of a queue, as Prometheus reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

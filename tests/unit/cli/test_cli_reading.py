@@ -1,7 +1,5 @@
 """What people and programs read: help, tables, pipes, JSON, and errors that say what to do."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

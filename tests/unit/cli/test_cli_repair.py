@@ -1,7 +1,5 @@
 """The commands that repair a queue by id: bury, restore, cancel --force; and dequeue."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a command must not print: passwords, control characters of tasks, stack traces."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -1,7 +1,5 @@
 """`freshq schedule`: where schedules come from, what it shows, when it fires, and how it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

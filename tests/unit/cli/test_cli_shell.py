@@ -1,7 +1,5 @@
 """`freshq shell`, piped and interactive: the walkthrough of a record, and errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

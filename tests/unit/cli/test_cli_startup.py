@@ -1,7 +1,5 @@
 """What a command loads: packages and parts of freshq that it does not use cost time at every start."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

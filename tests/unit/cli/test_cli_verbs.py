@@ -1,7 +1,5 @@
 """The verbs of a queue as commands: output and exit status."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime

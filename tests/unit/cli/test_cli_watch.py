@@ -1,7 +1,5 @@
 """`freshq watch`: snapshots, and frames of any size."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

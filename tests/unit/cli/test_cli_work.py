@@ -1,7 +1,5 @@
 """The parts of `freshq work`: what it refuses, shows and reports, without a process of its own."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """`freshq demo`: the same overload, newest first and first in, first out."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 

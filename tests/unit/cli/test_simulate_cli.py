@@ -1,7 +1,5 @@
 """The command `freshq simulate`."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

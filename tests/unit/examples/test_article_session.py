@@ -4,8 +4,6 @@ Each step is what is typed and what the shell then says. Names that differ from 
 explained in docs/cli.md.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

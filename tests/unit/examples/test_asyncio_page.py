@@ -1,7 +1,5 @@
 """The page on asyncio: its programs run."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

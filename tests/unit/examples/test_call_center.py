@@ -1,7 +1,5 @@
 """examples/matching/call_center.py, in memory and on a table of DynamoDB Local."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The example of a worker inside a web application: it answers, and SIGTERM loses nothing."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

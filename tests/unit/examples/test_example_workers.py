@@ -1,7 +1,5 @@
 """The producer and the worker of each store in examples/, as the documentation shows them."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """Recurring tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice, product, takewhile

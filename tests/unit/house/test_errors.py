@@ -1,7 +1,5 @@
 """A missing package names the extra to install."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

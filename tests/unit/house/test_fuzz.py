@@ -5,8 +5,6 @@ Only documented errors come out, each one bounded line without a payload, and no
 inputs in all, which are drawn anew each time.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """The house stays one that a newcomer can find their way in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The public names of `freshq`, its rooms and `freshq_pipeline`: each is loaded when it is first used."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import subprocess

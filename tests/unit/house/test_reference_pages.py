@@ -1,7 +1,5 @@
 """The reference of the documentation: it has every public name, with an example that `tests/docs` runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

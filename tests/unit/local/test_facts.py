@@ -1,7 +1,5 @@
 """The figures of the demonstration, from histories with known answers."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `make mutation` counts and writes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import pkgutil

@@ -1,7 +1,5 @@
 """The run on the newest Spark: a session that Spark itself stopped is tried once more, a failure is not."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of `make coverage` and its threshold; the page of `make architecture` agrees with the code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`make release`: what it refuses, and what it leaves behind, in a small repository."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

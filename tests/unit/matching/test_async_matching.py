@@ -1,7 +1,5 @@
 """`AsyncMatchQueue`: it has the verbs of `MatchQueue`, and a cancelled call strands no resource."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 The model scans all resources for every caller; the queue reads a page of a few partitions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Final
 

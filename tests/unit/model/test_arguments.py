@@ -1,7 +1,5 @@
 """What the error for a wrong argument or option says, word for word, and that every limit is inclusive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Codecs: which values a queue and its handlers take, and how they are stored."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

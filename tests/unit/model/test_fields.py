@@ -1,7 +1,5 @@
 """The table of stored fields agrees with tasks, their rows and the table in SQL."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

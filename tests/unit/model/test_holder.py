@@ -1,7 +1,5 @@
 """Who holds a task, as landed events say it: a digest of the lease token, and the worker's name."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.model.codec import holder

@@ -1,7 +1,5 @@
 """What payloads and results may be, beside JSON's own values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field

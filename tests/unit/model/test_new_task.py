@@ -1,7 +1,5 @@
 """The checks of arguments: what is allowed to the last byte, and what an error says."""
 
-from __future__ import annotations
-
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor

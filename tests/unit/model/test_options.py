@@ -1,7 +1,5 @@
 """The options by name, as type checkers see them, are the options that are checked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a function reports while it runs a task, and how it learns that it should stop."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Rounds in which no task is twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.model.lifecycle import rounds

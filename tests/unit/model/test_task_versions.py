@@ -1,7 +1,5 @@
 """The next version of a task, where one microsecond or one character decides."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq import Claim, LeaseLost, PutOutcome, Queue

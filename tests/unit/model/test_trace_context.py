@@ -1,7 +1,5 @@
 """The text of a trace context, to and from the headers of W3C Trace Context."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.model.task import MAX_TRACESTATE_BYTES, headers, joined, trace_id_of

@@ -1,7 +1,5 @@
 """The bounded backlog, what it sheds while tasks come in, and how workers divide a concurrency limit."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

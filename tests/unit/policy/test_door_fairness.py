@@ -1,7 +1,5 @@
 """A flood of one group at the door of a real queue, under a virtual clock."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random

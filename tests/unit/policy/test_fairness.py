@@ -1,7 +1,5 @@
 """Which group has the next turn."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Limits of the downstream: concurrent runs, a rate, and retries."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

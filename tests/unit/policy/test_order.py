@@ -1,7 +1,5 @@
 """The orders, and when an adaptive one switches."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

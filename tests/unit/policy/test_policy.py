@@ -1,7 +1,5 @@
 """Pure policy: backoff and token bucket."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

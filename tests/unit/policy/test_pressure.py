@@ -1,7 +1,5 @@
 """What a producer learns, and when the door closes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The sketch: its error, merging, and forgetting."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The reserve, what several workers learn together, and which tasks it shed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

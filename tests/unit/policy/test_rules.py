@@ -1,7 +1,5 @@
 """Combinations that make sense, and those that do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

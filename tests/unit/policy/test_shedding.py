@@ -1,7 +1,5 @@
 """What is too late."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.policy.shedding import ShedReason, too_late

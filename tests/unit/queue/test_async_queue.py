@@ -1,7 +1,5 @@
 """`AsyncQueue`: it has the verbs of `Queue`, holds up no loop, and loses no claim when it is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import inspect

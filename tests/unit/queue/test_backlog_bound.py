@@ -1,7 +1,5 @@
 """The bound on the backlog while other threads put, and when the store fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Telemetry that raises changes nothing of what a queue and its workers do."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

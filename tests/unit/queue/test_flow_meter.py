@@ -1,7 +1,5 @@
 """When the flow counts of a process reach those of its queue, and how long they are kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq import Queue

@@ -1,7 +1,5 @@
 """The gauges of a queue: each figure under its name, and no age where nothing waits."""
 
-from __future__ import annotations
-
 from freshq.policy.pressure import Pressure
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.stores.base import Stats

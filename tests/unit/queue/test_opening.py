@@ -1,7 +1,5 @@
 """How a queue is opened and closed, and what it does unless told otherwise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

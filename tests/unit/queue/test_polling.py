@@ -1,7 +1,5 @@
 """How long a poll waits between two claims."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

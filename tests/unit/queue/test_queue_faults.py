@@ -1,7 +1,5 @@
 """A queue whose store fails, or whose tasks others change, between two steps of one verb."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any

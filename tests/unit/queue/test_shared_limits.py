@@ -1,7 +1,5 @@
 """Shared limits: when a worker asks the store for its share, and what it does with the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

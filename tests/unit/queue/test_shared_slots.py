@@ -1,7 +1,5 @@
 """Shared limits: of a worker whose tasks are shorter than the time between its looks, and of retries."""
 
-from __future__ import annotations
-
 import pytest
 
 from freshq.policy import ConcurrencyLimit

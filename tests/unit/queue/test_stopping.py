@@ -1,7 +1,5 @@
 """Worker, Scheduler and Relay end alike: by `stop`, by `until`, and when idle."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

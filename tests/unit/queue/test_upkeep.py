@@ -1,7 +1,5 @@
 """Upkeep in the background: by one process at a time, under a lease."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The simulator: against a slow twin, its accounts, its loads and its measures."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Sequence

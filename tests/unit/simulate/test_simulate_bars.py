@@ -1,7 +1,5 @@
 """What overload control must reach, and the traps that it must not fall into."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -12,8 +12,6 @@ What a simulated load leaves out, and the scenarios therefore do, too:
 - More than one process, failed attempts, delays and leases that expire.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Mapping

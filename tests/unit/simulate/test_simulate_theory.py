@@ -1,7 +1,5 @@
 """The simulator against queueing theory: means over several seeds, with confidence intervals of 99.9 %."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from functools import cache

@@ -1,7 +1,5 @@
 """Clocks that jump, stand still or are wrong, and what is done about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate

@@ -3,8 +3,6 @@
 Hypothesis calls random verbs on a queue, and on a model of it, which is a dictionary.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator

@@ -1,7 +1,5 @@
 """The default client of DynamoDB: how long an unanswered call lasts, and what is checked before a call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

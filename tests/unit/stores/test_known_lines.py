@@ -1,7 +1,5 @@
 """Which lines a claim on DynamoDB looks into, and when a line is closed."""
 
-from __future__ import annotations
-
 from freshq.stores.dynamodb.line_records import (
     EMPTY_CHECK_SECONDS,
     EMPTY_IN_WINDOW,

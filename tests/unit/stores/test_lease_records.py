@@ -1,7 +1,5 @@
 """The lease record of a process: no task is claimed unless the record in the table names it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The memory store does the work of a claim in proportion to its limit, whatever else is in the queue."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import tracemalloc

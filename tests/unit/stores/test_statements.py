@@ -1,7 +1,5 @@
 """The files of docs/contributing/sql have the statements that the store runs."""
 
-from __future__ import annotations
-
 import pytest
 from local.statements import DIALECTS, FOLDER, PLANNED, entries, page, plans_of
 

@@ -1,7 +1,5 @@
 """Tables from a description, and `freshq table attach`, by the command line."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Help for the tests of applications, and the page that shows it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The crew of a worker: what a burst frees is reported once, and is reported even while a call settles."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spans and metrics of OpenTelemetry, from the put in a request to the end in another thread."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

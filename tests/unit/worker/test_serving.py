@@ -1,7 +1,5 @@
 """Coroutines of handlers: many at a time with few threads, and a worker inside an application's loop."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The log says which task a record is about, and never what is in it."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

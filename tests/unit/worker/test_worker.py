@@ -1,7 +1,5 @@
 """The worker: outcomes, slots, its end, failing stores, options and shared limits."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The feedback of each run to the limits that workers share: the concurrency limit and the retry budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

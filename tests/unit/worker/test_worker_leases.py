@@ -1,7 +1,5 @@
 """The leases of running tasks: renewal, and runs that exceed their time limit."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Workers while the store does not answer, or answers slowly."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

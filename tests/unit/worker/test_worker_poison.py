@@ -1,7 +1,5 @@
 """Tasks and runners that end their own attempt, and never the worker."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

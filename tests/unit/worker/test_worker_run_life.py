@@ -1,7 +1,5 @@
 """The life of a run: what is done is not given back, run again or cancelled, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence

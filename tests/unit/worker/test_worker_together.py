@@ -1,7 +1,5 @@
 """Runs that end at about the same time are settled by one call; one that ends alone is settled at once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any

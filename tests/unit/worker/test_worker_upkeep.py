@@ -1,7 +1,5 @@
 """A worker does its queue's upkeep in the background, whatever its claims do."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 

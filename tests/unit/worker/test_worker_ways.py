@@ -1,7 +1,5 @@
 """Ways to hold and to leave tasks: at most once, and an end that gives leases back."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from itertools import count
