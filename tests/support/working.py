@@ -13,6 +13,8 @@ from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
+from freshq.worker.background import LeaseRenewal
+from freshq.worker.run import TaskRun, TaskRuns
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
@@ -29,6 +31,15 @@ def work_off(queue: Queue, runner: Callable[[Task], Any], **options: Any) -> Run
     """Run a worker until the queue is empty."""
     options = {"poll_seconds": 0.01, "idle_exit_seconds": 0.05, **options}
     return Worker(queue, runner, **options).run()
+
+
+def raising(error: BaseException) -> Callable[[Task], Any]:
+    """Return a runner that raises an error."""
+
+    def run(_task: Task) -> None:
+        raise error
+
+    return run
 
 
 class Quiet:
@@ -58,6 +69,18 @@ class Quiet:
 def lease_of(queue: Queue, task_id: str = "a") -> float:
     task = known(queue, task_id)
     return task.lease_until or 0.0
+
+
+def renew(
+    queue: Queue,
+    runs: TaskRuns,
+    max_run_seconds: float | None = None,
+    on_overrun: Callable[[TaskRun, float], None] = lambda *_: None,
+) -> None:
+    """Look at the leases of runs once, as a worker's thread does."""
+    renewal = LeaseRenewal(queue, runs, 1.0, max_run_seconds, on_overrun)
+    renewal.renew()
+    renewal.wait()
 
 
 class InThread:

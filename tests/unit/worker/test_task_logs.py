@@ -15,7 +15,7 @@ from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome, TaskLogFilter
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import work_off
+from tests.support.working import raising, work_off
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]
@@ -63,6 +63,13 @@ def fields(**values: object) -> dict[str, object]:
     return {"task_id": "a", "kind": "mail", "queue": "default", "attempt": 1, "trace_id": TRACE_ID} | values
 
 
+def with_task(**options: Any) -> Queue:
+    """Return a queue with a task of which `fields` tells."""
+    queue = Queue.memory(**options)
+    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    return queue
+
+
 def test_what_a_runner_logs_has_its_task(kept: Kept) -> None:
     handlers = Handlers()
 
@@ -74,8 +81,7 @@ def test_what_a_runner_logs_has_its_task(kept: Kept) -> None:
     async def chat(_task: Task) -> None:
         of_application.info("writing")
 
-    queue = Queue.memory()
-    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    queue = with_task()
     queue.put(SECRET, task_id="b", kind="chat")
     of_application.info("before")
     work_off(queue, handlers, concurrency=1)
@@ -88,21 +94,16 @@ def test_what_a_runner_logs_has_its_task(kept: Kept) -> None:
 
 
 def test_what_the_worker_logs_of_a_task_has_it(kept: Kept) -> None:
-    queue = Queue.memory(max_attempts=1)
-    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    queue = with_task(max_attempts=1)
 
-    def fail(_task: Task) -> None:
-        raise OSError("no connection")
-
-    work_off(queue, fail)
+    work_off(queue, raising(OSError("no connection")))
     told = [record.getMessage() for record in kept.records if record.name.startswith("freshq.worker")]
     assert len(told) == 3  # claimed, the traceback, the outcome
     assert kept.of("freshq.worker") == [fields()] * 3
 
 
 def test_a_drain_in_a_test_tells_the_same(kept: Kept) -> None:
-    queue = Queue.memory()
-    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    queue = with_task()
     (fate,) = drain(queue, lambda _task: of_application.info("sending"))
     assert fate.outcome is Outcome.SUCCEEDED
     assert kept.of("application") == [fields()]
@@ -143,13 +144,9 @@ def test_what_the_application_gives_every_record_stays(
         setattr(record, name, "own")
         return record
 
-    def fail(_task: Task) -> None:
-        raise OSError("no connection")
-
-    queue = Queue.memory(max_attempts=1)
-    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    queue = with_task(max_attempts=1)
     monkeypatch.setattr(logging, "_logRecordFactory", with_own)
-    report = work_off(queue, fail)
+    report = work_off(queue, raising(OSError("no connection")))
     assert report.outcomes[Outcome.FAILED] == 1
     assert kept.of("freshq.worker") == [fields(**{name: "own"})] * 3
 
@@ -160,9 +157,8 @@ def test_a_handler_without_the_filter_has_the_fields_too() -> None:
     logger = logging.getLogger("freshq.worker.report")
     logger.addHandler(seen)
     try:
-        queue = Queue.memory()
-        queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
-        work_off(queue, _rejects)
+        queue = with_task()
+        work_off(queue, raising(Reject("cannot be done")))
     finally:
         logger.removeHandler(seen)
     assert seen.of("freshq.worker") == [fields()]
@@ -175,18 +171,13 @@ def test_the_lines_of_the_command_have_it_too() -> None:
     logger = logging.getLogger("freshq.worker.report")
     logger.addHandler(handler)
     try:
-        queue = Queue.memory()
-        queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
-        work_off(queue, _rejects)
+        queue = with_task()
+        work_off(queue, raising(Reject("cannot be done")))
     finally:
         logger.removeHandler(handler)
     (line,) = map(json.loads, lines.getvalue().splitlines())
     assert {name: line[name] for name in fields()} == fields()
     assert line["message"].startswith("task a failed")
-
-
-def _rejects(_task: Task) -> None:
-    raise Reject("cannot be done")
 
 
 def test_no_record_has_a_payload_or_a_result(kept: Kept) -> None:

@@ -10,16 +10,9 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from tests.conftest import Clock
-from tests.support.working import Quiet, work_off
+from tests.support.working import Quiet, raising, work_off
 
 OK, PUSHED_BACK = "ok", "pushed back"
-
-
-def raising(error: BaseException) -> Callable[[Task], Any]:
-    def run(_task: Task) -> None:
-        raise error
-
-    return run
 
 
 @pytest.fixture
@@ -47,37 +40,24 @@ def work_one(runner: Callable[[Task], Any], **options: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runner", "feedback"),
+    ("runner", "feedback", "acknowledged"),
     [
-        (lambda _task: "done", [OK]),
-        (lambda _task: object(), [OK]),  # the call worked; only its result cannot be stored
-        (raising(Busy("full")), [PUSHED_BACK]),
-        (raising(Retry("later", delay_seconds=60)), [PUSHED_BACK]),
-        (raising(OSError("down")), [PUSHED_BACK]),
-        (raising(Reject("never")), []),
+        (lambda _task: "done", [OK], [OK]),
+        (lambda _task: object(), [OK], [OK]),  # the call worked; only its result cannot be stored
+        (raising(Busy("full")), [PUSHED_BACK], [PUSHED_BACK]),
+        (raising(Retry("later", delay_seconds=60)), [PUSHED_BACK], [PUSHED_BACK]),
+        (raising(OSError("down")), [PUSHED_BACK], [PUSHED_BACK]),
+        (raising(Reject("never")), [], [OK]),
     ],
 )
 def test_a_run_tells_the_concurrency_limit_how_the_downstream_was(
-    told: list[str], runner: Callable[[Task], Any], feedback: list[str]
+    told: list[str], runner: Callable[[Task], Any], feedback: list[str], acknowledged: list[str]
 ) -> None:
     work_one(runner)
     assert told == feedback
-
-
-@pytest.mark.parametrize(
-    ("runner", "feedback"),
-    [
-        (lambda _task: "done", [OK]),
-        (raising(Busy("full")), [PUSHED_BACK]),
-        (raising(OSError("down")), [PUSHED_BACK]),
-        (raising(Reject("never")), [OK]),
-    ],
-)
-def test_a_run_of_an_acknowledged_task_tells_it_too(
-    told: list[str], runner: Callable[[Task], Any], feedback: list[str]
-) -> None:
+    told.clear()
     work_one(runner, at_most_once=True)
-    assert told == feedback
+    assert told == acknowledged
 
 
 def test_a_task_that_went_stale_before_its_run_tells_nothing(told: list[str], clock: Clock) -> None:

@@ -18,12 +18,14 @@ from freshq.worker.run import Phase, TaskRuns
 from freshq.worker.settle import too_late_to_run
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 from tests.support.working import (
     FailingStore,
     Hanging,
     Quiet,
     SlowClaims,
     lease_of,
+    renew,
     wait_until,
     work_off,
 )
@@ -65,9 +67,7 @@ class TestLeases:
 
         monkeypatch.setattr(queue, "extend", noted)
         monkeypatch.setattr(background, "MAX_EXTENSIONS", 1)
-        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
-        renewal.renew()
-        renewal.wait()
+        renew(queue, runs)
         assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
         assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
 
@@ -80,11 +80,7 @@ class TestLeases:
         runs.settles(unsettled)
         unsettled.enter(Phase.UNSETTLED)
         clock.advance(15)
-        renewal = LeaseRenewal(
-            queue, runs, 1.0, 10.0, lambda run, _seconds: overran.append(run.claim.task.task_id)
-        )
-        renewal.renew()
-        renewal.wait()
+        renew(queue, runs, 10.0, lambda run, _seconds: overran.append(run.claim.task.task_id))
         assert overran == [hangs.claim.task.task_id]
         assert {run.claim.lease_until for run in runs.running} == {clock.now + 20}
         # The function still knows its run, although the claim is another one.
@@ -187,9 +183,7 @@ class TestMaxRunSeconds:
             work.overrun("a")
             clock.advance(20)
             wait_until(lambda: queue.stats().failure == 1)  # recovered by the worker's own claims
-        task = queue.get("a")
-        assert task is not None
-        assert task.error == "lease expired in attempt 1 of 1"
+        assert known(queue, "a").error == "lease expired in attempt 1 of 1"
 
     def test_a_run_that_ends_while_its_lease_lasts_still_settles(self, queue: Queue, clock: Clock) -> None:
         queue.put("hangs", task_id="a")

@@ -16,7 +16,7 @@ from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
-from freshq.telemetry import Outcome, RunReport
+from freshq.telemetry import Outcome
 from freshq.worker import background, settle
 from freshq.worker import loop as claim_backoff
 from tests.conftest import Clock
@@ -30,44 +30,26 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
 
 
-class Running:
-    """A worker in a thread, whose runs last until they are released."""
+class Running(InThread):
+    """Its runs last until they are released."""
 
     def __init__(self, queue: Queue, concurrency: int) -> None:
-        self.release, self.started = threading.Event(), Counter[str]()
-        self.observer = Quiet()
+        self.started, self.observer = Counter[str](), Quiet()
         options: dict[str, Any] = {"concurrency": concurrency, "poll_seconds": 0.01}
-        self.worker = Worker(queue, self._run, observer=self.observer, **options)
-        self.report: RunReport | None = None
-        self.thread = threading.Thread(target=self._work)
-
-    def _work(self) -> None:
-        self.report = self.worker.run()
+        super().__init__(Worker(queue, self._run, observer=self.observer, **options))
 
     def _run(self, task: Task) -> None:
         self.started[task.task_id] += 1
         assert self.release.wait(PATIENCE_SECONDS)
-
-    def ended(self) -> RunReport:
-        self.worker.stop()
-        self.thread.join(PATIENCE_SECONDS)
-        assert self.report is not None
-        return self.report
 
 
 @contextmanager
 def working(queue: Queue, concurrency: int, tasks: int = 4) -> Iterator[Running]:
     """Start a worker and some tasks that run until they are released."""
     queue.put_many([{"payload": 0, "task_id": str(number)} for number in range(tasks)])
-    work = Running(queue, concurrency)
-    work.thread.start()
-    try:
+    with Running(queue, concurrency) as work:
         wait_until(lambda: work.started.total() == tasks)
         yield work
-    finally:
-        work.release.set()
-        work.worker.stop()
-        work.thread.join(PATIENCE_SECONDS)
 
 
 def leases_of(queue: Queue, tasks: int = 4) -> set[float]:

@@ -129,6 +129,9 @@ def test_a_delay_that_was_changed_afterwards_is_a_failed_attempt(delay_seconds: 
         (Broken(a=1), "result: KeyError: 'items'"),
         (Interrupting(a=1), "result: KeyboardInterrupt: "),
         ({1, 2}, "result: not a JSON value"),
+        (object(), "result: "),
+        (float("nan"), "result: "),
+        ("x" * 500_000, "result: "),
         ({"a": {"b": object()}}, "result: not a JSON value"),
     ],
 )
@@ -193,38 +196,29 @@ async def generates(task: Task) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("runner", "message"),
+    ("runner", "transaction", "message"),
     [
-        (None, "must be a function that takes a task, got NoneType"),
-        ("orders:run", "must be a function that takes a task, got str"),
-        (is_async, "is an async function"),
-        (functools.partial(is_async), "is an async function"),
-        (AsyncCall(), "is an async function"),
-        (AsyncMethod().run, "is an async function"),
-        (generates, "is an async function"),
-        (lambda: None, r"must take a task, but its arguments are \(\) \(too many positional arguments\)"),
-        (lambda task, connection: (task, connection), r"must take a task, but .*'connection'"),
+        (None, False, "must be a function that takes a task, got NoneType"),
+        ("orders:run", False, "must be a function that takes a task, got str"),
+        (is_async, False, "is an async function"),
+        (functools.partial(is_async), False, "is an async function"),
+        (AsyncCall(), False, "is an async function"),
+        (AsyncMethod().run, False, "is an async function"),
+        (generates, False, "is an async function"),
+        (lambda: None, False, r"must take a task, .* are \(\) \(too many positional arguments\)"),
+        (lambda task, connection: (task, connection), False, r"must take a task, but .*'connection'"),
+        (None, True, "must be a function that takes a task and a connection, got NoneType"),
+        (lambda task: task, True, r"must take a task and a connection, but its arguments are \(task\) "),
     ],
 )
-def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) -> None:
+def test_a_runner_that_cannot_be_called_is_refused(
+    tmp_path: Path, runner: Any, transaction: bool, message: str
+) -> None:
     with pytest.raises(ValueError, match=f"^runner: {message}"):
-        Worker(Queue.memory(), runner)
+        Worker(Queue.sql(f"sqlite:///{tmp_path}/tasks.db"), runner, transaction=transaction)
 
 
 @pytest.mark.parametrize("given", ["sqlite:///tasks.db", None, MatchQueue.memory()])
 def test_what_is_no_queue_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=f"^queue: .* got {type(given).__name__}$"):
         Worker(given, str)
-
-
-@pytest.mark.parametrize(
-    ("runner", "message"),
-    [
-        (None, "must be a function that takes a task and a connection, got NoneType"),
-        (lambda task: task, r"must take a task and a connection, but its arguments are \(task\) "),
-    ],
-)
-def test_a_runner_of_transactions_also_takes_a_connection(tmp_path: Path, runner: Any, message: str) -> None:
-    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
-    with pytest.raises(ValueError, match=f"^runner: {message}"):
-        Worker(queue, runner, transaction=True)

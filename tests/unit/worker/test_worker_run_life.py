@@ -16,19 +16,12 @@ from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
-from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.run import Phase, TaskRun, TaskRuns
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import (
-    FailingStore,
-    Hanging,
-    InThread,
-    Quiet,
-    lease_of,
-    wait_until,
-)
+from tests.support.readings import known
+from tests.support.working import FailingStore, Hanging, InThread, Quiet, lease_of, renew, wait_until
 
 
 class LateSettlements(MemoryStore):
@@ -55,12 +48,6 @@ def store() -> Iterator[LateSettlements]:
     store = LateSettlements()
     yield store
     store.open.set()
-
-
-def known(queue: Queue, task_id: str) -> Task:
-    task = queue.get(task_id)
-    assert task is not None
-    return task
 
 
 class Ending(InThread):
@@ -242,9 +229,7 @@ class TestAtMostOnce:
         runs.settles(run)
         queue.complete(claim)
         clock.advance(15)
-        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
-        renewal.renew()
-        renewal.wait()
+        renew(queue, runs)
         run.enter(Phase.RUNNING_ONCE)
         assert not run.claim.task.cancelled
         run.claim.task.progress(0.5)
@@ -256,9 +241,7 @@ class TestAtMostOnce:
         run = runs.begin(queue.claim()[0], clock.now)
         queue.cancel("a", force=True)
         clock.advance(15)
-        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
-        renewal.renew()
-        renewal.wait()
+        renew(queue, runs)
         assert run.claim.task.cancelled
         with pytest.raises(LeaseLost):
             run.claim.task.progress(0.5)

@@ -5,30 +5,18 @@ from collections import Counter
 
 import pytest
 
-from freshq import Queue, StoreError, Task, TaskStatus, Worker
+from freshq import Queue, Task, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.queue.upkeep import LARGE_PORTION
-from freshq.stores.base import Due
 from freshq.stores.memory import MemoryStore
+from freshq.testing import FaultyStore
 from freshq.worker import background as worker_upkeep
 from freshq.worker import settle
 from freshq.worker.background import BackgroundUpkeep
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, wait_until
-
-
-class FailingStore(MemoryStore):
-    """Fails to say what is due while it is told to."""
-
-    fails = False
-
-    def due(self, queue: str, now: float, limit: int) -> Due:
-        """Fail, or do as usual."""
-        if self.fails:
-            raise StoreError("no answer")
-        return super().due(queue, now, limit)
 
 
 def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:
@@ -57,16 +45,14 @@ def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:
 
 
 def test_an_outage_is_logged_once_and_outlived(caplog: pytest.LogCaptureFixture) -> None:
-    clock, store = Clock(), FailingStore()
-    queue = Queue(store, clock=clock)
+    clock, store = Clock(), FaultyStore()
+    queue = store.queue(clock=clock)
     queue.put("delayed", delay_seconds=10)
     clock.advance(10)
     upkeep = BackgroundUpkeep(queue, is_held_back=lambda: False)
-    store.fails = True
-
-    assert [upkeep.portion(), upkeep.portion()] == [False, False]
+    with store.down():
+        assert [upkeep.portion(), upkeep.portion()] == [False, False]
     assert len([record for record in caplog.records if "waits for its store" in record.message]) == 1
-    store.fails = False
     assert not upkeep.portion()
     assert queue.stats().pending == 1
 

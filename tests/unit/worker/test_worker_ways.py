@@ -9,7 +9,6 @@ import pytest
 
 from freshq import Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import TableMissing
-from freshq.policy import RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
@@ -19,6 +18,7 @@ from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 
 
@@ -27,18 +27,14 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
 
 
-def status_of(queue: Queue, task_id: str) -> TaskStatus:
-    task = queue.get(task_id)
-    assert task is not None
-    return task.status
-
-
 class TestAtMostOnce:
     def test_a_task_is_over_when_its_run_starts(self) -> None:
         queue = Queue.memory()
         queue.put("work", task_id="a")
         seen: list[TaskStatus] = []
-        report = work_off(queue, lambda task: seen.append(status_of(queue, task.task_id)), at_most_once=True)
+        report = work_off(
+            queue, lambda task: seen.append(known(queue, task.task_id).status), at_most_once=True
+        )
         assert seen == [TaskStatus.SUCCESS]
         assert report.outcomes[Outcome.SUCCEEDED] == 1
 
@@ -59,7 +55,7 @@ class TestAtMostOnce:
         queue, runs, observer = Queue.memory(), list[str](), Quiet()
         queue.put("work", task_id="a")
         report = work_off(queue, runner, at_most_once=True, observer=observer)
-        assert (runs, status_of(queue, "a")) == (["a"], TaskStatus.SUCCESS)
+        assert (runs, known(queue, "a").status) == (["a"], TaskStatus.SUCCESS)
         assert observer.settlements == [("a", Outcome.FAILED, text)]
         assert (report.outcomes[Outcome.FAILED], report.unfinished) == (1, [])
 
@@ -147,7 +143,7 @@ class TestStopAtOnce:
         with Blocked(Queue.memory(), at_most_once=True) as work:
             work.worker.stop_at_once()
             report = work.ended()
-            assert status_of(work.queue, "a") is TaskStatus.SUCCESS
+            assert known(work.queue, "a").status is TaskStatus.SUCCESS
         assert (report.given_back, report.unfinished) == ([], ["a"])
 
     def test_a_task_that_cannot_be_given_back_is_unfinished(
@@ -162,7 +158,7 @@ class TestStopAtOnce:
         assert (report.given_back, report.unfinished) == ([], ["a"])
         assert "task a stays TAKEN until its lease expires: no answer" in caplog.text
         store.changes_that_fail = 0
-        wait_until(lambda: status_of(work.queue, "a") is TaskStatus.SUCCESS)  # the run is still settled
+        wait_until(lambda: known(work.queue, "a").status is TaskStatus.SUCCESS)  # the run is still settled
 
 
 class TestStatus:
@@ -242,18 +238,3 @@ class NoTable(MemoryStore):
             self.refused += 1
             raise TableMissing("table 'tasks': it does not exist")
         return super().claim(request)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"transaction": True}, r"^transaction: needs a queue in a SQL database .*MemoryStore"),
-        ({"transaction": True, "at_most_once": True}, "^at_most_once: not with transaction"),
-        ({"transaction": True, "max_run_seconds": 60.0}, "^max_run_seconds: not with transaction"),
-        ({"transaction": True, "retry_budget": RetryBudget(0.1)}, "^retry_budget: not with transaction"),
-        ({"at_most_once": 1}, "^at_most_once: "),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Worker(Queue.memory(), lambda task, connection=None: (task, connection), **options)
