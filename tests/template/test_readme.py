@@ -18,6 +18,7 @@ from freshq import Queue, Reject, Task
 from freshq.aws.producer import parse_load_request
 from freshq.worker.runner import load_runner
 from tests.support.functions import EVENTS, PROJECT
+from tests.support.programs import python
 from tests.template.test_template import source
 
 README = (PROJECT / "README.md").read_text("utf-8")
@@ -32,9 +33,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_library_example_runs(tmp_path: Path) -> None:
     example = blocks("python")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", example, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert "'price': 42, 'symbol': 'ABC'" in done.stdout
     assert "success=3, failure=1" in done.stdout

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from copy import deepcopy
@@ -26,6 +24,7 @@ from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+from tests.support.programs import python
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
@@ -103,14 +102,7 @@ def actions(function: str) -> set[str]:
 
 def test_the_template_is_valid(tmp_path: Path) -> None:
     settings = {"SAM_CLI_TELEMETRY": "0", "HOME": str(tmp_path), "AWS_DEFAULT_REGION": "us-east-1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "samcli", "validate", "--lint"],
-        cwd=PROJECT,
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "samcli", "validate", "--lint", cwd=PROJECT, env=settings, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

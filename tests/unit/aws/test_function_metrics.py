@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +11,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from tests.support.chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
+from tests.support.programs import python
 from tests.support.refusals import refused
 from tests.template.test_template import source
 from tests.unit.conftest import Application
@@ -100,9 +99,7 @@ def test_two_queues_do_not_share_a_metric() -> None:
         "metrics.log_metrics(lambda event, context: count('Rings'))({}, None)"
     )
     environment = os.environ | {"FRESHQ_STACK": "freshq-prod", "FRESHQ_QUEUE_NAME": "mail"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = python("-c", program, env=environment)
     (line,) = emitted(done.stdout)
     assert (line["service"], line["stack"], line["queue"]) == ("freshq", "freshq-prod", "mail")
 

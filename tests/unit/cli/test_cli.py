@@ -12,6 +12,8 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import app
+from tests.support.programs import python
+from tests.support.readings import known
 
 run = CliRunner().invoke
 
@@ -51,8 +53,7 @@ def test_a_claim_is_shown_also_where_its_payload_cannot_be_encoded(tmp_path: Pat
     status, shown, problem = freshq("claim", "--queue", url, encoding="cp1252")
     assert (status, problem) == (0, "")
     assert r"\u043a\u043b\u044e\u0447" in shown
-    held = queue.get("a")
-    assert held is not None
+    held = known(queue, "a")
     assert str(held.lease_token) in shown
     queue.close()
 
@@ -88,7 +89,5 @@ def test_a_command_needs_no_standard_output(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     program = "import sys; sys.stdout = None; from freshq.cli.__main__ import main; main()"
     for arguments in (["table", "create", url], ["stats", "--queue", url]):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], check=False, capture_output=True, text=True
-        )
+        done = python("-c", program, *arguments, check=False)
         assert (done.returncode, done.stderr) == (0, "")

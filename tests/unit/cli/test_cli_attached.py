@@ -9,7 +9,7 @@ from freshq.stores.dynamodb.attached import attach
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.contract.test_attach import dead, in_work
 from tests.support.attached import Shipments
-from tests.support.readings import ids
+from tests.support.readings import ids, known
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 
@@ -30,8 +30,7 @@ def queue(shipments: Shipments) -> AttachedQueue:
 
 
 def status_of(queue: AttachedQueue, record_id: str) -> TaskStatus:
-    task = queue.get(record_id)
-    assert task is not None
+    task = known(queue, record_id)
     return task.status
 
 

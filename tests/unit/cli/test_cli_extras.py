@@ -1,9 +1,10 @@
 """The command without its extras: one line that names the extra to install."""
 
 import subprocess
-import sys
 
 import pytest
+
+from tests.support.programs import python
 
 PROGRAM = """
 import sys
@@ -16,9 +17,7 @@ DYNAMODB = ["--queue", "dynamodb://Tasks"]
 
 def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process that cannot import some packages."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, packages, *arguments], capture_output=True, text=True, check=False
-    )
+    return python("-c", PROGRAM, packages, *arguments, check=False)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,5 @@ def test_other_commands_need_neither_the_cloud_nor_a_database() -> None:
 
 
 def test_the_module_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "freshq.cli", "--version"], capture_output=True, text=True, check=True
-    )
+    done = python("-m", "freshq.cli", "--version")
     assert done.stdout.startswith("0.")

@@ -14,6 +14,7 @@ from freshq import Queue
 from freshq.cli.addresses import Address
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
+from tests.support.refusals import refused
 
 WRONG_URLS = [
     "postgres://user:s3cret@host/db",
@@ -52,7 +53,7 @@ def test_no_command_shows_the_password_of_a_url(url: str, arguments: tuple[str, 
 
 def test_postgres_is_refused_with_the_scheme_to_use() -> None:
     for opened in (Queue.sql, Address.parse):
-        with pytest.raises(ValueError, match=r"postgresql://"):
+        with refused("postgresql"):
             opened("postgres://host/db")
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from freshq.cli.session import Session
 from freshq.cli.shell import ALIASES, Shell, split
 from freshq.stores.dynamodb import calls
 from tests.conftest import StoreUnderTest
+from tests.support.programs import python
 
 # The article's example: shipments are created, made ready, queued and claimed; one succeeds, one fails.
 WALK = """
@@ -87,10 +86,9 @@ def test_the_articles_walkthrough_in_a_separate_process(table_store: StoreUnderT
         "AWS_DEFAULT_REGION": table_store.client.meta.region_name,
         "FRESHQ_QUEUE": f"dynamodb://{table_store.table}",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", "from freshq.cli.main import app; app()", "shell"],
-        input=WALK, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(
+        "-c", "from freshq.cli.main import app; app()", "shell", input=WALK, env=environment, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
         "record A-101: UNDER_CONSTRUCTION", "record A-101: READY", "task A-101: CREATED",

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from freshq import Queue
 from freshq.cli.listing import COMMANDS, VERBS, Listed
+from tests.support.programs import python
 
 PROGRAM = """
 import json, sys
@@ -36,11 +35,10 @@ UNUSED_BY_VERBS = {
 
 def loaded(*arguments: str) -> set[str]:
     """Return the modules that a command has loaded at its end."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = python(
+        "-c",
+        PROGRAM,
+        *arguments,
         env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
     )
     return set(json.loads(done.stderr))

@@ -20,6 +20,7 @@ from freshq.cli.errors import printable
 from freshq.cli.main import app
 from freshq.cli.output import span
 from freshq.stores.dynamodb import calls, store
+from tests.support.readings import known
 
 URL = "dynamodb://Tasks"
 STACK = {
@@ -212,8 +213,7 @@ class TestClaims:
         answer("put", "1", "--task-id", "a")
         claimed()
         fails(1, "another token", "complete", "a", "--token", "stale")
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         assert task.status is TaskStatus.TAKEN
 
     def test_nothing_to_claim_is_refused(self) -> None:

@@ -18,6 +18,7 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import Queue, TaskStatus
 from freshq.cli.main import app
 from tests.support.functions import PROJECT
+from tests.support.readings import known
 from tests.support.work import QUICK, Work, until
 
 EXAMPLES = PROJECT / "examples"
@@ -77,8 +78,7 @@ def test_sqlite(example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[
         until(lambda: status_of(queue, "quote-ABC") is TaskStatus.SUCCESS)
         until(lambda: status_of(queue, "quote-XYZ") is TaskStatus.FAILURE)
         assert work.end() == 0
-    task = queue.get("quote-ABC")
-    assert task is not None
+    task = known(queue, "quote-ABC")
     assert task.result == {"symbol": "ABC", "price": 42}
     queue.close()
 

@@ -2,14 +2,13 @@
 
 import ast
 import inspect
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from freshq.queue import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Queue
+from tests.support.programs import python
 from tests.support.public_names import ROOMS, exported, signatures
 
 MOST_NAMES = {"freshq": 27, "freshq.errors": 21}
@@ -68,7 +67,7 @@ def test_type_checkers_and_the_interpreter_see_the_same_names(package: str) -> N
 @each_package
 def test_importing_a_package_loads_none_of_its_modules(package: str) -> None:
     program = f"import sys, {package}; print([name for name in sys.modules if name.startswith('freshq')])"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = python("-c", program)
 
     assert set(ast.literal_eval(run.stdout)) == {"freshq", "freshq._exports", package}
 

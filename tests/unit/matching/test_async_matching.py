@@ -13,6 +13,7 @@ from freshq.matching import asyncio as matching_asyncio
 from freshq.matching.stores.base import Change
 from freshq.matching.stores.memory import MemoryMatchStore
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.refusals import refused
 
 SPANISH = {"language": "Spanish"}
 
@@ -68,7 +69,7 @@ def test_it_is_opened_and_used_like_a_match_queue(
 
 
 def test_only_a_match_queue_will_do() -> None:
-    with pytest.raises(ValueError, match="queue: must be a MatchQueue, got str"):
+    with refused("queue"):
         AsyncMatchQueue("sqlite://")  # type: ignore[arg-type]  # the mistake under test
 
 

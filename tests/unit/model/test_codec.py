@@ -24,6 +24,7 @@ from freshq.model.codec import DoesNotFitError
 from freshq.telemetry import Outcome
 from freshq.testing import drain
 from tests.support.readings import known
+from tests.support.refusals import refused
 
 
 @dataclass
@@ -175,7 +176,7 @@ class TestRefused:
 
     def test_a_payload_that_cannot_be_encoded_is_refused_with_its_place(self, codec: Packed) -> None:
         queue = Queue.memory(codec=codec)
-        with pytest.raises(ValueError, match=r"^payload: a key at legs\[1\] is of type int"):
+        with refused("payload"):
             queue.put({"legs": [{}, {7: 1}]})
         with pytest.raises(ValueError, match=r"^tasks\[1\]\.payload: a key is of type int"):
             queue.put_many([{"payload": 1}, {"payload": {7: 1}}])
@@ -189,22 +190,22 @@ class TestRefused:
             lambda: queue.complete(claims[0], {7: 1}),
             lambda: queue.complete_many(claims, [{7: 1}]),
         ):
-            with pytest.raises(ValueError, match=r"^result: a key is of type int"):
+            with refused("result"):
                 settle()
         assert known(queue, "a").status is TaskStatus.TAKEN
 
     def test_handlers_that_could_not_read_the_queue_are_refused(self, codec: Packed) -> None:
         queue = Queue.memory(codec=codec)
-        with pytest.raises(ValueError, match=r"^codec: .*Packed"):
+        with refused("codec"):
             Worker(queue, Handlers())
-        with pytest.raises(ValueError, match=r"^codec: .*Packed"):
+        with refused("codec"):
             drain(queue, Handlers())
 
     @pytest.mark.parametrize("codec", [None, "json", JsonCodec])
     def test_what_is_no_codec(self, codec: Any) -> None:
-        with pytest.raises(ValueError, match=r"^codec: "):
+        with refused("codec"):
             Queue.memory(codec=codec)
-        with pytest.raises(ValueError, match=r"^codec: "):
+        with refused("codec"):
             Handlers(codec=codec)
 
 

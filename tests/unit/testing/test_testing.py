@@ -17,6 +17,8 @@ from freshq import AsyncQueue, Busy, Queue, Retry, Task, TaskStatus
 from freshq.errors import Unreachable
 from freshq.telemetry import Outcome
 from freshq.testing import FaultyStore, ManualClock, assert_nothing_put, assert_put, drain, make_task
+from tests.support.programs import python
+from tests.support.refusals import refused
 
 
 @dataclass
@@ -55,7 +57,7 @@ class TestPlugin:
             "import pytest, sys; before = set(sys.modules); import freshq.testing.plugin; "
             "print(sorted(set(sys.modules) - before - sys.stdlib_module_names))"
         )
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        run = python("-c", program)
         assert (
             run.stdout.strip() == "['freshq', 'freshq._exports', 'freshq.testing', 'freshq.testing.plugin']"
         )
@@ -170,7 +172,7 @@ class TestTasks:
         assert assert_put(queue, payload={"of": Size(Decimal("1.5"), (1, 2))}).payload == stored
         assert make_task({"of": Size(Decimal("1.5"), (1, 2))}).payload == stored
         assert_put(queue, payload=mock.ANY)
-        with pytest.raises(ValueError, match=r"^payload: "):
+        with refused("payload"):
             make_task({1, 2})
 
     def test_a_made_task_takes_attributes(self) -> None:
@@ -185,7 +187,7 @@ class TestTasks:
 
     @pytest.mark.parametrize("function", [make_task, lambda **values: assert_put(Queue.memory(), **values)])
     def test_an_unknown_attribute_is_named(self, function: Any) -> None:
-        with pytest.raises(ValueError, match=r"^colour: "):
+        with refused("colour"):
             function(colour="red")
 
     def test_what_is_missing_is_shown_beside_what_there_is(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pydantic import BaseModel, Field
 from freshq import Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.telemetry import Outcome
 from freshq.testing import ManualClock, drain, make_task
+from tests.support.programs import python
 from tests.support.refusals import refused
 
 
@@ -78,9 +77,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(# quotes\.py\n.*?)```", page, re.DOTALL)
     program = tmp_path / "quotes.py"
     program.write_text(code, "utf-8")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, check=True
-    )
+    run = python("-W", "error", str(program))
     assert run.stdout == "{'symbol': 'ABC', 'price': '0.50'}\n"
 
 

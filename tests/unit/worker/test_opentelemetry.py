@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,6 +40,8 @@ from freshq.telemetry import OpenTelemetry, Outcome
 from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.programs import python
+from tests.support.readings import known
 from tests.support.working import Quiet, wait_until, work_off
 
 SECRET = "s3cr3t-payload"
@@ -502,8 +502,7 @@ class TestPropagation:
     def test_tells_the_worker_what_is_not_sampled(self, told: Told) -> None:
         queue = Queue.memory(telemetry=OpenTelemetry(TracerProvider(ALWAYS_OFF), told.meters))
         queue.put(SECRET, task_id="a")
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         flags = int((task.trace_context or "")[-2:], 16)
         assert flags % 2 == 0  # not sampled
         worker = Queue(core_of(queue).store, telemetry=told.telemetry)
@@ -669,13 +668,7 @@ def test_the_address_of_a_queue_says_that_a_command_tells_of_it(tmp_path: Path) 
     queue.put(SECRET, trace_context="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     queue.close()
     command = ["work", "app:run", "--queue", f"{url}?telemetry=opentelemetry", "--idle-exit-seconds", "0.05"]
-    done = subprocess.run(
-        [sys.executable, "-m", "freshq.cli", *command],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
+    done = python("-m", "freshq.cli", *command, cwd=tmp_path)
     spans = dict(line.rsplit(" ", 1) for line in done.stderr.splitlines())
     assert spans.keys() == {"claim default", "run default", "complete default"}
     assert spans["run default"] == spans["complete default"] == "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -707,13 +700,13 @@ print([name for name in sys.modules if name.startswith("opentelemetry") or "otel
 
 
 def test_nothing_of_it_is_loaded_unless_it_is_used() -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    run = python("-c", PROGRAM)
     assert run.stdout == "[]\n"
 
 
 def test_without_its_extra_it_is_one_error_that_names_it() -> None:
     program = "import sys; sys.modules['opentelemetry'] = None; from freshq.telemetry import OpenTelemetry"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    run = python("-c", program, check=False)
     assert run.stderr.splitlines()[-1].endswith(
         "opentelemetry is not installed; run: pip install 'freshq[otel]'"
     )

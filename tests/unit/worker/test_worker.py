@@ -22,6 +22,7 @@ from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
 from tests.support.refusals import refused
 from tests.support.working import FailingStore, InThread, Quiet, raising, wait_until, work_off
 
@@ -32,8 +33,7 @@ class TestOutcomes:
         queue.put("work", task_id="a")
         observer = Quiet()
         report = work_off(queue, runner, observer=observer)
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         return queue, report, task, observer
 
     def test_retry_waits_as_long_as_it_says(self) -> None:
@@ -264,8 +264,7 @@ class TestFailingStore:
             wait_until(lambda: queue.stats().failure == 1)
         report = work.ended()
         assert report.outcomes[Outcome.UNSETTLED] == report.claimed == 1
-        task = queue.get("a")
-        assert task is not None
+        task = known(queue, "a")
         assert (task.status, task.error) == (TaskStatus.FAILURE, "lease expired in attempt 1 of 1")
 
 

@@ -1,7 +1,5 @@
 """The leases of running tasks: renewal, and runs that exceed their time limit."""
 
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -18,6 +16,7 @@ from freshq.worker.run import Phase, TaskRuns
 from freshq.worker.settle import too_late_to_run
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.programs import python
 from tests.support.readings import known
 from tests.support.working import (
     FailingStore,
@@ -224,9 +223,7 @@ class TestMaxRunSeconds:
             "w = freshq.Worker(q, lambda _: threading.Event().wait(), max_run_seconds=0.05, "
             "poll_seconds=0.01, idle_exit_seconds=0.1); print(w.run().overran)"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-        )
+        done = python("-c", code, timeout=60)
         assert done.stdout.strip() == "['a']"
 
 
