@@ -66,6 +66,18 @@ class Quiet:
         self.switches.append(switch)
 
 
+class Ageing(Quiet):
+    """Lets 11 seconds pass between the claim of a task and its run."""
+
+    def __init__(self, clock: Callable[..., Any]) -> None:
+        super().__init__()
+        self._clock: Any = clock
+
+    def claimed(self, claim: Claim, age_seconds: float) -> None:
+        super().claimed(claim, age_seconds)
+        self._clock.advance(11)
+
+
 def lease_of(queue: Queue, task_id: str = "a") -> float:
     task = known(queue, task_id)
     return task.lease_until or 0.0

@@ -13,7 +13,7 @@ from freshq_pipeline.cluster import emr
 from freshq_pipeline.cluster.commands import Command, arguments_of
 from freshq_pipeline.runs.request import Options
 from freshq_pipeline.storage.results import NEW
-from tests.template.test_template import PROJECT, explained
+from tests.template.test_template import PROJECT
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
 
@@ -300,17 +300,6 @@ def test_the_outputs_are_those_that_submit_reads() -> None:
         re.findall(r'outputs\["(\w+)"\]', (PROJECT / "pipeline/freshq_pipeline/cluster/emr.py").read_text())
     )
     assert set(source()["Outputs"]) - {"WorkGroupName", "QueryPolicyArn"} == read
-
-
-def test_every_resource_says_why_it_is_there() -> None:
-    lines = TEMPLATE.read_text("utf-8").splitlines()
-    start, end = lines.index("Resources:"), lines.index("Outputs:")
-    unexplained = [
-        lines[index].strip()
-        for index in range(start + 1, end)
-        if re.fullmatch(r"  [A-Z]\w+:", lines[index]) and not explained(lines, index)
-    ]
-    assert unexplained == []
 
 
 def test_the_package_is_locked_to_the_versions_that_are_tested_and_has_no_spark() -> None:

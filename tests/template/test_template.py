@@ -403,10 +403,10 @@ def test_a_schedule_that_cannot_invoke_leaves_its_event_in_the_failed_event_queu
     assert sends == [queue]
 
 
-def test_every_resource_says_why_it_is_there() -> None:
-    lines = TEMPLATE.read_text("utf-8").splitlines()
-    start = lines.index("Resources:")
-    end = lines.index("Outputs:")
+@pytest.mark.parametrize("template", [TEMPLATE, PROJECT / "pipeline" / "template.yaml"], ids=str)
+def test_every_resource_says_why_it_is_there(template: Path) -> None:
+    lines = template.read_text("utf-8").splitlines()
+    start, end = lines.index("Resources:"), lines.index("Outputs:")
     unexplained = [
         lines[index].strip()
         for index in range(start + 1, end)

@@ -37,6 +37,14 @@ class Counting(MemoryStore):
         return super().replace(task, guard)
 
 
+@pytest.fixture
+def queue() -> Queue:
+    """Return a queue with one task."""
+    queue = Queue.memory()
+    queue.put("work", task_id="a")
+    return queue
+
+
 class TestReports:
     def test_many_are_stored_as_one_every_few_seconds(self, clock: Clock) -> None:
         store = Counting()
@@ -113,16 +121,12 @@ class TestReports:
 
         assert work_off(queue, run).outcomes[Outcome.SUCCEEDED] == 1
 
-    def test_at_most_once_keeps_none(self) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
+    def test_at_most_once_keeps_none(self, queue: Queue) -> None:
         report = work_off(queue, lambda task: task.progress(0.5), at_most_once=True)
         assert report.outcomes[Outcome.SUCCEEDED] == 1
         assert known(queue, "a").progress_fraction is None
 
-    def test_only_the_function_that_runs_a_task_reports(self) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
+    def test_only_the_function_that_runs_a_task_reports(self, queue: Queue) -> None:
         with pytest.raises(RefusedError, match="'a': it is not run under a lease here"):
             known(queue, "a").progress(0.5)
 
@@ -236,9 +240,7 @@ class TestCancelled:
         wait_until(lambda: counts(queue.stats()) == {"failure": 1})
         assert known(queue, "a").error == "the run was cancelled: it took longer than 0.05 s"
 
-    def test_elsewhere_it_is_the_status(self) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
+    def test_elsewhere_it_is_the_status(self, queue: Queue) -> None:
         assert not known(queue, "a").cancelled
         queue.cancel("a")
         assert known(queue, "a").cancelled
@@ -257,9 +259,9 @@ class TestRefused:
             ({"step": "loading"}, "step: only with progress, a number from 0 to 1"),
         ],
     )
-    def test_wrong_arguments_change_nothing(self, arguments: dict[str, Any], message: str) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
+    def test_wrong_arguments_change_nothing(
+        self, arguments: dict[str, Any], message: str, queue: Queue
+    ) -> None:
         (claim,) = queue.claim()
         before = known(queue, "a")
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -285,8 +287,6 @@ class TestInTests:
         with pytest.raises(ValueError, match="progress"):
             task.progress(2)
 
-    def test_a_drain_keeps_the_last_report(self) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
+    def test_a_drain_keeps_the_last_report(self, queue: Queue) -> None:
         (fate,) = drain(queue, lambda task: task.progress(0.75, "sending"))
         assert (fate.task.progress_fraction, fate.task.progress_step) == (0.75, "sending")

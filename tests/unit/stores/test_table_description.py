@@ -17,6 +17,7 @@ from freshq.errors import NoPosition
 from freshq.stores.dynamodb.table import read_description
 
 run = CliRunner().invoke
+ATTACH = ["table", "attach", "Shipments", "--key", "id"]
 # As in the article, with a local index and both capacities of each kind.
 ARTICLE: dict[str, Any] = {
     "version": "1.0",
@@ -240,31 +241,21 @@ class TestAttach:
         moto_client.put_item(TableName="Shipments", Item={"id": {"S": "A"}})
 
     def test_attach_and_queue(self, moto_client: DynamoDBClient) -> None:
-        dry = run(app, ["table", "attach", "Shipments", "--key", "id", "--order", "priority", "--dry-run"])
+        dry = run(app, [*ATTACH, "--order", "priority", "--dry-run"])
         assert dry.exit_code == 0
         assert "to add: index freshq-due-index" in dry.output
         assert "about 5.25 write units" in dry.output
         assert not moto_client.describe_table(TableName="Shipments")["Table"].get("GlobalSecondaryIndexes")
-        answer = run(app, ["table", "attach", "Shipments", "--key", "id", "--order", "priority"])
+        answer = run(app, [*ATTACH, "--order", "priority"])
         assert answer.exit_code == 0, answer.output
-        again = run(app, ["table", "attach", "Shipments", "--key", "id"])
+        again = run(app, ATTACH)
         assert "exists: index freshq-due-index" in again.output
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.enqueue("A")
         assert queue.claim()[0].task.payload == {"id": "A"}
 
     def test_by_an_attribute(self, moto_client: DynamoDBClient) -> None:
-        by_price = [
-            "table",
-            "attach",
-            "Shipments",
-            "--key",
-            "id",
-            "--order-by",
-            "price",
-            "--order",
-            "descending",
-        ]
+        by_price = [*ATTACH, "--order-by", "price", "--order", "descending"]
         answer = run(app, by_price)
         assert answer.exit_code == 0, answer.output
         assert "to write: the attach record (by price, descending, 1 shards)" in answer.output
@@ -295,12 +286,12 @@ class TestAttach:
         ],
     )
     def test_wrong_orders_are_refused(self, options: list[str], problem: str) -> None:
-        answer = run(app, ["table", "attach", "Shipments", "--key", "id", *options])
+        answer = run(app, [*ATTACH, *options])
         assert answer.exit_code == 2
         assert problem in answer.output
 
     def test_with_a_stream(self, moto_client: DynamoDBClient) -> None:
-        arguments = ["table", "attach", "Shipments", "--key", "id", "--stream"]
+        arguments = [*ATTACH, "--stream"]
         dry = run(app, [*arguments, "--dry-run"])
         assert "to enable: the change stream" in dry.output
         assert "LatestStreamArn" not in moto_client.describe_table(TableName="Shipments")["Table"]
@@ -315,7 +306,7 @@ class TestAttach:
     def test_a_stream_of_another_view_stays(self, moto_client: DynamoDBClient) -> None:
         keys_only: Any = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
         moto_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
-        answer = run(app, ["table", "attach", "Shipments", "--key", "id", "--stream"])
+        answer = run(app, [*ATTACH, "--stream"])
         assert (answer.exit_code, len(answer.output.strip().splitlines())) == (2, 1)
         assert "stream: table 'Shipments' has one with the view KEYS_ONLY" in answer.output
         table = moto_client.describe_table(TableName="Shipments")["Table"]

@@ -42,7 +42,7 @@ from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.programs import python
 from tests.support.readings import known
-from tests.support.working import Quiet, wait_until, work_off
+from tests.support.working import Ageing, Quiet, raising, wait_until, work_off
 
 SECRET = "s3cr3t-payload"
 QUICK: Any = {"backoff": Backoff(base_seconds=0.001, cap_seconds=0.001)}
@@ -106,6 +106,11 @@ def told() -> Iterator[Told]:
     told.meters.shutdown()
 
 
+@pytest.fixture
+def queue(told: Told) -> Queue:
+    return Queue.memory(telemetry=told.telemetry)
+
+
 def parent(span: ReadableSpan) -> int | None:
     return span.parent.span_id if span.parent else None
 
@@ -149,8 +154,7 @@ def of(name: str, operation_type: str, **others: object) -> dict[str, object]:
 
 
 class TestOneTask:
-    def test_is_one_trace_from_the_request_to_its_end(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_is_one_trace_from_the_request_to_its_end(self, told: Told, queue: Queue) -> None:
         with told.tracer.start_as_current_span("GET /", kind=SpanKind.SERVER) as request:
             queue.put(SECRET, task_id="a", kind="quote", group="secret group")
         inner: list[int] = []
@@ -181,8 +185,7 @@ class TestOneTask:
         assert trace_of(claim) != trace_of(put)
         assert all(failure(span) == SUCCEEDED for span in told.spans())
 
-    def test_has_the_attributes_of_the_conventions(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_has_the_attributes_of_the_conventions(self, told: Told, queue: Queue) -> None:
         queue.put(SECRET, task_id="a", kind="quote", group="secret group")
         work_off(queue, lambda _task: SECRET)
         one: dict[str, object] = {"messaging__message__id": "a", "messaging__freshq__kind": "quote"}
@@ -238,7 +241,7 @@ class TestOneTask:
     def test_each_attempt_is_a_run_in_the_same_trace(self, told: Told) -> None:
         queue = Queue.memory(telemetry=told.telemetry, max_attempts=3, **QUICK)
         queue.put(SECRET)
-        work_off(queue, _down, idle_exit_seconds=0.3)
+        work_off(queue, raising(OSError("down")), idle_exit_seconds=0.3)
         runs = told.spans("run")
         assert [attributes(run)["messaging.freshq.attempt"] for run in runs] == [1, 2, 3]
         assert {trace_of(run) for run in runs} == {trace_of(told.span("put"))}
@@ -250,7 +253,7 @@ class TestOneTask:
         clock = ManualClock()
         queue = Queue.memory(telemetry=told.telemetry, clock=clock, max_age_seconds=10)
         queue.put(SECRET, task_id="a")
-        observer = _Ageing(clock)
+        observer = Ageing(clock)
         work_off(queue, lambda task: task, observer=observer)
         assert told.names() == ["put default", "claim default", "release default"]
         assert parent(told.span("release")) == own(told.span("put"))
@@ -258,9 +261,8 @@ class TestOneTask:
 
     @pytest.mark.parametrize(("verb", "metric"), [("cancel", "tasks_cancelled"), ("restore", "leases_lost")])
     def test_whose_lease_was_lost_has_a_settlement_that_failed(
-        self, told: Told, verb: str, metric: str
+        self, told: Told, queue: Queue, verb: str, metric: str
     ) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
         queue.put(SECRET, task_id="a")
         taken: list[str] = []
 
@@ -276,8 +278,7 @@ class TestOneTask:
         assert failure(told.spans("run")[0]) == SUCCEEDED
         assert told.counted()[f"freshq.{metric}"] == 1
 
-    def test_that_is_worked_by_hand_is_where_its_code_is(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_that_is_worked_by_hand_is_where_its_code_is(self, told: Told, queue: Queue) -> None:
         queue.put(SECRET)
         with told.tracer.start_as_current_span("job") as job:
             (claim,) = queue.claim()
@@ -292,8 +293,7 @@ class TestOneTask:
             queue.complete(claim)
         assert failure(told.spans("complete")[1])[2] == "LeaseLost"
 
-    def test_that_is_completed_before_its_run(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_that_is_completed_before_its_run(self, told: Told, queue: Queue) -> None:
         queue.put(SECRET)
         work_off(queue, lambda _task: None, at_most_once=True)
         assert told.names() == ["put default", "claim default", "complete default", "run default"]
@@ -318,22 +318,6 @@ class TestOneTask:
         assert parent(told.span("run")) == own(told.span("put"))
         assert parent(told.span("inner")) == own(told.span("run"))
         assert told.counted()["freshq.tasks_succeeded"] == 1
-
-
-def _down(_task: Task) -> None:
-    raise OSError("down")
-
-
-class _Ageing(Quiet):
-    """Lets the time of a claimed task run out before its run."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def claimed(self, claim: Any, age_seconds: float) -> None:
-        super().claimed(claim, age_seconds)
-        self._clock.advance(11)
 
 
 class TestAsync:
@@ -399,8 +383,7 @@ class TestAsync:
 
 
 class TestSeveralTasks:
-    def test_have_each_a_context_of_their_own(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_have_each_a_context_of_their_own(self, told: Told, queue: Queue) -> None:
         with told.tracer.start_as_current_span("GET /") as request:
             queue.put_many([{"payload": SECRET, "task_id": task_id} for task_id in "abc"])
         created = {attributes(span)["messaging.message.id"]: span for span in told.spans("create")}
@@ -422,8 +405,7 @@ class TestSeveralTasks:
         assert attributes(end) == of("settle", "settle", messaging__batch__message_count=3)
         assert failure(end) == SUCCEEDED
 
-    def test_some_of_which_cannot_be_settled(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_some_of_which_cannot_be_settled(self, told: Told, queue: Queue) -> None:
         queue.put_many([{"payload": SECRET, "task_id": task_id} for task_id in "abc"])
         claims = queue.claim(3)
         queue.complete(claims[1])
@@ -445,8 +427,7 @@ class TestSeveralTasks:
 
 
 class TestPuts:
-    def test_of_an_id_that_is_taken_says_so(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_of_an_id_that_is_taken_says_so(self, told: Told, queue: Queue) -> None:
         for _ in range(2):
             queue.put(SECRET, task_id="a")
         queue.put(2, task_id="a", on_conflict="update")
@@ -476,8 +457,7 @@ class TestPuts:
         assert failure(told.span("put"))[2] == failure(told.span("claim"))[2] == "Unreachable"
         assert told.counted() == {"freshq.tasks_not_written": 1}
 
-    def test_of_nothing_tell_nothing(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_of_nothing_tell_nothing(self, told: Told, queue: Queue) -> None:
         assert queue.put_many([]) == []
         assert queue.claim() == []
         assert queue.settle_many([]) == []
@@ -521,8 +501,7 @@ class TestPropagation:
 
 
 class TestMetrics:
-    def test_have_the_names_of_the_page_and_units(self, told: Told) -> None:
-        queue = Queue.memory(telemetry=told.telemetry)
+    def test_have_the_names_of_the_page_and_units(self, told: Told, queue: Queue) -> None:
         told.telemetry.watch(queue)
         queue.put_many([{"payload": SECRET}] * 3)
         work_off(queue, lambda _task: None)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Busy, Claim, Queue, Reject, Retry, Task
+from freshq import Busy, Queue, Reject, Retry, Task
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget
 from freshq.policy.retry import Backoff
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from tests.conftest import Clock
-from tests.support.working import Quiet, raising, work_off
+from tests.support.working import Ageing, raising, work_off
 
 OK, PUSHED_BACK = "ok", "pushed back"
 
@@ -61,14 +61,9 @@ def test_a_run_tells_the_concurrency_limit_how_the_downstream_was(
 
 
 def test_a_task_that_went_stale_before_its_run_tells_nothing(told: list[str], clock: Clock) -> None:
-    class Ageing(Quiet):
-        def claimed(self, claim: Claim, age_seconds: float) -> None:
-            super().claimed(claim, age_seconds)
-            clock.advance(11)
-
     queue = Queue.memory(clock=clock, max_age_seconds=10)
     queue.put("work")
-    work_off(queue, lambda _task: "done", limit=ConcurrencyLimit(1, 4), observer=Ageing())
+    work_off(queue, lambda _task: "done", limit=ConcurrencyLimit(1, 4), observer=Ageing(clock))
     assert told == []
 
 
