@@ -415,17 +415,8 @@ class TestCommand:
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
 
     def test_it_prints_its_address_and_ends_when_told_to(self, sqlite_url: str) -> None:
-        program = [
-            sys.executable,
-            "-m",
-            "freshq.cli",
-            "dashboard",
-            "--queue",
-            sqlite_url,
-            "--port",
-            "0",
-            "--json",
-        ]
+        arguments = ["dashboard", "--queue", sqlite_url, "--port", "0", "--json"]
+        program = [sys.executable, "-m", "freshq.cli", *arguments]
         with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None

@@ -14,7 +14,6 @@ from freshq import Queue
 from freshq.errors import Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, connection_limits_for, database
-from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
 from tests.support.patience import PATIENCE_SECONDS
@@ -186,19 +185,14 @@ def _work_off(queue: Queue) -> None:
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize(("durable", "level"), [(True, 2), (False, 1)])
-def test_sqlite_waits_for_the_disk_unless_it_need_not(sqlite_url: str, *, durable: bool, level: int) -> None:
-    queue = Queue.sql(sqlite_url, durable=durable)
+@pytest.mark.parametrize(("options", "level"), [({}, 2), ({"durable": True}, 2), ({"durable": False}, 1)])
+def test_sqlite_waits_for_the_disk_unless_it_need_not(
+    sqlite_url: str, options: dict[str, Any], level: int
+) -> None:
+    queue = Queue.sql(sqlite_url, **options)
     with database_of(queue).engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
     queue.close()
-
-
-def test_sqlite_is_durable_by_default(sqlite_url: str) -> None:
-    engine = open_engine(sqlite_url)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
-    engine.dispose()
 
 
 @pytest.mark.parametrize(
