@@ -15,6 +15,7 @@ import pytest
 
 from freshq import TaskStatus
 from tests.e2e.conftest import Deployment, wait_until
+from tests.support.readings import known
 
 # A chain of passes that does nothing for so long was broken.
 QUIET_SECONDS = 15.0
@@ -36,8 +37,7 @@ def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
     # In an account the schedule does this every minute.
     wait_until(lambda: application.invoke("Sweep", {}) and application.queue.stats().success == 41)
     assert set(application.runs().values()) == {1}
-    later = application.queue.get("later")
-    assert later is not None
+    later = known(application.queue, "later")
     assert later.first_due is not None
     assert later.first_due >= (later.put_at or 0) + 2.9
     assert later.updated >= later.first_due
@@ -67,8 +67,7 @@ def test_a_task_comes_back_from_a_worker_that_is_killed_in_the_middle_of_it(
     # and rings for another worker.
     wait_until(lambda: application.invoke("Sweep", {})["rang"])
     wait_until(lambda: status_of(application, survivor) is TaskStatus.SUCCESS)
-    task = application.queue.get(survivor)
-    assert task is not None
+    task = known(application.queue, survivor)
     assert task.attempts >= 2
     assert application.runs()[survivor] == 1
 

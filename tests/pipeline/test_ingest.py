@@ -29,6 +29,7 @@ from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.conftest import Pipeline, all_rows, query, without_names
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
+from tests.support.readings import known
 
 MIB: Final = 1 << 20
 MORE: Final[dict[str, Any]] = {"lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail"}
@@ -408,7 +409,6 @@ def test_the_most_frequent_names_are_kept() -> None:
 
 def test_the_attributes_of_a_task_are_known() -> None:
     queue = Queue.memory()
-    task = queue.get(queue.put({"any": "work"}, group="red", kind="mail", delay_seconds=1).task_id)
-    assert task is not None
+    task = known(queue, queue.put({"any": "work"}, group="red", kind="mail", delay_seconds=1).task_id)
     task, keyspace = replace(task, trace_context="00-1"), Keyspace(1)
     assert set(OWN) == set(mutable_attributes(task, keyspace)) | set(encode(task, keyspace))

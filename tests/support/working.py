@@ -1,10 +1,13 @@
 """A worker in a thread, its observers, and stores that are slow or fail."""
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
+
+import pytest
 
 from freshq import Claim, Queue, Task, Worker
 from freshq.errors import Unreachable
@@ -81,6 +84,18 @@ class Ageing(Quiet):
 def lease_of(queue: Queue, task_id: str = "a") -> float:
     task = known(queue, task_id)
     return task.lease_until or 0.0
+
+
+def name_in_every_record(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Have the log's record factory, as an application's own may, set a field of every record."""
+    make = logging.getLogRecordFactory()
+
+    def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        setattr(record, name, value)
+        return record
+
+    patch.setattr(logging, "_logRecordFactory", with_own)
 
 
 def renew(

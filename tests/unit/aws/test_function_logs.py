@@ -12,6 +12,8 @@ import pytest
 from freshq.aws import observability
 from tests.support.chain import ring_event
 from tests.support.functions import load_event
+from tests.support.readings import known
+from tests.support.working import name_in_every_record
 from tests.template.test_template import source
 from tests.unit.conftest import Application
 
@@ -161,8 +163,7 @@ def test_a_trace_context_passes_the_functions_and_is_in_the_lines(
     task = {"payload": 1, "task_id": "a", "kind": "quote", "trace_context": traceparent}
     application.invoke("create_tasks", {"tasks": [task, {"payload": 2, "task_id": "b"}]})
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))
-    done = application.queue.get("a")
-    assert done is not None
+    done = known(application.queue, "a")
     assert (done.status, done.trace_context) == ("SUCCESS", traceparent)
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     told = {
@@ -170,10 +171,10 @@ def test_a_trace_context_passes_the_functions_and_is_in_the_lines(
         for line in lines
         if line["message"] in ("task claimed", "task settled")
     }
-    known = ("quote", "4bf92f3577b34da6a3ce929d0e0e4736")
+    told_of = ("quote", "4bf92f3577b34da6a3ce929d0e0e4736")
     assert told == {
-        ("a", "task claimed"): known,
-        ("a", "task settled"): known,
+        ("a", "task claimed"): told_of,
+        ("a", "task settled"): told_of,
         ("b", "task claimed"): (None, None),
         ("b", "task settled"): (None, None),
     }
@@ -184,14 +185,7 @@ def test_what_a_record_factory_adds_ends_no_function_and_hides_no_field(
     application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A library of the runner may set one; `logging` refuses fields that the record has already."""
-    make = logging.getLogRecordFactory()
-
-    def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make(*args, **kwargs)
-        setattr(record, name, "of the runner")
-        return record
-
-    monkeypatch.setattr(logging, "_logRecordFactory", with_own)
+    name_in_every_record(monkeypatch, name, "of the runner")
     application.queue.put({"reject": True}, task_id="bad")
     answer = application.invoke("process_tasks", load_event("process_tasks-doorbell"))
     assert (answer["claimed"], answer["failed"]) == (1, 1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.functions import load_event
+from tests.support.readings import known
 from tests.unit.conftest import Application
 
 TRACE = "1-5759e988-bd862e3fe1be46a994272793"
@@ -66,8 +67,7 @@ def test_the_runner_has_its_environment(application: Application) -> None:
     application.set("FRESHQ_RUNNER_ENVIRONMENT", '{"MY_BUCKET": "quotes"}')
     application.queue.put(1, task_id="a")
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))
-    task = application.queue.get("a")
-    assert task is not None
+    task = known(application.queue, "a")
     assert task.result == "quotes"
 
 

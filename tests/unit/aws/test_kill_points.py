@@ -16,6 +16,7 @@ from freshq import TaskStatus
 from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
 from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.functions import PROJECT, Context, load_event
+from tests.support.readings import known
 
 PAGE: Final = PROJECT / "docs" / "contributing" / "kill-points.md"
 TASK: Final = "task-a"
@@ -181,8 +182,7 @@ def test_a_task_survives(chain: Chain, point: KillPoint) -> None:
     seen = chain.queue.get(TASK)
     assert (seen.status if seen else None) == point.seen
     point.remedy(chain)
-    task = chain.queue.get(TASK)
-    assert task is not None
+    task = known(chain.queue, TASK)
     assert (task.status, RUNS[TASK]) == (TaskStatus.SUCCESS, point.runs)
     assert chain.queue.stats().success == 1
 

@@ -16,6 +16,7 @@ from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 from tests.support.attached import Shipments
+from tests.support.readings import known
 
 
 def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:
@@ -50,8 +51,7 @@ def test_the_item_of_a_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) 
 def queue_of_one() -> tuple[dict[str, Any], str]:
     queue = Queue.memory()
     task_id = queue.put({"any": "work"}).task_id
-    task = queue.get(task_id)
-    assert task is not None
+    task = known(queue, task_id)
     return encode(task, Keyspace(1)), task_id
 
 
@@ -69,17 +69,10 @@ def test_a_record_becomes_a_task_with_its_first_put() -> None:
     image = {"taskId": {"S": "a"}, "name": {"S": "kept"}}
     task = image | {"taskStatus": {"S": "PENDING"}, "taskCreated": ms(0), "taskUpdated": ms(0)}
     change = {"Keys": {"taskId": {"S": "a"}}, "ApproximateCreationDateTime": START_SECONDS}
-    attached = {
-        "eventID": "1",
-        "eventName": "MODIFY",
-        "dynamodb": change | {"OldImage": image, "NewImage": task},
-    }
-    detached = {
-        "eventID": "2",
-        "eventName": "MODIFY",
-        "dynamodb": change | {"OldImage": task, "NewImage": image},
-    }
-    events = [landed_event(record) for record in (attached, detached)]
+    events = [
+        landed_event({"eventID": "1", "eventName": "MODIFY", "dynamodb": change | images})
+        for images in ({"OldImage": image, "NewImage": task}, {"OldImage": task, "NewImage": image})
+    ]
     assert [event and event["change"] for event in events] == ["INSERT", "REMOVE"]
 
 

@@ -13,7 +13,6 @@ from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
 from tests.support.queueing import erlang_c
-from tests.support.refusals import refused
 from tests.support.slow_queue import SlowQueue
 
 SERVERS = 10
@@ -151,12 +150,6 @@ def test_trap_codel_fed_from_lifo_dequeues_collapses() -> None:
     sound = summarize(simulate_load(tasks, freshest(Order.ADAPTIVE, 10.0), SERVERS)).goodput_ratio
     assert trapped < 0.6
     assert sound > 0.97
-
-
-@pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
-def test_trap_cannot_be_configured_by_accident(order: Order) -> None:
-    with refused("codel"):
-        OverloadRules(10.0, order, codel=CodelRule(0.5, 1.0))
 
 
 def test_trap_a_reserve_that_outgrows_the_deadline_does_not_stop_the_queue() -> None:

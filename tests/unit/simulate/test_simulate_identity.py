@@ -29,6 +29,7 @@ from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import Load, simulate_load
 from freshq.simulate.backlog import Fates
+from tests.support.readings import known
 
 TICK: Final = 1 / 64
 DEADLINES_SECONDS: Final = (4.0, 10.0, 100.0)
@@ -129,8 +130,7 @@ class RealRun:
             self._idle -= 1
 
     def _fate_of(self, number: int) -> str:
-        task = self._queue.get(f"{number:06}")
-        assert task is not None
+        task = known(self._queue, f"{number:06}")
         assert task.status is TaskStatus.SHED
         return task.shed_reason or self._queue._core.reserve.spans().reason(task.deadline)
 

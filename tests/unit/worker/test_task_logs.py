@@ -15,7 +15,7 @@ from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome, TaskLogFilter
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import raising, work_off
+from tests.support.working import name_in_every_record, raising, work_off
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]
@@ -137,15 +137,8 @@ def test_what_the_application_gives_every_record_stays(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Its record factory may use the same names; that must not end the worker."""
-    make = logging.getLogRecordFactory()
-
-    def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make(*args, **kwargs)
-        setattr(record, name, "own")
-        return record
-
     queue = with_task(max_attempts=1)
-    monkeypatch.setattr(logging, "_logRecordFactory", with_own)
+    name_in_every_record(monkeypatch, name, "own")
     report = work_off(queue, raising(OSError("no connection")))
     assert report.outcomes[Outcome.FAILED] == 1
     assert kept.of("freshq.worker") == [fields(**{name: "own"})] * 3
