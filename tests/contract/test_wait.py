@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from freshq import Queue, TaskNotFound, TaskStatus
+from freshq import NotFound, Queue, TaskStatus
 from freshq.errors import WaitTimeout
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
@@ -51,5 +51,5 @@ class TestWait:
         settles.join()
 
     def test_a_task_that_is_not_there_is_no_timeout(self, queue: Queue) -> None:
-        with pytest.raises(TaskNotFound, match="'nobody'"):
+        with pytest.raises(NotFound, match="'nobody'"):
             queue.wait("nobody", 5)

@@ -97,7 +97,7 @@ def poll_for_end(
     """Return a poll for the end of a task.
 
     Args:
-        find: Returns a task with its current status; raises TaskNotFound if there is none.
+        find: Returns a task with its current status; raises NotFound if there is none.
         task_id: The task.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two polls.
