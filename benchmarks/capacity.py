@@ -292,7 +292,6 @@ def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
         bench.measure(
             "restore of a dead letter", tasks, lambda: [queue.restore(claim.task.task_id) for claim in claims]
         ),
-        bench.measure("dequeue of 10", tasks, lambda: queue.dequeue(limit=tasks)),
     ]
 
 
@@ -523,13 +522,13 @@ class _Worker:
 
     def fail_and_wait(self) -> None:
         for claim in self.held:
-            self.queue.retry(claim, "busy", delay_seconds=5)
+            self.queue.retry(claim, error="busy", delay_seconds=5)
         self.bench.clock.now += 5
         self.queue.admin.recover()
         self.claim()
 
     def extend(self) -> None:
-        self.held = [self.queue.extend(claim, 2 * LEASE_SECONDS) for claim in self.held]
+        self.held = [self.queue.extend(claim, lease_seconds=2 * LEASE_SECONDS) for claim in self.held]
 
     def complete(self) -> None:
         for claim in self.held:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.figures import PAYLOAD, in_turns
-from freshq import Queue, Worker
+from freshq import Queue, Settlement, Worker
 from freshq.model.telemetry import Telemetry
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.telemetry import OpenTelemetry
@@ -70,7 +70,7 @@ def processed(queue: Queue, tasks: int, batch: int) -> Times:
             queue.complete(claim)
         else:
             queue.put_many([{"payload": {"n": 1}}] * batch)
-            queue.complete_many(queue.claim(limit=batch))
+            queue.settle_many([Settlement.complete(claim) for claim in queue.claim(limit=batch)])
     ended = time.perf_counter() - start, time.process_time() - busy
     return round(ended[0] / tasks * 1e6, 1), round(ended[1] / tasks * 1e6, 1)
 

@@ -15,7 +15,7 @@ from local.servers import Postgres
 from benchmarks import figures
 from benchmarks.figures import PAYLOAD, in_processes, in_turns
 from benchmarks.library_pages import BY_TEN, DURABLE, ONE_BY_ONE, PUT
-from freshq import Queue
+from freshq import Queue, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def complete_all(queue: Queue, limit: int) -> None:
         if limit == 1:
             queue.complete(claims[0])
         else:
-            queue.complete_many(claims)
+            queue.settle_many([Settlement.complete(claim) for claim in claims])
 
 
 def in_threads(threads: int, work: Callable[[], object]) -> None:

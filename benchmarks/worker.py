@@ -30,7 +30,7 @@ from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_processes, in_turns
 from benchmarks.sql import fill
 from benchmarks.worker_page import FILES, HAND, WORKER
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
-from freshq import Queue, Worker
+from freshq import Queue, Settlement, Worker
 from freshq.worker.report import LoggingObserver
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _by_hand(queue: Queue, ready: Callable[[], object], *_job: object) -> Span |
     claims = queue.claim(BY_HAND)
     ended = began = (time.monotonic(), time.process_time())
     while claims:
-        queue.complete_many(claims)
+        queue.settle_many([Settlement.complete(claim) for claim in claims])
         ended = (time.monotonic(), time.process_time())
         claims = queue.claim(BY_HAND)
     return Span(began[0], ended[0], ended[1] - began[1]) if ended != began else None

@@ -161,7 +161,7 @@ def ways_on(queue: Queue) -> dict[str, Way]:
     for number in range(ROUNDS):
         put, _ = followed(partial(queue.put, {"n": number}, task_id=f"task-{number}"))
         claim, claims = followed(queue.claim)
-        complete, _ = followed(partial(queue.complete, claims[0], {"ok": 1}))
+        complete, _ = followed(partial(queue.complete, claims[0], result={"ok": 1}))
         for verb, way in {"put": put, "claim": claim, "complete": complete}.items():
             shortest[verb] = min(shortest.get(verb, way), way, key=lambda each: each.calls.total())
     queue.close()

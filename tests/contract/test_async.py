@@ -32,6 +32,8 @@ class Blocking:
         if name == "admin":
             return Blocking(self._verbs.admin, self._loop)
         verb = getattr(self._verbs, name)
+        if inspect.isasyncgenfunction(verb):
+            return lambda *a, **k: self._iterated(verb(*a, **k))
         if not inspect.iscoroutinefunction(verb):
             return verb
         return self._waited(verb()) if name == "paused" else lambda *a, **k: self._waited(verb(*a, **k))
@@ -39,6 +41,10 @@ class Blocking:
     def end(self) -> None:
         """End its threads."""
         self._waited(self._verbs.close())
+
+    def _iterated(self, found: Any) -> Iterator[Any]:
+        while (each := self._waited(anext(found, None))) is not None:
+            yield each
 
     def _waited(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_SECONDS)

@@ -10,10 +10,12 @@ from benchmarks.capacity import metered
 from local.faults import client_at, failing, meanwhile, refused, replies_lost
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, LeaseLost, NotFound, PutOutcome, Queue, StoreError, TaskStatus
+from freshq import AttachedQueue, LeaseLost, PutOutcome, Queue, StoreError, TaskNotFound, TaskStatus
 from freshq.errors import (
+    AlreadyQueued,
     IllegalTransition,
     LostRace,
+    NotReady,
     TableMissing,
     Throttled,
     Unreachable,
@@ -36,24 +38,24 @@ def queue(shipments: Shipments) -> AttachedQueue:
 
 
 def in_work(queue: AttachedQueue, task_id: str = "A") -> Any:
-    queue.enqueue(task_id)
+    queue.put(task_id=task_id)
     (claim,) = queue.claim()
     return claim
 
 
 def dead(queue: AttachedQueue, task_id: str = "A") -> None:
-    queue.fail(in_work(queue, task_id), "invalid data")
+    queue.fail(in_work(queue, task_id), error="invalid data")
 
 
 # How to bring record A into each state.
 STATES: dict[TaskStatus, Callable[[AttachedQueue], object]] = {
     TaskStatus.READY: lambda _queue: None,
     TaskStatus.UNDER_CONSTRUCTION: lambda queue: queue.records.hold("A"),
-    TaskStatus.PENDING: lambda queue: queue.enqueue("A"),
+    TaskStatus.PENDING: lambda queue: queue.put(task_id="A"),
     TaskStatus.TAKEN: in_work,
     TaskStatus.SUCCESS: lambda queue: queue.complete(in_work(queue)),
     TaskStatus.FAILURE: dead,
-    TaskStatus.CANCELLED: lambda queue: (queue.enqueue("A"), queue.cancel("A")),
+    TaskStatus.CANCELLED: lambda queue: (queue.put(task_id="A"), queue.cancel("A")),
 }
 VERBS: dict[str, Callable[[AttachedQueue], object]] = {
     "put": lambda queue: queue.put(None, task_id="A"),
@@ -88,10 +90,10 @@ AFTER = {
 class TestLife:
     def test_from_construction_to_completion(self, shipments: Shipments, queue: AttachedQueue) -> None:
         queue.records.hold("A")
-        with pytest.raises(IllegalTransition, match=r"'A'.*UNDER_CONSTRUCTION"):
-            queue.enqueue("A")
+        with pytest.raises(NotReady, match=r"'A'.*UNDER_CONSTRUCTION"):
+            queue.put(task_id="A")
         queue.records.ready("A")
-        assert queue.enqueue("A").outcome is PutOutcome.CREATED
+        assert queue.put(task_id="A").outcome is PutOutcome.CREATED
         (claim,) = queue.claim()
         assert claim.task.payload == {
             "id": "A",
@@ -106,7 +108,7 @@ class TestLife:
             "nothing": None,
             "taskStatus": "not freshq's",
         }
-        assert queue.complete(claim, {"sent": True}).status is TaskStatus.SUCCESS
+        assert queue.complete(claim, result={"sent": True}).status is TaskStatus.SUCCESS
         found = known(queue, "A")
         assert (found.status, found.result, found.version) == (TaskStatus.SUCCESS, {"sent": True}, 5)
         shipments.assert_untouched("A", "B", "C")
@@ -124,7 +126,7 @@ class TestLife:
             rises = 0 if status is AFTER[verb] and verb in ("hold", "make ready") else 1
             assert shipments.version("A") == int(before.get("freshq_version", {"N": "0"})["N"]) + rises
         else:
-            with pytest.raises(IllegalTransition, match=f"(?s)'A'.*{status}"):
+            with pytest.raises((IllegalTransition, NotReady, AlreadyQueued), match=f"(?s)'A'.*{status}"):
                 VERBS[verb](queue)
             assert shipments.record("A") == before
         shipments.assert_untouched("A", "B", "C")
@@ -135,29 +137,29 @@ class TestLife:
         self, shipments: Shipments, queue: AttachedQueue, verb: str
     ) -> None:
         shipments.client.delete_item(TableName=shipments.table, Key={"id": {"S": "A"}})
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             VERBS[verb](queue)
         assert queue.get("A") is None
         assert "A" not in [item["id"]["S"] for item in shipments.items()]
 
     def test_put_tells_already_queued_from_in_work(self, queue: AttachedQueue) -> None:
-        queue.enqueue("A")
-        with pytest.raises(IllegalTransition, match="PENDING") as waiting:
-            queue.enqueue("A")
-        assert (waiting.value.task_id, waiting.value.status) == ("A", TaskStatus.PENDING)
+        queue.put(task_id="A")
+        with pytest.raises(AlreadyQueued, match="PENDING") as waiting:
+            queue.put(task_id="A")
+        assert waiting.value.queue == "default"
         queue.claim()
-        with pytest.raises(IllegalTransition, match="TAKEN"):
-            queue.enqueue("A")
+        with pytest.raises(AlreadyQueued, match="TAKEN"):
+            queue.put(task_id="A")
 
     def test_a_record_is_in_one_queue_at_a_time(self, shipments: Shipments, queue: AttachedQueue) -> None:
-        queue.enqueue("A")
+        queue.put(task_id="A")
         other = shipments.queue(name="other")
-        with pytest.raises(IllegalTransition, match="'default'"):
-            other.enqueue("A")
-        with pytest.raises(NotFound):
+        with pytest.raises(AlreadyQueued, match="'default'"):
+            other.put(task_id="A")
+        with pytest.raises(TaskNotFound):
             other.cancel("A")
         queue.cancel("A")
-        other.enqueue("A")
+        other.put(task_id="A")
         assert ids(other.claim()) == ["A"]
 
     def test_the_version_rises_by_one_with_every_change(
@@ -172,13 +174,13 @@ class TestLife:
 
         note(queue.records.hold("A"))
         note(queue.records.ready("A"))
-        queue.enqueue("A")
+        queue.put(task_id="A")
         note()
         note(queue.touch("A"))
         note(queue.reprioritize("A", 5))
         (claim,) = queue.claim()
         note(claim.task)
-        claim = queue.extend(claim, 90)
+        claim = queue.extend(claim, lease_seconds=90)
         note(claim.task)
         note(queue.release(claim))
         note(queue.retry(queue.claim()[0], delay_seconds=0))
@@ -190,7 +192,7 @@ class TestLife:
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "update"])
 def test_a_record_is_never_put_over(shipments: Shipments, queue: AttachedQueue, on_conflict: Any) -> None:
-    queue.enqueue("A")
+    queue.put(task_id="A")
     before = shipments.items()
     with pytest.raises(ValueError, match=r"^on_conflict: not supported on an attached table"):
         queue.put(None, task_id="A", on_conflict=on_conflict)
@@ -213,9 +215,9 @@ def test_a_record_may_be_put_for_later(shipments: Shipments, queue: AttachedQueu
 def test_a_delayed_record_enters_the_line_when_it_is_due(shipments: Shipments, queue: AttachedQueue) -> None:
     due = shipments.clock.now + 20
     queue.put(None, task_id="A", at=due, max_age_seconds=10)
-    queue.enqueue("B", delay_seconds=15)
+    queue.put(task_id="B", delay_seconds=15)
     shipments.clock.advance(18)
-    queue.enqueue("C")
+    queue.put(task_id="C")
     shipments.clock.advance(11)
     queue.admin.recover()
     claims = queue.claim(limit=3)
@@ -224,7 +226,7 @@ def test_a_delayed_record_enters_the_line_when_it_is_due(shipments: Shipments, q
     queue.complete(claims[2])
     assert known(queue, "A").first_due == due
     queue.records.ready("A")
-    queue.enqueue("A")
+    queue.put(task_id="A")
     assert (known(queue, "A").first_due, known(queue, "A").created) == (None, known(queue, "A").put_at)
     queue.cancel("A")
     queue.records.ready("A")
@@ -234,14 +236,14 @@ def test_a_delayed_record_enters_the_line_when_it_is_due(shipments: Shipments, q
 
 class TestOrder:
     def test_first_in_first_out_within_a_priority(self, queue: AttachedQueue) -> None:
-        queue.enqueue("A")
-        queue.enqueue("B")
-        queue.enqueue("C", priority=5)
+        queue.put(task_id="A")
+        queue.put(task_id="B")
+        queue.put(task_id="C", priority=5)
         assert ids(queue.claim(limit=3)) == ["C", "A", "B"]
 
     def test_a_look_shows_the_records_in_the_order_of_claims(self, queue: AttachedQueue) -> None:
         for task_id, priority in (("A", 0), ("B", 0), ("C", 5)):
-            queue.enqueue(task_id, priority)
+            queue.put(task_id=task_id, priority=priority)
         shown = [each.task for each in queue.peek()]
         assert shown[0].payload["price"] == pytest.approx(19.99)
         assert ids(queue.claim(limit=3)) == [task.task_id for task in shown]
@@ -249,7 +251,7 @@ class TestOrder:
 
     def test_touch_sends_to_the_back_and_reprioritize_moves(self, queue: AttachedQueue) -> None:
         for task_id in "ABC":
-            queue.enqueue(task_id)
+            queue.put(task_id=task_id)
         queue.touch("A")
         assert ids(queue.claim(limit=1)) == ["B"]
         queue.reprioritize("A", 9)
@@ -264,7 +266,7 @@ class TestOrder:
         shipments.add("A", "B", "C")
         queue = shipments.queue()
         for task_id in "ABC":
-            queue.enqueue(task_id)
+            queue.put(task_id=task_id)
         assert ids(queue.claim()) == ["C"]
         assert ids(shipments.queue(order="fifo", shards=2).claim()) == ["A"]
         with pytest.raises(ValueError, match=r"shards: .* attached with 2"):
@@ -273,12 +275,12 @@ class TestOrder:
     def test_no_record_is_stale_by_age_unless_it_was_asked_for(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        queue.enqueue("A")
-        queue.enqueue("B", max_age_seconds=60)
+        queue.put(task_id="A")
+        queue.put(task_id="B", max_age_seconds=60)
         shipments.clock.advance(10 * 365 * 86_400)
         assert ids(queue.claim(limit=5)) == ["A"]
         assert known(queue, "B").status is TaskStatus.SHED
-        queue.enqueue("B")  # what was shed may be put again
+        queue.put(task_id="B")  # what was shed may be put again
         assert ids(queue.claim()) == ["B"]
 
 
@@ -286,7 +288,7 @@ class TestLeases:
     def test_a_crashed_consumer_s_record_comes_back_until_it_is_a_dead_letter(
         self, shipments: Shipments
     ) -> None:
-        shipments.queue().enqueue("A")
+        shipments.queue().put(task_id="A")
         for attempt in (1, 2, 3):
             (claim,) = shipments.queue(max_attempts=3).claim(lease_seconds=30)
             assert claim.task.attempts == attempt
@@ -312,9 +314,9 @@ class TestLeases:
     def test_a_lease_of_its_own_length_can_be_renewed(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        queue.enqueue("A")
+        queue.put(task_id="A")
         (claim,) = queue.claim(lease_seconds=10)
-        claim = queue.extend(claim, 100)
+        claim = queue.extend(claim, lease_seconds=100)
         shipments.clock.advance(99)
         assert shipments.queue().claim() == []
         queue.complete(claim)
@@ -324,7 +326,7 @@ class TestLeases:
         shipments.add(*names)
         consumer = shipments.queue()
         for name in names:
-            consumer.enqueue(name)
+            consumer.put(task_id=name)
         for _ in names:
             assert len(consumer.claim(lease_seconds=60)) == 1
             shipments.clock.advance(5)
@@ -384,7 +386,7 @@ class TestDeadLetters:
 class TestApplicationData:
     def test_leaving_the_queue_leaves_the_record(self, shipments: Shipments, queue: AttachedQueue) -> None:
         for task_id in "ABC":
-            queue.enqueue(task_id)
+            queue.put(task_id=task_id)
         queue.complete(queue.claim()[0])
         queue.claim()
         assert queue.purge(confirm="default") == 3
@@ -412,8 +414,8 @@ class TestApplicationData:
     ) -> None:
         """The application deletes one that waits, and overwrites one that is in work."""
         claim = in_work(queue)
-        queue.enqueue("B")
-        queue.enqueue("C")
+        queue.put(task_id="B")
+        queue.put(task_id="C")
         shipments.add("A")
         shipments.client.delete_item(TableName=shipments.table, Key={"id": {"S": "B"}})
         with pytest.raises(LeaseLost):
@@ -429,24 +431,24 @@ class TestApplicationData:
         with pytest.raises(ValueError, match="task_id: required, the id of a record"):
             queue.put(None)
         with pytest.raises(ValueError, match="reserved"):
-            queue.enqueue("freshq#attach")
+            queue.put(task_id="freshq#attach")
         assert queue.get("freshq#attach") is None
 
     def test_an_id_is_taken_as_it_is(self, queue: AttachedQueue) -> None:
-        with pytest.raises(NotFound):
-            queue.enqueue(" A ")
+        with pytest.raises(TaskNotFound):
+            queue.put(task_id=" A ")
 
 
 class TestFaults:
     def test_a_put_whose_reply_is_lost_says_created(self, shipments: Shipments, queue: AttachedQueue) -> None:
         with replies_lost(shipments.client, "UpdateItem"):
-            assert queue.enqueue("A").outcome is PutOutcome.CREATED
+            assert queue.put(task_id="A").outcome is PutOutcome.CREATED
         assert shipments.version("A") == 1
 
     def test_a_claim_whose_reply_is_lost_holds_what_it_took(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        queue.enqueue("A")
+        queue.put(task_id="A")
         with replies_lost(shipments.client, "UpdateItem"):
             (claim,) = queue.claim()
         queue.complete(claim)
@@ -459,12 +461,12 @@ class TestFaults:
         with refused(shipments.client, "Query", code="ThrottlingException"), pytest.raises(Throttled):
             queue.claim()
         with refused(shipments.client, "UpdateItem", code="ServiceUnavailable"), pytest.raises(Unreachable):
-            queue.enqueue("A")
+            queue.put(task_id="A")
 
     def test_a_change_that_is_always_too_late_says_so(
         self, shipments: Shipments, queue: AttachedQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        queue.enqueue("A")
+        queue.put(task_id="A")
         other = shipments.queue()
         read = core_of(queue).store.get
 
@@ -481,7 +483,7 @@ class TestFaults:
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
         with (
-            meanwhile(shipments.client, "UpdateItem", lambda: rival(shipments).enqueue("A")),
+            meanwhile(shipments.client, "UpdateItem", lambda: rival(shipments).put(task_id="A")),
             pytest.raises(IllegalTransition, match="PENDING"),
         ):
             queue.records.hold("A")
@@ -508,7 +510,7 @@ class TestCost:
         with metered(shipments.client) as meter:
             consumer = shipments.queue()
             for number in range(100):
-                consumer.enqueue(f"R{number:03}")
+                consumer.put(task_id=f"R{number:03}")
             while claims := consumer.claim():
                 shipments.clock.advance(0.1)
                 consumer.complete(claims[0])
@@ -524,7 +526,7 @@ class TestCost:
     def test_a_claim_reads_one_page_and_no_record(self, shipments: Shipments) -> None:
         consumer = shipments.queue()
         for number in range(50):
-            consumer.enqueue(f"R{number:03}")
+            consumer.put(task_id=f"R{number:03}")
         consumer.claim()
         with metered(shipments.client) as meter:
             assert len(consumer.claim()) == 1
@@ -533,7 +535,7 @@ class TestCost:
 
     def test_eight_consumers_make_progress_together(self, shipments: Shipments) -> None:
         for number in range(60):
-            shipments.queue().enqueue(f"R{number:03}")
+            shipments.queue().put(task_id=f"R{number:03}")
 
         def consume() -> list[str]:
             client = client_at(shipments.client.meta.endpoint_url)
@@ -550,7 +552,7 @@ class TestCost:
 
 class TestAttaching:
     def test_it_may_be_repeated_and_keeps_the_records(self, shipments: Shipments) -> None:
-        shipments.queue().enqueue("A")
+        shipments.queue().put(task_id="A")
         shipments.attach()
         shipments.queue().create_table()
         assert ids(shipments.queue().claim()) == ["A"]
@@ -562,7 +564,7 @@ class TestAttaching:
         at_once(*[table.attach] * 2)
         assert plan_attachment(dynamodb_local, Attachment(table.table, ID)).missing == ()
         table.add("A")
-        table.queue().enqueue("A")
+        table.queue().put(task_id="A")
         assert ids(table.queue().claim()) == ["A"]
 
     @pytest.mark.parametrize("code", ["InternalFailure", "ServiceUnavailable", "ThrottlingException"])
@@ -608,8 +610,8 @@ class TestAttaching:
         assert not stored.has_deadlines
         shipments.add("A", "B")
         queue = shipments.queue()
-        queue.enqueue("A", max_age_seconds=5)
-        queue.enqueue("B")
+        queue.put(task_id="A", max_age_seconds=5)
+        queue.put(task_id="B")
         shipments.clock.advance(10)
         with metered(client) as meter:
             assert ids(queue.claim()) == ["B"]

@@ -9,8 +9,8 @@ from benchmarks.capacity import metered
 from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, NotFound, Queue, TaskStatus
-from freshq.errors import IllegalTransition
+from freshq import AttachedQueue, Queue, TaskNotFound, TaskStatus
+from freshq.errors import AlreadyQueued
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.attached.attach import described_key
 from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
@@ -132,13 +132,13 @@ def attached(request: pytest.FixtureRequest, client: DynamoDBClient) -> Attached
 def test_a_whole_life(attached: Attached) -> None:
     names, queue = attached.names, attached.table.queue()
     for name in names:
-        assert queue.enqueue(name).task_id == name
+        assert queue.put(task_id=name).task_id == name
     assert [each.task.task_id for each in queue.peek()] == names
     first, second, third = queue.claim(limit=3)
     assert ids([first, second, third]) == names
-    queue.complete(first, "shipped")
-    queue.fail(second, "no stock")
-    queue.retry(queue.extend(third, 90), delay_seconds=0)
+    queue.complete(first, result="shipped")
+    queue.fail(second, error="no stock")
+    queue.retry(queue.extend(third, lease_seconds=90), delay_seconds=0)
     assert [task.task_id for task in queue.list("FAILURE")] == [names[1]]
     assert ids(queue.claim()) == [names[2]]
     assert counts(queue.stats()) == {"success": 1, "failure": 1, "taken": 1}
@@ -156,7 +156,7 @@ def test_a_whole_life(attached: Attached) -> None:
 def test_the_payload_has_the_key(attached: Attached) -> None:
     name = attached.names[0]
     queue = attached.table.queue()
-    queue.enqueue(name)
+    queue.put(task_id=name)
     (claim,) = queue.claim()
     assert set(attached.case.records[name]) <= set(claim.task.payload)
     assert claim.task.task_id == name
@@ -167,7 +167,7 @@ def test_leases_of_a_dead_process_expire(attached: Attached) -> None:
     names = attached.names
     producer = attached.table.queue()
     for name in names:
-        producer.enqueue(name)
+        producer.put(task_id=name)
     assert len(attached.table.queue().claim(limit=2)) == 2
     other = attached.table.queue()
     approximate = other.stats(approximate=True)
@@ -211,9 +211,9 @@ def test_groups_delays_pause_and_pages(attached: Attached) -> None:
 def test_dead_letters_by_pages(attached: Attached) -> None:
     names, queue = attached.names, attached.table.queue()
     for name in names:
-        queue.enqueue(name)
+        queue.put(task_id=name)
     for claim in queue.claim(limit=3):
-        queue.fail(claim, "no stock")
+        queue.fail(claim, error="no stock")
     page = queue.list("FAILURE", limit=2)
     rest = queue.list("FAILURE", limit=2, cursor=page.cursor)
     assert sorted(task.task_id for task in (*page, *rest)) == sorted(names)
@@ -228,8 +228,13 @@ def test_a_record_that_is_not_there_is_not_made(attached: Attached) -> None:
     name, key = next(iter(attached.case.records.items()))
     attached.table.client.delete_item(TableName=attached.table.table, Key=key)
     assert queue.get(name) is None
-    for verb in (queue.enqueue, queue.records.hold, queue.cancel, queue.touch):
-        with pytest.raises(NotFound):
+    for verb in (
+        lambda name: queue.put(task_id=name),
+        queue.records.hold,
+        queue.cancel,
+        queue.touch,
+    ):
+        with pytest.raises(TaskNotFound):
             verb(name)
     assert queue.get(name) is None
 
@@ -337,7 +342,7 @@ class TestIds:
             queue.list(cursor="two")
         receipts = queue.put_many([{"task_id": "1.0"}, {"task_id": "2"}])
         assert [receipt.task_id for receipt in receipts] == ["1", "2"]
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(AlreadyQueued):
             queue.put_many([{"task_id": "1e0"}])
         assert ids(queue.claim(limit=5)) == ["1", "2"]
 
@@ -346,7 +351,7 @@ class TestIds:
         table.create_attached()
         table.add("1")
         queue = table.queue()
-        queue.enqueue("1")
+        queue.put(task_id="1")
         queue.claim()
         (record,) = [item for item in table.items() if "freshq_taskIds" in item]
         record["freshq_taskIds"] = {"SS": ["1", "not a number"]}
@@ -366,7 +371,7 @@ def test_attaching_finds_the_types(client: DynamoDBClient, case: str) -> None:
     table.attach()
     table.attach()
     name = next(iter(CASES[case].records))
-    table.queue().enqueue(name)
+    table.queue().put(task_id=name)
     assert ids(table.queue().claim()) == [name]
 
 
@@ -380,10 +385,10 @@ def test_capacity_stays(dynamodb_local: DynamoDBClient) -> None:
     client = client_at(dynamodb_local.meta.endpoint_url)
     queue = Queue.dynamodb(table.table, client, attach=True, key="customer", clock=table.clock)
     assert isinstance(queue, AttachedQueue)
-    queue.enqueue(names[0])
+    queue.put(task_id=names[0])
     with metered(client) as meter:
         for name in names[1:]:
-            queue.enqueue(name)
+            queue.put(task_id=name)
     assert meter.write_units / 49 == pytest.approx(2.0)
     with metered(client) as meter:
         while claims := queue.claim(limit=10):

@@ -8,7 +8,7 @@ from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, LeaseLost, Queue, TaskStatus
-from freshq.errors import IllegalTransition, PutIncomplete
+from freshq.errors import NoPosition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule
@@ -35,7 +35,7 @@ def priced(client: DynamoDBClient, order: Order, prices: dict[str, str], shards:
 def put_all(queue: AttachedQueue, names: Any) -> None:
     """Put records in an order that is neither that of their prices nor its reverse."""
     for name in sorted(names):
-        queue.enqueue(name)
+        queue.put(task_id=name)
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def test_the_place_stays_through_claims_retries_and_releases(table: Shipments, q
 
 def test_priority_levels_and_groups_come_first(table: Shipments) -> None:
     queue = table.queue()
-    queue.enqueue("cheap", priority=1)
+    queue.put(task_id="cheap", priority=1)
     for name in ("dearest", "dear", "fair"):
-        queue.enqueue(name, group="b" if name == "fair" else "a")
+        queue.put(task_id=name, group="b" if name == "fair" else "a")
     assert ids(queue.claim(limit=4))[0] == "cheap"
 
 
@@ -121,17 +121,17 @@ def test_a_record_without_the_attribute_is_refused(table: Shipments, wrong: dict
     queue = table.queue()
     table.change("fair", price=wrong)
     before = table.record("fair")
-    with pytest.raises(IllegalTransition, match=r"'fair': cannot be queued, .* order of 'price' .* type N"):
-        queue.enqueue("fair")
+    with pytest.raises(NoPosition, match=r"'fair': cannot be queued, .* order of 'price' .* type N"):
+        queue.put(task_id="fair")
     assert table.record("fair") == before
     with pytest.raises(PutIncomplete, match="'fair': cannot be queued"):
         queue.put_many([{"task_id": "fair"}, {"task_id": "dear"}])
     assert ids(queue.claim(limit=5)) == ["dear"]
     table.change("fair", price={"N": "1"})
-    queue.enqueue("fair")
+    queue.put(task_id="fair")
     with_place = table.own("fair")
     table.change("fair", price=wrong)
-    with pytest.raises(IllegalTransition, match="'fair'"):
+    with pytest.raises(NoPosition, match="'fair'"):
         queue.touch("fair")
     assert table.own("fair") == with_place
     assert ids(queue.claim()) == ["fair"]
@@ -142,8 +142,8 @@ def test_text_that_no_index_takes_is_refused(client: DynamoDBClient, day: str) -
     table = Shipments(client)
     table.create_attached(order_by=DAY)
     table.change("A", day={"S": day})
-    with pytest.raises(IllegalTransition, match="too long"):
-        table.queue().enqueue("A")
+    with pytest.raises(NoPosition, match="too long"):
+        table.queue().put(task_id="A")
 
 
 class TestDamage:
@@ -160,7 +160,7 @@ class TestDamage:
         assert [(task.task_id, task.error is not None) for task in other.list("FAILURE")] == [
             ("dearest", True)
         ]
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(NoPosition):
             other.redrive(task_id="dearest")
         other.restore("dearest")
         assert ids(other.claim()) == ["dearest"]
@@ -173,10 +173,10 @@ class TestDamage:
 class TestAge:
     def test_the_deadline_is_by_creation_time(self, table: Shipments) -> None:
         queue = table.queue(max_age_seconds=100)
-        queue.enqueue("dearest", max_age_seconds=5)
-        queue.enqueue("cheap")
+        queue.put(task_id="dearest", max_age_seconds=5)
+        queue.put(task_id="cheap")
         table.clock.advance(50)
-        queue.enqueue("fair")
+        queue.put(task_id="fair")
         table.clock.advance(30)
         assert ids(queue.claim(limit=1)) == ["fair"]
         table.clock.advance(20)
@@ -203,7 +203,7 @@ class TestAge:
         table.clock.advance(2)
         assert ids(queue.claim(limit=2)) == ["r019", "r018"]
         table.change("new", price={"N": "70.5"})  # among the stale ones
-        queue.enqueue("new")
+        queue.put(task_id="new")
         assert ids(queue.claim(limit=2)) == ["new", "r017"]
         while queue.admin.recover():
             pass
@@ -213,12 +213,12 @@ class TestAge:
     def test_the_oldest_is_found_wherever_it_is(self, table: Shipments) -> None:
         queue = table.queue(backlog=BacklogLimit(max_waiting=3))
         for name in ("fair", "dearest", "cheap"):
-            queue.enqueue(name)
+            queue.put(task_id=name)
             table.clock.advance(1)
         stats = queue.stats(approximate=True)
         assert (stats.oldest_pending_seconds, stats.newest_pending_seconds) == (3, 1)
         assert "oldest_pending_seconds" not in stats.bounded
-        queue.enqueue("dear")
+        queue.put(task_id="dear")
         assert {name: known(queue, name).status for name in PRICES} == {
             "fair": TaskStatus.SHED,
             "dearest": TaskStatus.PENDING,
@@ -253,7 +253,7 @@ def test_attaching_by_an_attribute(client: DynamoDBClient) -> None:
             plan_attachment(client, Attachment(table.table, ID, order_by=other))
     table.change("A", price={"N": "3"})
     queue = table.queue()
-    queue.enqueue("A")
+    queue.put(task_id="A")
     assert table.own("A")["freshq_position"] == {"N": "3"}
     queue.purge(confirm="default")
     assert set(table.own("A")) == {"freshq_version", "freshq_requestToken"}

@@ -92,13 +92,13 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
     (
         "complete",
         "result",
-        lambda queue, claim, value: queue.complete(claim, value),
+        lambda queue, claim, value: queue.complete(claim, result=value),
         [math.nan, {1}, Unspeakable(), "\ud800", nested(101), "x" * MAX_RESULT_AND_PAYLOAD_BYTES],
     ),
     ("fail", "claim", lambda queue, _, value: queue.fail(value), NOT_CLAIMS),
-    ("fail", "error", lambda queue, claim, value: queue.fail(claim, value), [5, KeyError("x"), b"x"]),
+    ("fail", "error", lambda queue, claim, value: queue.fail(claim, error=value), [5, KeyError("x"), b"x"]),
     ("retry", "claim", lambda queue, _, value: queue.retry(value), NOT_CLAIMS),
-    ("retry", "error", lambda queue, claim, value: queue.retry(claim, value), [5, KeyError("x"), b"x"]),
+    ("retry", "error", lambda queue, claim, value: queue.retry(claim, error=value), [5, KeyError("x"), b"x"]),
     (
         "retry",
         "delay_seconds",
@@ -106,19 +106,18 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
         NOT_SECONDS,
     ),
     ("release", "claim", lambda queue, _, value: queue.release(value), NOT_CLAIMS),
-    ("extend", "claim", lambda queue, _, value: queue.extend(value, 5), NOT_CLAIMS),
+    ("extend", "claim", lambda queue, _, value: queue.extend(value, lease_seconds=5), NOT_CLAIMS),
     (
         "extend",
         "lease_seconds",
-        lambda queue, claim, value: queue.extend(claim, value),
-        [*NOT_SECONDS, 0, None],
+        lambda queue, claim, value: queue.extend(claim, lease_seconds=value),
+        [*NOT_SECONDS, 0],
     ),
     ("get", "task_id", lambda queue, _, value: queue.get(value), NOT_IDS),
     ("wait", "task_id", lambda queue, _, value: queue.wait(value), NOT_IDS),
-    ("wait", "timeout_seconds", lambda queue, _, value: queue.wait("t0", value), [-1]),
+    ("wait", "timeout_seconds", lambda queue, _, value: queue.wait("t0", timeout_seconds=value), [-1]),
     ("wait", "poll_seconds", lambda queue, _, value: queue.wait("t0", poll_seconds=value), [0]),
     ("bury", "error", lambda queue, _, value: queue.bury("t0", value), [3]),
-    ("dequeue", "limit", lambda queue, _, value: queue.dequeue(limit=value), NOT_COUNTS),
     ("peek", "limit", lambda queue, _, value: queue.peek(value), [*NOT_COUNTS, 1001]),
     ("stats", "ids", lambda queue, _, value: queue.stats(ids=value), [0]),
     ("stats", "ids", lambda queue, _, value: queue.stats(ids=value, approximate=True), [2]),
@@ -140,7 +139,7 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
     (
         "list of dead letters",
         "cursor",
-        lambda queue, _, value: queue.list("FAILURE", 2, value),
+        lambda queue, _, value: queue.list("FAILURE", limit=2, cursor=value),
         ["a", "", "1/", "/a", "x/a", "-1/a", "1.5/a", 3],
     ),
     ("purge", "confirm", lambda queue, _, value: queue.purge(confirm=value), ["", "other", None, True]),
@@ -249,16 +248,16 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     queue.cancel("deep")
     table_store.clock.advance(0.001)
     (claim,) = queue.claim(lease_seconds=3e9)
-    queue.retry(claim, "é" * 1000, delay_seconds=0)
+    queue.retry(claim, error="é" * 1000, delay_seconds=0)
     (claim,) = queue.claim()
-    claim = queue.extend(claim, 3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
-    queue.fail(claim, "\N{GRINNING FACE}" * 1000)
+    claim = queue.extend(claim, lease_seconds=3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
+    queue.fail(claim, error="\N{GRINNING FACE}" * 1000)
     queue.redrive()
     (claim,) = queue.claim()
-    claim = queue.extend(claim, 3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
+    claim = queue.extend(claim, lease_seconds=3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
     result = "r" * (MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES - 2)
     assert checked_result(result, payload) == result
-    queue.complete(claim, result)
+    queue.complete(claim, result=result)
     done = known(queue, "é" * 512)
     assert (done.payload, done.result, done.trace_context) == (payload, result, context)
 
@@ -266,7 +265,7 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
 def test_an_error_text_with_a_lone_surrogate_can_be_stored(queue: Queue) -> None:
     queue.put("work", task_id="a")
     (claim,) = queue.claim()
-    queue.fail(claim, "file \udcff not found")
+    queue.fail(claim, error="file \udcff not found")
     error = known(queue, "a").error
     assert error == "file ? not found"
     json.dumps(error).encode()

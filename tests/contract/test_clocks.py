@@ -61,7 +61,7 @@ class TestExtend:
         queue.put("work", task_id="a")
         (claim,) = queue.claim(lease_seconds=60)
         store.clock.advance(-40)
-        extended = queue.extend(claim, 60)
+        extended = queue.extend(claim, lease_seconds=60)
 
         assert extended.lease_until == claim.lease_until == known(queue, "a").lease_until
 
@@ -69,10 +69,14 @@ class TestExtend:
         queue = store.queue()
         queue.put("work", task_id="a")
         (claim,) = queue.claim(lease_seconds=10)
-        longer = queue.extend(claim, 100)
+        longer = queue.extend(claim, lease_seconds=100)
 
-        assert queue.extend(claim, 20).lease_until == longer.lease_until == known(queue, "a").lease_until
-        assert queue.extend(claim, 200).lease_until == store.clock.now + 200
+        assert (
+            queue.extend(claim, lease_seconds=20).lease_until
+            == longer.lease_until
+            == known(queue, "a").lease_until
+        )
+        assert queue.extend(claim, lease_seconds=200).lease_until == store.clock.now + 200
 
     def test_an_old_claim_does_not_extend_what_somebody_else_holds(self, store: StoreUnderTest) -> None:
         queue = store.queue()
@@ -83,7 +87,7 @@ class TestExtend:
         (other,) = queue.claim(lease_seconds=10)
 
         with pytest.raises(LeaseLost, match="TAKEN"):
-            queue.extend(claim, 100)
+            queue.extend(claim, lease_seconds=100)
         assert known(queue, "a").lease_until == other.lease_until
 
 

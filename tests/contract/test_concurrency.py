@@ -73,7 +73,7 @@ def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store:
     def work() -> list[str]:
         done: list[str] = []
         while claims := queue.claim(limit=3):
-            claims[-1] = queue.extend(claims[-1], 60)
+            claims[-1] = queue.extend(claims[-1], lease_seconds=60)
             # Of the other tasks the runner hangs, and the lease runs out.
             done += [queue.complete(claim).task_id for claim in claims if int(claim.task.task_id) % 10]
         return done

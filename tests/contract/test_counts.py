@@ -29,7 +29,7 @@ def overloaded(store: StoreUnderTest) -> Queue:
     queue.cancel(queue.put("unwanted").task_id)
     store.clock.advance(3)
     (claim,) = queue.claim()
-    queue.fail(claim, "no")
+    queue.fail(claim, error="no")
     queue.claim()
     return queue
 

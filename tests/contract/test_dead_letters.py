@@ -6,7 +6,7 @@ import pytest
 from benchmarks.capacity import metered
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, Task, TaskStatus
+from freshq import Queue, Settlement, Task, TaskStatus
 from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
@@ -28,7 +28,7 @@ def listed(queue: Queue, limit: int) -> list[str]:
     found: list[Task] = []
     cursor = None
     while True:
-        page = queue.list(DEAD, limit, cursor)
+        page = queue.list(DEAD, limit=limit, cursor=cursor)
         found += page
         cursor = page.cursor
         if cursor is None:
@@ -59,10 +59,10 @@ class TestListing:
         self, store: StoreUnderTest, queue: Queue
     ) -> None:
         bury(store, queue, "a", "b", "c", "d")
-        page = queue.list(DEAD, 2)
+        page = queue.list(DEAD, limit=2)
         queue.discard(task_id="c")
         bury(store, queue, "e")
-        assert [task.task_id for task in queue.list(DEAD, 2, page.cursor)] == ["b", "a"]
+        assert [task.task_id for task in queue.list(DEAD, limit=2, cursor=page.cursor)] == ["b", "a"]
 
     def test_only_this_queue_s_and_only_while_they_are_dead(
         self, store: StoreUnderTest, queue: Queue
@@ -72,7 +72,7 @@ class TestListing:
         queue.redrive(task_id="a")
         queue.discard(task_id="b")
         assert listed(queue, 10) == ["d", "c"]
-        queue.fail(queue.claim()[0], "again")
+        queue.fail(queue.claim()[0], error="again")
         assert listed(queue, 10) == ["a", "d", "c"]
         queue.purge(confirm="default")
         assert listed(queue, 10) == []
@@ -117,7 +117,7 @@ class TestAll:
         bury(table_store, queue, "a", "b", "c")
         assert table_store.client is not None
         with metered(table_store.client) as meter:
-            queue.list(DEAD, 2)
+            queue.list(DEAD, limit=2)
         # A page of the index, and three reads of tasks.
         assert meter.calls == {"Query": 1, "BatchGetItem": 1}
         assert meter.read_units == 3.5
@@ -143,9 +143,9 @@ class TestTimes:
         queue.release(claim)
         store.clock.advance(10)
         (claim,) = queue.claim()
-        queue.extend(claim, 60)
+        queue.extend(claim, lease_seconds=60)
         store.clock.advance(10)
-        queue.fail(claim, "broken")
+        queue.fail(claim, error="broken")
         dead = known(queue, "a")
         times = (dead.first_claim_at, dead.last_claim_at, dead.dead_at, dead.ended_at(store.clock.now))
         assert times == (start + 10, start + 20, start + 30, start + 30)
@@ -175,7 +175,7 @@ class TestTimes:
         queue.put("work", task_id="b")
         bury(store, queue, "a")
         queue.redrive()
-        queue.complete_many(queue.claim(limit=2))
+        queue.settle_many([Settlement.complete(claim) for claim in queue.claim(limit=2)])
         assert known(queue, "a").dead_at == store.clock.now - 1
         assert known(queue, "b").dead_at is None
 
@@ -278,7 +278,7 @@ class TestDeadLettersOfAnEarlierVersion:
         table.add("a", "b", "c")
         queue = table.queue()
         for name in ("a", "b"):
-            queue.enqueue(name)
+            queue.put(task_id=name)
             queue.bury(name)
             # As the version before the index wrote it.
             table.change(name, freshq_dueShard=None, freshq_dueAt=None, freshq_deadAt=None)

@@ -75,7 +75,7 @@ class TestOrder:
         queue.admin.recover()
         first, second, third = queue.claim(limit=3)
         assert ids([first, second, third]) == ["0", "10", "11"]
-        queue.retry(first, "again", delay_seconds=7)
+        queue.retry(first, error="again", delay_seconds=7)
         queue.release(second, delay_seconds=9)
         queue.release(third)
         store.clock.advance(9)
@@ -155,7 +155,7 @@ class TestSchedule:
                 (claim,) = queue.claim()
                 task = claim.task
             elif change == "retry":
-                task = queue.retry(claim, "again", delay_seconds=5)
+                task = queue.retry(claim, error="again", delay_seconds=5)
                 assert task.not_before == pytest.approx(store.clock.now + 5, abs=1e-3)
             else:
                 task = queue.complete(claim)
@@ -167,7 +167,7 @@ class TestSchedule:
     def test_a_task_that_was_not_delayed_has_none(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
         store.clock.advance(3)
-        queue.retry(queue.claim()[0], "again", delay_seconds=5)
+        queue.retry(queue.claim()[0], error="again", delay_seconds=5)
         task = known(queue, "a")
         assert (task.first_due, task.put_at) == (None, task.created)
 
@@ -193,7 +193,7 @@ class TestSchedule:
 
     def test_a_retried_task_that_waits_is_touched_at_once(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
-        queue.retry(queue.claim()[0], "again", delay_seconds=50)
+        queue.retry(queue.claim()[0], error="again", delay_seconds=50)
         store.clock.advance(20)
         assert queue.touch("a").created == pytest.approx(store.clock.now, abs=1e-3)
 
@@ -203,7 +203,7 @@ class TestPutOver:
         put_for(queue, 50)
         store.clock.advance(10)
         now = store.clock.now
-        assert queue.put("new", "50", at=now + 80, on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.put("new", task_id="50", at=now + 80, on_conflict="update").outcome is PutOutcome.UPDATED
         task = known(queue, "50")
         assert (task.created, task.first_due, task.deadline) == (now + 80, now + 80, now + 3680)
         assert task.put_at == pytest.approx(now, abs=1e-3)
@@ -214,15 +214,15 @@ class TestPutOver:
 
     def test_an_update_may_end_the_delay(self, queue: Queue) -> None:
         put_for(queue, 50)
-        queue.put("now", "50", on_conflict="update")
+        queue.put("now", task_id="50", on_conflict="update")
         task = known(queue, "50")
         assert (task.created, task.first_due, task.not_before) == (task.put_at, None, None)
         assert payloads(queue.claim()) == ["now"]
 
     def test_an_update_may_delay_what_is_held(self, queue: Queue, store: StoreUnderTest) -> None:
-        queue.put("old", "a")
+        queue.put("old", task_id="a")
         (claim,) = queue.claim()
-        queue.put("new", "a", delay_seconds=DAY_SECONDS, on_conflict="update")
+        queue.put("new", task_id="a", delay_seconds=DAY_SECONDS, on_conflict="update")
         with pytest.raises(LeaseLost):
             queue.complete(claim)
         store.clock.advance(DAY_SECONDS)
@@ -230,13 +230,13 @@ class TestPutOver:
 
     def test_equal_work_is_no_update_once_it_is_due(self, queue: Queue, store: StoreUnderTest) -> None:
         at = store.clock.now + 50
-        queue.put("work", "a", at=at)
+        queue.put("work", task_id="a", at=at)
         before = known(queue, "a")
         store.clock.advance(60)
-        assert queue.put("work", "a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
+        assert queue.put("work", task_id="a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
         assert known(queue, "a") == before
         (claim,) = queue.claim()
-        assert queue.put("work", "a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
+        assert queue.put("work", task_id="a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
         queue.complete(claim)
 
     def test_an_id_is_free_after_the_deadline_and_not_before(
@@ -244,9 +244,9 @@ class TestPutOver:
     ) -> None:
         put_for(queue, 5000)
         store.clock.advance(5000 + 3599)
-        assert queue.put("new", "5000", on_conflict="ignore").outcome is PutOutcome.DUPLICATE
+        assert queue.put("new", task_id="5000", on_conflict="ignore").outcome is PutOutcome.DUPLICATE
         store.clock.advance(1)
-        assert queue.put("new", "5000", on_conflict="ignore").outcome is PutOutcome.CREATED
+        assert queue.put("new", task_id="5000", on_conflict="ignore").outcome is PutOutcome.CREATED
         assert (known(queue, "5000").payload, known(queue, "5000").first_due) == ("new", None)
 
 

@@ -82,14 +82,14 @@ class TestLostReplyAfterTheSDK:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         with replies_lost(client, "UpdateItem"):
-            queue.complete(claim, "done")
+            queue.complete(claim, result="done")
         assert known(queue, "a").result == "done"
 
     def test_retry_counts_once(self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         with replies_lost(client, "UpdateItem"):
-            queue.retry(claim, "broken", delay_seconds=5)
+            queue.retry(claim, error="broken", delay_seconds=5)
         assert known(queue, "a").attempts == 1
         table.clock.advance(5)
         assert queue.claim()[0].task.attempts == 2
@@ -98,7 +98,7 @@ class TestLostReplyAfterTheSDK:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         with replies_lost(client, "UpdateItem"):
-            claim = queue.extend(claim, 90)
+            claim = queue.extend(claim, lease_seconds=90)
         assert known(queue, "a").lease_until == claim.lease_until
         with replies_lost(client, "UpdateItem"):
             queue.release(claim)
@@ -321,10 +321,10 @@ def complete_and_close(queue: Queue, held: Claim) -> None:
 
 MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
     "claim": lambda queue, _: queue.claim(limit=4),
-    "complete": lambda queue, held: queue.complete(held, "done"),
-    "retry": lambda queue, held: queue.retry(held, "again", delay_seconds=1),
+    "complete": lambda queue, held: queue.complete(held, result="done"),
+    "retry": lambda queue, held: queue.retry(held, error="again", delay_seconds=1),
     "release": lambda queue, held: queue.release(held),
-    "extend": lambda queue, held: queue.extend(held, 2 * LEASE_SECONDS),
+    "extend": lambda queue, held: queue.extend(held, lease_seconds=2 * LEASE_SECONDS),
     "recover": lambda queue, _: queue.admin.recover(),
     "complete and close": complete_and_close,
     "claims in a row": lambda queue, held: (
@@ -333,13 +333,15 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
         queue.claim(),
         queue.claim(),
     ),
-    "put over what waits": lambda queue, _: queue.put("new", f"{queue.name}-waits", on_conflict="update"),
+    "put over what waits": lambda queue, _: queue.put(
+        "new", task_id=f"{queue.name}-waits", on_conflict="update"
+    ),
     "put over what is held": lambda queue, held: queue.put(
-        "new", held.task.task_id, priority=2, group="g", on_conflict="update"
+        "new", task_id=held.task.task_id, priority=2, group="g", on_conflict="update"
     ),
     "put over what is done": lambda queue, held: (
         queue.complete(held),
-        queue.put("new", held.task.task_id, delay_seconds=1, on_conflict="ignore"),
+        queue.put("new", task_id=held.task.task_id, delay_seconds=1, on_conflict="ignore"),
     ),
     "cancel": lambda queue, _: queue.cancel(f"{queue.name}-waits"),
     "touch": lambda queue, _: queue.touch(f"{queue.name}-waits"),

@@ -14,9 +14,9 @@ def test_it_is_stored_with_the_task_through_its_life(queue: Queue) -> None:
 def test_it_stays_when_the_task_is_tried_again(queue: Queue) -> None:
     queue.put(1, task_id="a", kind="mail")
     (claim,) = queue.claim()
-    queue.retry(claim, "later", delay_seconds=0)
+    queue.retry(claim, error="later", delay_seconds=0)
     (again,) = queue.claim()
-    queue.complete(again, "done")
+    queue.complete(again, result="done")
     task = known(queue, "a")
     assert (task.kind, task.result) == ("mail", "done")
 

@@ -155,7 +155,7 @@ def test_a_copy_of_an_older_lease_record_does_not_replace_a_newer_one(
 def test_a_slow_claim_does_not_shorten_a_lease_that_was_extended(queue: Queue, table: StoreUnderTest) -> None:
     queue.put("work", task_id="a")
     claim = claimed(queue)
-    extended = queue.extend(claim, 10 * LEASE_SECONDS)
+    extended = queue.extend(claim, lease_seconds=10 * LEASE_SECONDS)
     table.clock.advance(LEASE_SECONDS / 2)
     assert with_fresh_leases(queue._core, [claim], LEASE_SECONDS) == []
     task = known(queue, "a")

@@ -88,7 +88,7 @@ class TestLeased:
 
     def test_an_orphan_is_among_them_until_it_is_recovered(self, store: StoreUnderTest) -> None:
         queue = store.queue()
-        queue.put("work", "orphan")
+        queue.put("work", task_id="orphan")
         queue.claim(lease_seconds=6)
         store.clock.advance(600)
         assert [task.task_id for task in core_of(queue).store.leased(queue.name, 10)] == ["orphan"]
@@ -98,8 +98,8 @@ class TestLeased:
 
 def test_the_dashboard_reads_every_store(store: StoreUnderTest) -> None:
     queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
-    queue.put("work", "dead", priority=5)
-    queue.fail(queue.claim()[0], "no")
+    queue.put("work", task_id="dead", priority=5)
+    queue.fail(queue.claim()[0], error="no")
     queue.put_many([{"payload": n, "group": f"desk-{n % 2}"} for n in range(6)])
     queue.put("later", delay_seconds=30)
     watcher = PageWatcher(queue)

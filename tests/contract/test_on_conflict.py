@@ -53,7 +53,7 @@ class TestWhileItLives:
 
     def test_an_update_replaces_all_of_a_waiting_task(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("old", task_id="a", priority=3, group="g", max_age_seconds=60)
-        queue.retry(queue.claim()[0], "broken", delay_seconds=5)
+        queue.retry(queue.claim()[0], error="broken", delay_seconds=5)
         store.clock.advance(1)
         assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
         task = known(queue, "a")
@@ -86,7 +86,7 @@ class TestWhileItLives:
             with pytest.raises(LeaseLost, match="no longer holds it"):
                 settle(claim)
         with pytest.raises(LeaseLost):
-            queue.extend(claim, 90)
+            queue.extend(claim, lease_seconds=90)
         assert known(queue, "a") == before
         (claim,) = queue.claim()
         assert (claim.task.payload, claim.redelivered) == ("new", False)
@@ -108,7 +108,7 @@ class TestWhileItLives:
         assert queue.put(work, task_id="a", at=at).outcome is PutOutcome.CREATED
         for again in (work, reordered):
             assert queue.put(again, task_id="a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
-        later = queue.put(work, "a", at=at + 1e-6, on_conflict="update")
+        later = queue.put(work, task_id="a", at=at + 1e-6, on_conflict="update")
         assert later.outcome is PutOutcome.UPDATED
         assert known(queue, "a").not_before == round(at + 1e-6, 6)
 
@@ -121,12 +121,12 @@ class TestWhileItLives:
 
 def done(queue: Queue, _clock: Clock) -> None:
     queue.put("old", task_id="a")
-    queue.complete(queue.claim()[0], "result")
+    queue.complete(queue.claim()[0], result="result")
 
 
 def dead(queue: Queue, _clock: Clock) -> None:
     queue.put("old", task_id="a")
-    queue.fail(queue.claim()[0], "error")
+    queue.fail(queue.claim()[0], error="error")
 
 
 def cancelled(queue: Queue, _clock: Clock) -> None:

@@ -58,7 +58,7 @@ class TestReasons:
     def test_a_task_of_another_group_goes_before_a_newer_one(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         for name, group in (("old", "quiet"), ("new", "loud"), ("newer", "loud")):
-            queue.put(None, name, group=group)
+            queue.put(None, task_id=name, group=group)
             store.clock.advance(1)
         shown = {each.task.task_id: each.waits_for for each in queue.peek()}
         assert list(shown)[-1] in {"new", "old"}
@@ -68,28 +68,28 @@ class TestReasons:
 
     def test_delayed_tasks_come_last_the_next_due_first(self, store: StoreUnderTest) -> None:
         queue = store.queue()
-        queue.put(None, "later", delay_seconds=20)
-        queue.put(None, "soon", delay_seconds=10)
-        queue.put(None, "now")
+        queue.put(None, task_id="later", delay_seconds=20)
+        queue.put(None, task_id="soon", delay_seconds=10)
+        queue.put(None, task_id="now")
         queue.claim()
-        queue.put(None, "other")
+        queue.put(None, task_id="other")
         shown = [(each.task.task_id, each.waits_for) for each in queue.peek()]
         assert shown == [("other", None), ("soon", WaitsFor.DUE), ("later", WaitsFor.DUE)]
         assert peeked(queue, 2) == ["other", "soon"]
 
     def test_what_is_paused_waits_for_that(self, store: StoreUnderTest) -> None:
         queue = store.queue()
-        queue.put(None, "now")
-        queue.put(None, "later", delay_seconds=10)
+        queue.put(None, task_id="now")
+        queue.put(None, task_id="later", delay_seconds=10)
         queue.pause()
         assert [each.waits_for for each in queue.peek()] == [WaitsFor.RESUME, WaitsFor.DUE]
 
     def test_stale_tasks_are_not_shown(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=100)
-        queue.put(None, "old")
+        queue.put(None, task_id="old")
         store.clock.advance(90)
-        queue.put(None, "short", max_age_seconds=5)
-        queue.put(None, "fresh")
+        queue.put(None, task_id="short", max_age_seconds=5)
+        queue.put(None, task_id="fresh")
         store.clock.advance(10)
         assert peeked(queue, 10) == ["fresh"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from benchmarks.capacity import metered
 
-from freshq import Claim, LeaseLost, Queue, Task, TaskStatus
+from freshq import Claim, LeaseLost, Queue, Settlement, Task, TaskStatus
 from freshq.model.task import MAX_STEP_CHARS
 from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
@@ -17,7 +17,7 @@ def begun(queue: Queue, task_id: str = "a", step: str | None = "loading") -> Cla
     """Return a claim of a task whose work has begun."""
     queue.put("work", task_id=task_id)
     (claim,) = queue.claim()
-    return queue.extend(claim, 60, progress=0.4, step=step)
+    return queue.extend(claim, lease_seconds=60, progress=0.4, step=step)
 
 
 def progress(task: Task) -> tuple[float | None, str | None]:
@@ -37,15 +37,15 @@ class TestStored:
     @pytest.mark.parametrize("fraction", [0, 1e-6, 0.333333, 1])
     def test_to_the_millionth(self, queue: Queue, fraction: float) -> None:
         queue.put("work", task_id="a")
-        queue.extend(queue.claim()[0], 60, progress=fraction)
+        queue.extend(queue.claim()[0], lease_seconds=60, progress=fraction)
         assert progress(known(queue, "a")) == (fraction, None)
 
     def test_a_renewal_without_progress_keeps_it(self, queue: Queue) -> None:
-        queue.extend(begun(queue), 120)
+        queue.extend(begun(queue), lease_seconds=120)
         assert progress(known(queue, "a")) == (0.4, "loading")
 
     def test_a_report_replaces_the_one_before(self, queue: Queue) -> None:
-        queue.extend(begun(queue), 60, progress=0.2)
+        queue.extend(begun(queue), lease_seconds=60, progress=0.2)
         assert progress(known(queue, "a")) == (0.2, None)
 
     def test_a_long_step_is_truncated_and_odd_characters_are_replaced(self, queue: Queue) -> None:
@@ -60,20 +60,20 @@ class TestStored:
         queue.admin.recover()
         (claim,) = queue.claim()
         with pytest.raises(LeaseLost):
-            queue.extend(former, 60, progress=0.9, step="late")
+            queue.extend(former, lease_seconds=60, progress=0.9, step="late")
         assert progress(claim.task) == progress(known(queue, "a")) == (None, None)
 
 
 ENDS: dict[str, Callable[[Queue, Claim], object]] = {
-    "complete": lambda queue, claim: queue.complete(claim, 1),
-    "fail": lambda queue, claim: queue.fail(claim, "broken"),
-    "retry after the last attempt": lambda queue, claim: queue.retry(claim, "broken"),
+    "complete": lambda queue, claim: queue.complete(claim, result=1),
+    "fail": lambda queue, claim: queue.fail(claim, error="broken"),
+    "retry after the last attempt": lambda queue, claim: queue.retry(claim, error="broken"),
     "cancel by force": lambda queue, _claim: queue.cancel("a", force=True),
     "bury by force": lambda queue, _claim: queue.bury("a", force=True),
 }
 RETURNS: dict[str, Callable[[Queue, Claim], object]] = {
-    "retry": lambda queue, claim: queue.retry(claim, "broken", delay_seconds=0),
-    "retry later": lambda queue, claim: queue.retry(claim, "broken", delay_seconds=30),
+    "retry": lambda queue, claim: queue.retry(claim, error="broken", delay_seconds=0),
+    "retry later": lambda queue, claim: queue.retry(claim, error="broken", delay_seconds=30),
     "release": lambda queue, claim: queue.release(claim),
     "restore by force": lambda queue, _claim: queue.restore("a", force=True),
     "redrive": lambda queue, claim: (queue.fail(claim), queue.redrive()),
@@ -91,7 +91,7 @@ class TestAtTheEnd:
 
     def test_those_that_are_settled_together_keep_theirs(self, queue: Queue) -> None:
         claims = [begun(queue, name, step=name) for name in "abc"]
-        queue.complete_many(claims)
+        queue.settle_many([Settlement.complete(claim) for claim in claims])
         assert [progress(known(queue, name)) for name in "abc"] == [(0.4, name) for name in "abc"]
 
     @pytest.mark.parametrize("verb", RETURNS)
@@ -115,20 +115,20 @@ class TestOnDynamoDB:
         (claim,) = queue.claim()
         assert table_store.client is not None
         with metered(table_store.client) as renewal:
-            claim = queue.extend(claim, 60)
+            claim = queue.extend(claim, lease_seconds=60)
         with metered(table_store.client) as report:
-            queue.extend(claim, 60, progress=0.4, step="loading")
+            queue.extend(claim, lease_seconds=60, progress=0.4, step="loading")
         assert (report.write_units, report.calls) == (renewal.write_units, renewal.calls)
         assert report.write_units == 1
 
     def test_a_record_keeps_its_own_attributes(self, shipments: Shipments) -> None:
         queue = shipments.queue()
         before = queue.records.get("A")
-        queue.enqueue("A")
+        queue.put(task_id="A")
         (claim,) = queue.claim()
-        claim = queue.extend(claim, 60, progress=0.4, step="loading")
+        claim = queue.extend(claim, lease_seconds=60, progress=0.4, step="loading")
         assert progress(queue.find("A")) == (0.4, "loading")
-        queue.fail(claim, "broken")
+        queue.fail(claim, error="broken")
         assert progress(queue.find("A")) == (0.4, "loading")
         (claim,) = queue.records.claim_dead()
         assert progress(queue.find("A")) == progress(claim.task) == (None, None)

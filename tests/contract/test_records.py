@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from freshq import AttachedQueue, LeaseLost, NotFound, TaskStatus
-from freshq.errors import IllegalTransition
+from freshq import AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
+from freshq.errors import AlreadyQueued
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 
@@ -20,7 +20,7 @@ def listed(queue: AttachedQueue, status: str, limit: int = 2) -> list[str]:
     found: list[str] = []
     cursor = None
     while True:
-        page = queue.list(status, limit, cursor)
+        page = queue.list(status, limit=limit, cursor=cursor)
         found += [task.task_id for task in page]
         cursor = page.cursor
         if cursor is None:
@@ -32,14 +32,14 @@ class TestPut:
         record = {"id": "N", "price": 19.99, "tags": ["a"], "size": {"cm": 3}, "none": None, "ok": True}
         assert queue.records.put(record) == "N"
         assert queue.records.get("N") == record
-        queue.enqueue("N")
+        queue.put(task_id="N")
         (claim,) = queue.claim()
         assert claim.task.payload == record
 
     def test_it_replaces_the_application_s_attributes_and_keeps_the_queue_s(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
-        queue.enqueue("A", priority=4)
+        queue.put(task_id="A", priority=4)
         own = shipments.own("A")
         queue.records.put({"id": "A", "status": "fixed"})
         assert shipments.own("A") == own
@@ -101,15 +101,15 @@ class TestPut:
 class TestRead:
     def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
         assert queue.records.get("Z") is None
-        with pytest.raises(NotFound, match="the attached table has none with this id"):
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
             queue.find("Z")
 
     def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
         shipments.add("D", "E", "F")
         queue.records.hold("A")
-        queue.enqueue("B")
+        queue.put(task_id="B")
         for record_id in ("C", "D"):
-            queue.enqueue(record_id)
+            queue.put(task_id=record_id)
         queue.claim()
         queue.bury("C")
         queue.cancel("D")
@@ -127,21 +127,21 @@ class TestRead:
 class TestDelete:
     def test_a_record_in_no_queue_is_deleted(self, shipments: Shipments, queue: AttachedQueue) -> None:
         queue.records.delete("A")
-        queue.enqueue("B", max_age_seconds=5)
+        queue.put(task_id="B", max_age_seconds=5)
         shipments.clock.advance(6)
         queue.records.delete("B")  # it is stale
-        queue.bury(queue.enqueue("C").task_id)
+        queue.bury(queue.put(task_id="C").task_id)
         queue.records.delete("C")
         assert [queue.records.get(record_id) for record_id in "ABC"] == [None] * 3
-        with pytest.raises(NotFound, match="the attached table has none with this id"):
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
             queue.records.delete("A")
 
     def test_one_in_a_queue_is_deleted_by_force_only(self, queue: AttachedQueue) -> None:
-        queue.enqueue("A")
-        queue.enqueue("B")
+        queue.put(task_id="A")
+        queue.put(task_id="B")
         (claim,) = queue.claim()
         for record_id in "AB":
-            with pytest.raises(IllegalTransition, match="in queue 'default'"):
+            with pytest.raises(AlreadyQueued, match="in queue 'default'"):
                 queue.records.delete(record_id)
             queue.records.delete(record_id, force=True)
             assert queue.records.get(record_id) is None
@@ -152,7 +152,7 @@ class TestDelete:
 
 
 def test_enqueue_takes_a_time(shipments: Shipments, queue: AttachedQueue) -> None:
-    queue.enqueue("A", at=shipments.clock.now + 20)
+    queue.put(task_id="A", at=shipments.clock.now + 20)
     assert queue.claim() == []
     shipments.clock.advance(20)
     assert ids(queue.claim()) == ["A"]

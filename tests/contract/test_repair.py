@@ -1,10 +1,10 @@
-"""What an operator changes by id, whoever holds it: bury, cancel by force, restore; and dequeue."""
+"""What an operator changes by id, whoever holds it: bury, cancel by force, restore."""
 
 from collections.abc import Callable
 
 import pytest
 
-from freshq import Claim, LeaseLost, NotFound, Order, Queue, StoreError, Task, TaskStatus
+from freshq import Claim, LeaseLost, Order, Queue, Task, TaskNotFound, TaskStatus
 from freshq.errors import IllegalTransition
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads
@@ -61,7 +61,7 @@ class TestRestore:
         queue = store.queue(order=order)
         queue.put("older", task_id="a", priority=3, group="g")
         if state == "dead":
-            queue.fail(queue.claim()[0], "broken")
+            queue.fail(queue.claim()[0], error="broken")
         store.clock.advance(1)
         queue.put("newer", task_id="b", priority=3, group="g")
         store.clock.advance(1)
@@ -101,7 +101,7 @@ class TestForce:
         changed = FORCED[verb](store.queue())
         assert (changed.lease_token, changed.lease_until) == (None, None)
         with pytest.raises(LeaseLost):
-            getattr(queue, settle)(claim, *([30] if settle == "extend" else []))
+            getattr(queue, settle)(claim)
         assert known(queue, "a") == changed
         # What names the lease does not bring the task back once more.
         again = ids(queue.claim())
@@ -139,67 +139,5 @@ class TestForce:
         store.clock.advance(2)
         with pytest.raises(IllegalTransition, match="SHED"):
             queue.restore("b", force=True)
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.bury("nobody", force=True)
-
-
-class TestDequeue:
-    def test_tasks_are_completed_as_they_are_handed_out(self, store: StoreUnderTest) -> None:
-        queue = store.queue(order=Order.FIFO)
-        for number in range(3):
-            queue.put(number, task_id=f"t{number}")
-        tasks = queue.dequeue(limit=2)
-        assert [(task.payload, task.status) for task in tasks] == [
-            (0, TaskStatus.SUCCESS),
-            (1, TaskStatus.SUCCESS),
-        ]
-        assert counts(queue.stats()) == {"success": 2, "pending": 1}
-        store.clock.advance(120)
-        queue.admin.recover()
-        assert [task.payload for task in queue.dequeue(limit=5)] == [2]
-        assert queue.dequeue() == []
-
-    def test_a_paused_queue_hands_out_nothing(self, queue: Queue) -> None:
-        queue.put("work")
-        queue.pause()
-        assert queue.dequeue() == []
-        assert counts(queue.stats()) == {"pending": 1}
-
-    def test_what_was_completed_is_handed_out_when_the_store_fails_then(
-        self, queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for number in range(3):
-            queue.put(number)
-        done: list[Claim] = []
-        complete = queue.complete
-
-        def failing(claim: Claim) -> Task:
-            if len(done) == 1:
-                raise StoreError("no answer")
-            done.append(claim)
-            return complete(claim)
-
-        monkeypatch.setattr(queue, "complete", failing)
-        assert len(queue.dequeue(limit=3)) == 1
-        queue.put("another")  # the others are held
-        with pytest.raises(StoreError):
-            queue.dequeue()
-        monkeypatch.undo()
-        store.clock.advance(120)
-        queue.admin.recover()
-        assert len(queue.dequeue(limit=5)) == 3
-
-    def test_a_task_that_another_has_meanwhile_is_not_handed_out(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        queue.put("work", task_id="a")
-        claim = queue.claim
-
-        def slow(limit: int) -> list[Claim]:
-            claims = claim(limit)
-            queue.cancel("a", force=True)
-            return claims
-
-        monkeypatch.setattr(queue, "claim", slow)
-        assert queue.dequeue() == []
-        assert known(queue, "a").status is TaskStatus.CANCELLED

@@ -78,11 +78,11 @@ class TestClaim:
 
 Settle = Callable[[Queue, Claim], object]
 SETTLEMENTS: dict[str, Settle] = {
-    "complete": lambda queue, claim: queue.complete(claim, {"answer": 42}),
-    "fail": lambda queue, claim: queue.fail(claim, "broken"),
-    "retry": lambda queue, claim: queue.retry(claim, "broken"),
+    "complete": lambda queue, claim: queue.complete(claim, result={"answer": 42}),
+    "fail": lambda queue, claim: queue.fail(claim, error="broken"),
+    "retry": lambda queue, claim: queue.retry(claim, error="broken"),
     "release": lambda queue, claim: queue.release(claim),
-    "extend": lambda queue, claim: queue.extend(claim, 60),
+    "extend": lambda queue, claim: queue.extend(claim, lease_seconds=60),
 }
 
 
@@ -114,7 +114,7 @@ class TestStaleHolder:
     def test_after_it_was_settled(self, queue: Queue, settle: Settle) -> None:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
-        queue.complete(claim, "first")
+        queue.complete(claim, result="first")
         with pytest.raises(LeaseLost, match="SUCCESS"):
             settle(queue, claim)
         task = known(queue, "a")
@@ -164,7 +164,7 @@ class TestCrash:
         worker.put("long")
         (claim,) = worker.claim(lease_seconds=10)
         store.clock.advance(9)
-        claim = worker.extend(claim, 60)
+        claim = worker.extend(claim, lease_seconds=60)
         assert claim.lease_until == store.clock.now + 60
         store.clock.advance(30)
         assert sweep.admin.recover() == 0
@@ -175,7 +175,7 @@ class TestCrash:
         worker, sweep = store.queue(), store.queue()
         worker.put("long")
         (claim,) = worker.claim(lease_seconds=100)
-        assert worker.extend(claim, 5).lease_until == claim.lease_until
+        assert worker.extend(claim, lease_seconds=5).lease_until == claim.lease_until
         store.clock.advance(99)
         assert sweep.admin.recover() == 0
         store.clock.advance(1)
@@ -223,14 +223,14 @@ class TestPlaceInTime:
         store.clock.advance(5)
         queue.put("young")
         if way_back == "retry":
-            queue.retry(claim, "again", delay_seconds=0)
+            queue.retry(claim, error="again", delay_seconds=0)
         elif way_back == "release":
             queue.release(claim)
         elif way_back == "lease":
             store.clock.advance(5)
             assert queue.admin.recover() == 1
         else:
-            queue.fail(claim, "broken")
+            queue.fail(claim, error="broken")
             assert queue.redrive() == 1
         task = known(queue, "old")
         assert task.created == claim.task.created
@@ -319,8 +319,8 @@ class TestAccounting:
         store.clock.advance(2)
         claims = queue.claim(limit=6)
         queue.complete(claims[0])
-        queue.fail(claims[1], "no")
-        queue.retry(claims[2], "again", delay_seconds=100)
+        queue.fail(claims[1], error="no")
+        queue.retry(claims[2], error="again", delay_seconds=100)
         queue.release(claims[3])
         queue.cancel(ids[0])
         stats = queue.stats()
@@ -373,7 +373,7 @@ def test_values_come_back_as_they_were_put(queue: Queue) -> None:
     queue.put(payload, task_id="a")
     (claim,) = queue.claim()
     assert claim.task.payload == payload
-    queue.complete(claim, [payload, 1e300])
+    queue.complete(claim, result=[payload, 1e300])
     task = known(queue, "a")
     assert task.result == [payload, 1e300]
 

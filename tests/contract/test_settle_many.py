@@ -66,7 +66,7 @@ def test_each_claim_ends_in_its_own_way(store: StoreUnderTest) -> None:
 def test_a_lost_lease_harms_no_other(store: StoreUnderTest) -> None:
     queue = store.queue(lease_seconds=10)
     claims = held(queue, 4)
-    kept = [queue.extend(claims[0], 60), queue.extend(claims[3], 60)]
+    kept = [queue.extend(claims[0], lease_seconds=60), queue.extend(claims[3], lease_seconds=60)]
     store.clock.advance(10)
     queue.admin.recover()
     (other,) = queue.claim()
@@ -83,7 +83,7 @@ def test_a_lost_lease_harms_no_other(store: StoreUnderTest) -> None:
     for number, answer in enumerate(answers[1:3], start=1):
         status = "TAKEN" if other.task.task_id == str(number) else "CANCELLED"
         assert f"task '{number}': the claim no longer holds it (it is {status} now)" in str(answer)
-    assert queue.complete(other, "by another").result == "by another"
+    assert queue.complete(other, result="by another").result == "by another"
     assert counts(queue.stats()) == {"success": 2, "cancelled": 1, "pending": 1}
 
 
@@ -229,4 +229,4 @@ def test_wrong_arguments_are_named_before_anything_is_settled(queue: Queue) -> N
     with pytest.raises(ValueError, match="settlements: must be Settlement objects, got Claim"):
         queue.settle_many([Settlement.complete(claims[0]), claims[1]])  # type: ignore[list-item]
     assert counts(queue.stats()) == {"taken": 2}
-    assert LeaseLost not in map(type, queue.complete_many(claims))
+    assert LeaseLost not in map(type, queue.settle_many([Settlement.complete(claim) for claim in claims]))

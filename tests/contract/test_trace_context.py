@@ -53,7 +53,7 @@ def test_no_change_of_the_task_loses_it(store: StoreUnderTest) -> None:
     store.clock.advance(6)
     queue.admin.recover()
     (claim,) = queue.claim()
-    queue.fail(claim, "no")
+    queue.fail(claim, error="no")
     queue.redrive(task_id="a")
     queue.touch("a")
     queue.reprioritize("a", 3)
@@ -80,14 +80,14 @@ def test_a_relay_passes_it_on(queue: Queue) -> None:
 def test_records_carry_it_while_they_are_queued(shipments: Shipments) -> None:
     shipments.add("A")
     queue = shipments.queue()
-    queue.enqueue("A", trace_context=CONTEXT)
+    queue.put(task_id="A", trace_context=CONTEXT)
     assert shipments.own("A")["freshq_traceContext"] == {"S": CONTEXT}
     (claim,) = queue.claim()
     assert claim.task.trace_context == CONTEXT
     queue.complete(claim)
     queue.records.ready("A")
     assert "freshq_traceContext" not in shipments.own("A")
-    queue.enqueue("A")
+    queue.put(task_id="A")
     (claim,) = queue.claim()
     assert claim.task.trace_context is None
     shipments.assert_untouched("A")

@@ -52,10 +52,10 @@ def test_a_dead_letter_that_claims_would_pass_over_is_not_redriven(store: StoreU
     producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
     for task_id in ("old", "older"):
         producer.put(task_id, task_id=task_id)
-        worker.fail(worker.claim()[0], "down")
+        worker.fail(worker.claim()[0], error="down")
     store.clock.advance(3)
     producer.put("new", task_id="new")
-    worker.fail(worker.claim()[0], "down")
+    worker.fail(worker.claim()[0], error="down")
 
     assert worker.redrive() == 1
     assert counts(worker.stats()) == {"pending": 1, "failure": 2}

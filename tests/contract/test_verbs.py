@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, LeaseLost, NotFound, Order, PutOutcome, Queue, TaskStatus
+from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
 from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
-from freshq.stores.base import Conflict, Guard
+from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import line_records as control
 from freshq.stores.sql import records
 from tests.conftest import Clock, StoreUnderTest
@@ -52,7 +52,7 @@ class TestRetry:
         queue = store.queue(max_attempts=10, backoff=backoff, rng=Dice(jitter), lease_seconds=5)
         queue.put("work")
         for bound_seconds in (2, 4, 8, 10, 10):
-            task = queue.retry(claimed(queue), "broken")
+            task = queue.retry(claimed(queue), error="broken")
             assert task.not_before == pytest.approx(store.clock.now + jitter * bound_seconds, abs=2e-6)
             store.clock.advance(jitter * bound_seconds - 0.001)
             assert queue.claim() == []
@@ -77,7 +77,7 @@ class TestRetry:
         self, queue: Queue, store: StoreUnderTest, delay_seconds: float
     ) -> None:
         queue.put("work")
-        queue.retry(claimed(queue), "broken", delay_seconds=delay_seconds)
+        queue.retry(claimed(queue), error="broken", delay_seconds=delay_seconds)
         if delay_seconds:
             assert counts(queue.stats()) == {"delayed": 1}
             store.clock.advance(delay_seconds - 0.001)
@@ -87,7 +87,7 @@ class TestRetry:
 
     def test_the_error_stays_readable_until_the_task_succeeds(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
-        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        queue.retry(claimed(queue), error="broken", delay_seconds=0)
         assert known(queue, "a").error == "broken"
         claim = claimed(queue)
         assert claim.task.error == "broken"
@@ -95,7 +95,7 @@ class TestRetry:
 
     def test_a_long_error_is_truncated(self, queue: Queue) -> None:
         queue.put("x" * 390_000, task_id="a")
-        queue.retry(claimed(queue), "é" * 400_000, delay_seconds=0)
+        queue.retry(claimed(queue), error="é" * 400_000, delay_seconds=0)
         error = known(queue, "a").error
         assert error == "é" * (MAX_ERROR_CHARS - 1) + "…"
 
@@ -103,7 +103,7 @@ class TestRetry:
         queue = store.queue(max_attempts=3)
         queue.put("poison", task_id="a")
         for attempt in (1, 2, 3):
-            queue.retry(claimed(queue), f"error {attempt}", delay_seconds=0)
+            queue.retry(claimed(queue), error=f"error {attempt}", delay_seconds=0)
         task = known(queue, "a")
         assert (task.status, task.attempts, task.error) == (TaskStatus.FAILURE, 3, "error 3")
         assert (task.lease_token, task.lease_until, task.not_before) == (None, None, None)
@@ -123,7 +123,7 @@ class TestRetry:
             for claim in queue.claim(limit=2):
                 runs.append(claim.task.payload)
                 if claim.task.payload == "poison":
-                    queue.retry(claim, "poisonous", delay_seconds)
+                    queue.retry(claim, error="poisonous", delay_seconds=delay_seconds)
                 else:
                     queue.complete(claim)
             store.clock.advance(1)
@@ -151,14 +151,14 @@ class TestRelease:
 
     def test_earlier_attempts_stay_counted(self, queue: Queue) -> None:
         queue.put("work")
-        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        queue.retry(claimed(queue), error="broken", delay_seconds=0)
         assert queue.release(claimed(queue)).attempts == 1
         assert claimed(queue).task.attempts == 2
 
 
 def test_fail_makes_a_dead_letter_even_if_attempts_are_left(queue: Queue) -> None:
     queue.put("work", task_id="a")
-    queue.fail(claimed(queue), "hopeless")
+    queue.fail(claimed(queue), error="hopeless")
     task = known(queue, "a")
     assert (task.status, task.attempts, task.error) == (TaskStatus.FAILURE, 1, "hopeless")
     assert task.lease_token is None
@@ -181,17 +181,17 @@ def make_taken(queue: Queue, _clock: Clock) -> None:
 
 def make_success(queue: Queue, _clock: Clock) -> None:
     queue.put("work", task_id="a")
-    queue.complete(claimed(queue), "result")
+    queue.complete(claimed(queue), result="result")
 
 
 def make_failure(queue: Queue, _clock: Clock) -> None:
     queue.put("work", task_id="a")
-    queue.fail(claimed(queue), "error")
+    queue.fail(claimed(queue), error="error")
 
 
 def make_stale_failure(queue: Queue, clock: Clock) -> None:
     queue.put("work", task_id="a", max_age_seconds=10)
-    queue.fail(claimed(queue), "error")
+    queue.fail(claimed(queue), error="error")
     clock.advance(10)
 
 
@@ -252,7 +252,7 @@ def test_each_status_allows_only_its_verbs(
 def test_an_unknown_task_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
     queue = store.queue(name="here")
     store.queue(name="elsewhere").put("work", task_id="a")
-    with pytest.raises(NotFound, match="'a': not in queue 'here'"):
+    with pytest.raises(TaskNotFound, match="'a': not in queue 'here'"):
         verb(queue)
     assert total(queue) == 0
 
@@ -264,7 +264,7 @@ class TestRedrive:
         queue.put("stale", task_id="stale", max_age_seconds=10)
         queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
         for claim in queue.claim(limit=4):
-            queue.fail(claim, "hopeless")
+            queue.fail(claim, error="hopeless")
         store.clock.advance(10)
         return ["0", "1", "2"]
 
@@ -289,11 +289,11 @@ class TestRedrive:
         queue = store.queue(max_attempts=2)
         queue.put("work", task_id="a")
         for _ in range(2):
-            queue.retry(claimed(queue), "broken", delay_seconds=0)
+            queue.retry(claimed(queue), error="broken", delay_seconds=0)
         queue.redrive()
         task = known(queue, "a")
         assert (task.attempts, task.status, task.error) == (0, TaskStatus.PENDING, "broken")
-        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        queue.retry(claimed(queue), error="broken", delay_seconds=0)
         assert known(queue, "a").status is TaskStatus.PENDING
 
     def test_a_stale_one_is_an_error(self, queue: Queue, dead: list[str]) -> None:
@@ -323,7 +323,7 @@ class TestCancel:
 class TestTouch:
     def test_only_its_creation_time_changes(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", priority=2, group="g", max_age_seconds=60)
-        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        queue.retry(claimed(queue), error="broken", delay_seconds=0)
         before = known(queue, "a")
         store.clock.advance(30)
         touched = queue.touch("a")
@@ -446,7 +446,7 @@ class TestLease:
         queue.put("work", task_id="a")
         claim = claimed(queue, lease_seconds=100)
         store.clock.advance(30)
-        extended = queue.extend(claim, 100)
+        extended = queue.extend(claim, lease_seconds=100)
         assert extended.lease_until == store.clock.now + 100 == known(queue, "a").lease_until
         assert extended.token == claim.token
         assert extended.task.attempts == 1
@@ -455,7 +455,7 @@ class TestLease:
     def test_both_claims_of_an_extended_lease_can_settle(self, queue: Queue, which: str) -> None:
         queue.put("work", task_id="a")
         claim = claimed(queue)
-        extended = queue.extend(claim, 500)
+        extended = queue.extend(claim, lease_seconds=500)
         assert queue.complete(claim if which == "before" else extended).status is TaskStatus.SUCCESS
 
     def test_an_expired_lease_can_be_extended_until_the_task_is_recovered(
@@ -464,19 +464,19 @@ class TestLease:
         queue.put("work")
         claim = claimed(queue, lease_seconds=10)
         store.clock.advance(15)
-        claim = queue.extend(claim, 10)
+        claim = queue.extend(claim, lease_seconds=10)
         assert store.queue().admin.recover() == 0
         store.clock.advance(10)
         store.queue().admin.recover()
         with pytest.raises(LeaseLost, match="PENDING"):
-            queue.extend(claim, 10)
+            queue.extend(claim, lease_seconds=10)
 
     def test_a_heartbeat_keeps_a_long_task(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number} for number in range(3)])
         claim, *_done = queue.claim(limit=3, lease_seconds=30)
         for _ in range(20):
             store.clock.advance(10)
-            claim = queue.extend(claim, 30)
+            claim = queue.extend(claim, lease_seconds=30)
             store.queue().admin.recover()
         store.clock.advance(10)
         assert queue.complete(claim).status is TaskStatus.SUCCESS
@@ -547,7 +547,7 @@ class TestValues:
         queue.put({"1": (2, 3)}, task_id="a")
         assert known(queue, "a").payload == {"1": [2, 3]}
         result = {"1": [4]}
-        settled = queue.complete(claimed(queue), result)
+        settled = queue.complete(claimed(queue), result=result)
         result["1"].append(5)
         assert known(queue, "a").result == settled.result == {"1": [4]}
 
@@ -645,9 +645,9 @@ class TestHeld:
         claim = claimed(first)
         carried = second.admin.held("a", claim.token)
         assert (carried.token, carried.lease_until) == (claim.token, claim.lease_until)
-        assert second.complete(second.admin.held("a", second.extend(carried, 90).token)).status is (
-            TaskStatus.SUCCESS
-        )
+        assert second.complete(
+            second.admin.held("a", second.extend(carried, lease_seconds=90).token)
+        ).status is (TaskStatus.SUCCESS)
         with pytest.raises(LeaseLost, match="SUCCESS"):
             first.admin.held("a", claim.token)
 
@@ -660,7 +660,7 @@ class TestHeld:
         assert claimed(queue).task.task_id == "a"
         with pytest.raises(LeaseLost, match="another token"):
             queue.admin.held("a", stale.token)
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.admin.held("b", stale.token)
 
 
@@ -668,7 +668,7 @@ class TestDiscard:
     def test_only_dead_letters_are_deleted(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
             queue.put("bad", task_id=name)
-            queue.fail(claimed(queue), "no good")
+            queue.fail(claimed(queue), error="no good")
         queue.put("good", task_id="d")
         assert queue.discard(limit=1) == 1
         assert queue.discard() == 2
@@ -681,14 +681,14 @@ class TestDiscard:
             queue.discard(task_id="a")
         queue.fail(claimed(queue))
         assert queue.discard(task_id="a") == 1
-        with pytest.raises(NotFound):
+        with pytest.raises(TaskNotFound):
             queue.discard(task_id="a")
 
     def test_one_that_was_redriven_meanwhile_stays(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         queue.redrive(task_id="a")
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             core_of(queue).store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is not None
 

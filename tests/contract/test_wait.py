@@ -4,21 +4,24 @@ import threading
 
 import pytest
 
-from freshq import NotFound, Queue, TaskStatus
+from freshq import Queue, TaskNotFound, TaskStatus
 from freshq.errors import WaitTimeout
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.refusals import refused
 
 
 class TestWait:
     def test_a_task_that_is_over_is_returned_at_once(self, queue: Queue) -> None:
         queue.put("work", task_id="done")
-        queue.complete(queue.claim()[0], {"price": 42})
+        queue.complete(queue.claim()[0], result={"price": 42})
         queue.put("work", task_id="dead")
-        queue.fail(queue.claim()[0], "broken")
+        queue.fail(queue.claim()[0], error="broken")
         queue.put("work", task_id="no more")
         queue.cancel("no more")
-        done, dead, cancelled = (queue.wait(task_id, 0) for task_id in ("done", "dead", "no more"))
+        done, dead, cancelled = (
+            queue.wait(task_id, timeout_seconds=0) for task_id in ("done", "dead", "no more")
+        )
         assert (done.status, done.result) == (TaskStatus.SUCCESS, {"price": 42})
         assert (dead.status, dead.error) == (TaskStatus.FAILURE, "broken")
         assert cancelled.status is TaskStatus.CANCELLED
@@ -27,29 +30,58 @@ class TestWait:
         queue = store.queue(max_age_seconds=5)
         queue.put("work", task_id="a")
         store.clock.advance(6)
-        assert queue.wait("a", 0).status is TaskStatus.SHED
+        assert queue.wait("a", timeout_seconds=0).status is TaskStatus.SHED
 
     def test_a_live_task_is_a_timeout_that_says_so(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
         with pytest.raises(
             WaitTimeout, match=r"task 'a': still PENDING after \d+\.\d s; wait longer"
         ) as raised:
-            queue.wait("a", 0.03)
+            queue.wait("a", timeout_seconds=0.03)
         assert raised.value.status == TaskStatus.PENDING
         (claim,) = queue.claim()
         with pytest.raises(TimeoutError, match="still TAKEN"):
-            queue.wait("a", 0)
+            queue.wait("a", timeout_seconds=0)
         queue.complete(claim)
 
     def test_it_ends_when_another_process_settles_the_task(self, store: StoreUnderTest) -> None:
         queue, other = store.queue(), store.queue()
         queue.put("work", task_id="a")
         (claim,) = other.claim()
-        settles = threading.Timer(0.05, other.complete, (claim, "answer"))
+        settles = threading.Timer(0.05, other.complete, (claim,), {"result": "answer"})
         settles.start()
-        assert queue.wait("a", PATIENCE_SECONDS).result == "answer"
+        assert queue.wait("a", timeout_seconds=PATIENCE_SECONDS).result == "answer"
         settles.join()
 
     def test_a_task_that_is_not_there_is_no_timeout(self, queue: Queue) -> None:
-        with pytest.raises(NotFound, match="'nobody'"):
-            queue.wait("nobody", 5)
+        with pytest.raises(TaskNotFound, match="'nobody'"):
+            queue.wait("nobody", timeout_seconds=5)
+
+
+class TestWaitMany:
+    def test_tasks_come_in_the_order_of_their_ends(self, queue: Queue, store: StoreUnderTest) -> None:
+        for number in range(3):
+            queue.put(number, task_id=f"t{number}")
+        for name in ("t1", "t2"):
+            queue.cancel(name)
+            store.clock.advance(1)
+        ends = queue.wait_many(["t0", "t1", "t2"])
+        assert [next(ends).task_id, next(ends).task_id] == ["t1", "t2"]
+        queue.complete(queue.claim()[0], result=7)
+        assert [task.result for task in ends] == [7]
+
+    def test_what_has_not_ended_is_counted(self, queue: Queue) -> None:
+        queue.put_many([{"payload": name, "task_id": name} for name in "abc"])
+        queue.cancel("b")
+        ends = queue.wait_many(["a", "b", "c"], timeout_seconds=0)
+        assert next(ends).task_id == "b"
+        with pytest.raises(WaitTimeout, match="1 others"):
+            next(ends)
+
+    def test_unknown_tasks_and_bare_ids_are_refused(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        with pytest.raises(TaskNotFound):
+            list(queue.wait_many(["a", "nobody"]))
+        with refused("task_ids"):
+            list(queue.wait_many("a"))
+        assert list(queue.wait_many([])) == []

@@ -119,7 +119,7 @@ def test_a_task_in_work_shows_its_progress_and_can_be_cancelled(
     page, _url, wrong = opened
     queue.put(SECRET_WORD, task_id="a")
     (claim,) = queue.claim()
-    queue.extend(claim, 60, progress=0.29, step=EVIL)
+    queue.extend(claim, lease_seconds=60, progress=0.29, step=EVIL)
     until(page, lambda: page.inner_text("#lease-rows .step") == f"29 %, {EVIL}", "no progress")
     page.click("#lease-rows button")
     until(page, lambda: f"29 %, {EVIL}" in page.inner_text("#task-facts"), "no progress of the task")
@@ -188,9 +188,9 @@ def test_tasks_fall_over_the_line(opened: tuple[Page, str, list[str]], queue: Qu
 
 def test_text_of_tasks_is_never_markup(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
     page, _url, wrong = opened
-    queue.put(SECRET_WORD, EVIL, group=EVIL, kind="mail")
-    queue.fail(queue.claim()[0], EVIL)
-    queue.put(SECRET_WORD, "waits", group=EVIL)
+    queue.put(SECRET_WORD, task_id=EVIL, group=EVIL, kind="mail")
+    queue.fail(queue.claim()[0], error=EVIL)
+    queue.put(SECRET_WORD, task_id="waits", group=EVIL)
     queue.pause()
     page.select_option("#list-status", "FAILURE")
     page.click("#list button")
@@ -208,7 +208,7 @@ def test_text_of_tasks_is_never_markup(opened: tuple[Page, str, list[str]], queu
 
 def buried_in_time(queue: Queue, task_id: str) -> bool:
     """Put a task that is soon past its deadline, and bury it; return whether it was before that."""
-    queue.put("work", task_id, max_age_seconds=0.5)
+    queue.put("work", task_id=task_id, max_age_seconds=0.5)
     try:
         queue.bury(task_id)
     except RefusedError:
@@ -221,8 +221,8 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
 ) -> None:
     page, _url, wrong = opened
     for task_id in ("one", "two"):
-        queue.put("work", task_id)
-        queue.fail(queue.claim()[0], "the downstream said 503")
+        queue.put("work", task_id=task_id)
+        queue.fail(queue.claim()[0], error="the downstream said 503")
     page.focus("#pause")
     page.keyboard.press("Enter")
     until(page, lambda: page.inner_text("#pause") == "Resume", "not paused")
@@ -281,9 +281,9 @@ def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page,
 def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, scheme: Any, width: int) -> None:
     context = patient(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = context.new_page()
-    queue.put("work", "an-id-" + "x" * 120, group="a group of a long name " * 3)
-    queue.fail(queue.claim()[0], "an-error-without-blanks-" * 20)
-    queue.put("work", "b" * 150, group="g" * 100)
+    queue.put("work", task_id="an-id-" + "x" * 120, group="a group of a long name " * 3)
+    queue.fail(queue.claim()[0], error="an-error-without-blanks-" * 20)
+    queue.put("work", task_id="b" * 150, group="g" * 100)
     queue.claim()
     with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
         page.goto(url)

@@ -77,9 +77,9 @@ def page(queue: Queue, token: str | None = GIVEN, **options: Any) -> Page:
 @pytest.fixture
 def queue(clock: Clock) -> Queue:
     queue = Queue.memory(clock=clock, max_age_seconds=60, name="quotes")
-    queue.put({"secret": 1}, "a", group="desk")
-    queue.put({"secret": 2}, "dead", priority=5)
-    queue.fail(queue.claim()[0], "<b>no symbol</b>")
+    queue.put({"secret": 1}, task_id="a", group="desk")
+    queue.put({"secret": 2}, task_id="dead", priority=5)
+    queue.fail(queue.claim()[0], error="<b>no symbol</b>")
     return queue
 
 
@@ -218,9 +218,9 @@ class TestChanging:
     def test_a_dead_letter_is_redriven_or_deleted(self, shown: Page) -> None:
         assert shown.do("redrive", id="dead").status_code == 200
         assert shown.queue.stats().pending == 2
-        shown.queue.fail(shown.queue.claim()[0], "again")
+        shown.queue.fail(shown.queue.claim()[0], error="again")
         assert shown.do("redrive all").json()["said"] == "1 dead letters returned to their lines."
-        shown.queue.fail(shown.queue.claim()[0], "again")
+        shown.queue.fail(shown.queue.claim()[0], error="again")
         assert shown.do("discard", id="dead").status_code == 200
         assert shown.queue.get("dead") is None
 

@@ -35,18 +35,18 @@ PAYLOAD = "what nobody asked for"
 def overloaded(store: StoreUnderTest) -> Queue:
     """Return a queue with a task in every state; one of three dead letters is past its deadline."""
     queue = store.queue(max_age_seconds=MAX_AGE_SECONDS, lease_seconds=30)
-    queue.put(PAYLOAD, "old letter", group="desk")
-    queue.fail(queue.claim()[0], "no symbol")
+    queue.put(PAYLOAD, task_id="old letter", group="desk")
+    queue.fail(queue.claim()[0], error="no symbol")
     for second in range(12):
         queue.put_many([{"payload": PAYLOAD, "group": group} for group in (None, "desk")])
         if second % 3 == 0:
-            queue.complete(queue.claim()[0], {"answer": PAYLOAD})
+            queue.complete(queue.claim()[0], result={"answer": PAYLOAD})
         store.clock.advance(1)
     for task_id in ("letter", "last letter"):
-        queue.put(PAYLOAD, task_id, priority=5)
-        queue.fail(queue.claim()[0], f"the downstream refused {task_id}")
+        queue.put(PAYLOAD, task_id=task_id, priority=5)
+        queue.fail(queue.claim()[0], error=f"the downstream refused {task_id}")
         store.clock.advance(0.5)
-    queue.put(PAYLOAD, "later", delay_seconds=60)
+    queue.put(PAYLOAD, task_id="later", delay_seconds=60)
     queue.cancel(queue.put(PAYLOAD).task_id)
     queue.put_many([{"payload": PAYLOAD, "task_id": name, "priority": 5} for name in ("held", "also held")])
     queue.claim(limit=2)
@@ -163,17 +163,17 @@ class TestRates:
         def held() -> list[Task]:
             return core_of(queue).store.leased(queue.name, 10)
 
-        queue.put("before", "a")
+        queue.put("before", task_id="a")
         queue.claim()
         assert samples.add(queue.admin.now(), held()).tasks == 0
-        queue.put("work", "b")
+        queue.put("work", task_id="b")
         clock.advance(3)
         (claim,) = queue.claim()
         clock.advance(1)
         waits = samples.add(queue.admin.now(), held())
         assert waits.tasks == 1
         assert [waits.p50_seconds, waits.p99_seconds] == pytest.approx([3, 3])
-        queue.extend(claim, 100)
+        queue.extend(claim, lease_seconds=100)
         clock.advance(1)
         assert samples.add(queue.admin.now(), held()).tasks == 1
         queue.release(claim)
@@ -214,7 +214,7 @@ class TestSurvey:
 
     def test_a_change_is_seen_at_once(self, store: StoreUnderTest) -> None:
         queue = store.queue()
-        queue.put("work", "a")
+        queue.put("work", task_id="a")
         surveyor = Surveyor(queue)
         surveyor.survey()
         queue.cancel("a")
@@ -238,13 +238,13 @@ class TestTask:
         ]  # fmt: skip
         assert self.events(queue, "later")[:1] == ["put"]
         assert "due" in self.events(queue, "later")
-        queue.put("work", "lost")
+        queue.put("work", task_id="lost")
         store.clock.advance(MAX_AGE_SECONDS + 1)
         assert self.events(queue, "lost") == ["put", "shed: its deadline passed"]
 
     def test_a_retry_is_in_it(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=100)
-        queue.put("work", "a")
+        queue.put("work", task_id="a")
         queue.retry(queue.claim()[0], delay_seconds=5)
         store.clock.advance(1)
         assert self.events(queue, "a") == [

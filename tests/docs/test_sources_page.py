@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
+from freshq import Settlement
 from freshq.cli.addresses import open_queue
 from freshq.cli.commands.match import open_match_queue
 from freshq.cli.main import app
@@ -140,7 +141,7 @@ def test_a_queue_does_what_its_source_does(section: str, queue: Any) -> None:
     rows = sections()[section]
     assert len(rows) > 5
     typed(rows)
-    ran(rows, queue=queue, FAR=FAR)
+    ran(rows, queue=queue, FAR=FAR, Settlement=Settlement)
 
 
 @pytest.fixture

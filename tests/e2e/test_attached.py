@@ -102,11 +102,11 @@ def test_records_are_worked_and_archived_and_the_application_s_own_stay_its_own(
     # What the application puts itself: some of its records, and one that it writes and puts at once.
     queue.put_many([{"payload": None, "task_id": f"c-7/{number}"} for number in range(8)])
     client.put_item(TableName=TABLE, Item=record(20, reject={"BOOL": True}))
-    queue.enqueue("c-7/20")
+    queue.put(task_id="c-7/20")
     # What it has the stack put, with one that does not exist; and one for later.
     answer = attached.invoke("CreateTasks", {"tasks": [{"task_id": "c-7/8"}, {"task_id": "c-7/99"}]})
     assert (answer["created"], answer["refused"]) == (1, 1)
-    queue.enqueue("c-7/9", delay_seconds=1)
+    queue.put(task_id="c-7/9", delay_seconds=1)
     client.update_item(
         TableName=TABLE,
         Key={"customer": {"S": "c-7"}, "number": {"N": "3"}},

@@ -175,7 +175,7 @@ def out(tmp_path: Path) -> Path:
 def put(url: str, *task_ids: str) -> None:
     queue = Queue.sql(url)
     for task_id in task_ids:
-        queue.put("x", task_id)
+        queue.put("x", task_id=task_id)
     queue.close()
 
 
@@ -304,7 +304,7 @@ def test_queues_of_several_databases_share_a_folder_unless_they_share_a_name(
         url = f"sqlite:///{tmp_path / database}.db"
         with closing(Queue.sql(url, name=name, history=True)) as queue:
             queue.create_table()
-            queue.put("x", f"{database} {name}")
+            queue.put("x", task_id=f"{database} {name}")
         pull_queue(f"{url}?name={name}", out)
 
     pull("a", "mail")
@@ -458,13 +458,13 @@ def test_the_ledger_of_an_attached_table_is_what_its_queue_counts(
 ) -> None:
     queue = orders.queue()
     for name in NAMES:
-        queue.enqueue(name)
+        queue.put(task_id=name)
         orders.clock.advance(1)
     queue.cancel(NAMES[0])
     one, two, three, _four = queue.claim(limit=4)
     orders.clock.advance(1)
     queue.complete(one)
-    queue.fail(two, "no")
+    queue.fail(two, error="no")
     queue.retry(three, delay_seconds=0)
     orders.change(NAMES[5], price={"N": "1"})  # the application's own change is of no task
     stats = queue.stats()

@@ -95,7 +95,7 @@ def sql_queues(folder: Path, events: Path) -> None:
         queue = Queue.sql(address, name=name, clock=clock, max_age_seconds=1e6, history=True)
         queue.create_table()
         for task, end in zip(("1", "2"), ends, strict=True):
-            queue.put("payload", task)
+            queue.put("payload", task_id=task)
             clock.advance(1)
             if end == "cancel":
                 queue.cancel(task)

@@ -209,7 +209,7 @@ class Actor:
     def _dequeue(self) -> bool:
         """Take one task at most once; return whether there was one."""
         with self._journal.call("dequeue") as written:
-            done = self._queue.dequeue()
+            done = [self._queue.complete(claim) for claim in self._queue.claim()]
             written["claims"] = [{"task_id": task.task_id, "deadline": task.deadline} for task in done]
         return bool(done)
 
@@ -239,11 +239,11 @@ class Actor:
             return
         with self._journal.call(verb, claim.task.task_id, token=claim.token) as written:
             if verb == "extend":
-                extended = self._queue.extend(claim, LEASE_SECONDS)
+                extended = self._queue.extend(claim, lease_seconds=LEASE_SECONDS)
                 written["lease_until"] = extended.lease_until
                 self._held.append(extended)
             elif verb == "retry":
-                self._queue.retry(claim, "again", self._rng.choice((0, 0.1)))
+                self._queue.retry(claim, error="again", delay_seconds=self._rng.choice((0, 0.1)))
             else:
                 getattr(self._queue, verb)(claim)
         if verb == "fail":

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from local.faults import Proxy, client_at
 from local.servers import HOST, DynamoDBLocal, Postgres, Server, create_without_stream
 
-from freshq import AttachedQueue, Queue, Task, TaskStatus
+from freshq import AttachedQueue, Queue, Settlement, Task, TaskStatus
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.key import TableKey
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place
@@ -141,7 +141,10 @@ def drain(queue: Queue | AttachedQueue) -> list[str]:
     drained = []
     while claims := queue.claim(100, lease_seconds=DRAIN_LEASE_SECONDS):
         drained += [claim.task.task_id for claim in claims]
-        assert all(isinstance(task, Task) for task in queue.complete_many(claims))
+        assert all(
+            isinstance(task, Task)
+            for task in queue.settle_many([Settlement.complete(claim) for claim in claims])
+        )
     return drained
 
 

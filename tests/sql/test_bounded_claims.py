@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import Order, Queue
+from freshq import Order, Queue, Settlement
 from freshq.queue.core import core_of
 from freshq.stores.base import OldestRequest
 from freshq.stores.sql import SqlStore
@@ -76,7 +76,7 @@ def test_on_sqlite_claims_cost_at_most_twice_as_much_with_many_groups(
 def test_an_empty_claim_after_many_groups_sends_few_statements(queue: Queue) -> None:
     queue.put_many([{"payload": n, "group": f"{n:05}"} for n in range(5 * WINDOW_LINES)])
     while claims := queue.claim(WINDOW_LINES):
-        queue.complete_many(claims)
+        queue.settle_many([Settlement.complete(claim) for claim in claims])
     with sent(queue) as statements:
         assert queue.claim() == []
         assert queue.claim(10) == []

@@ -57,7 +57,7 @@ def test_every_change_of_a_task_leaves_exactly_one_event(queue: Queue, kept: Sql
 
 class TestEvents:
     def test_they_have_the_state_after_the_change(self, queue: Queue, kept: SqlStore, clock: Clock) -> None:
-        queue.put("secret", "a", priority=3, group="g", kind="k", max_age_seconds=60)
+        queue.put("secret", task_id="a", priority=3, group="g", kind="k", max_age_seconds=60)
         (claim,) = queue.claim(lease_seconds=30)
         put, claimed = pulled(kept)
         now_ms = clock.now * 1000
@@ -77,11 +77,11 @@ class TestEvents:
     def test_a_removal_after_the_retention_is_as_that_of_ttl(self, kept: SqlStore) -> None:
         now = [time.time()]
         by_hand = Queue(kept, clock=lambda: now[0])
-        by_hand.put("x", "a")
+        by_hand.put("x", task_id="a")
         by_hand.bury("a", "r")
         by_hand.discard(task_id="a")
         queue = Queue(kept, clock=lambda: now[0], retention_seconds=0)
-        queue.put("x", "b")
+        queue.put("x", task_id="b")
         queue.complete(queue.claim()[0])
         assert [event["ttl_removal"] for event in pulled(kept) if event["change"] == "REMOVE"] == [False]
         time_over = pulled(kept)[-1]["expires_s"]
@@ -99,7 +99,7 @@ class TestEvents:
         queue.put_many([{"payload": number} for number in range(40)])
         one, two, three, *others = queue.claim(limit=40)
         queue.settle_many([Settlement.fail(one), Settlement.retry(two), Settlement.release(three)])
-        queue.complete_many(others)
+        queue.settle_many([Settlement.complete(claim) for claim in others])
         assert Counter(kinds(pulled(kept))) == {
             ("INSERT", "PENDING"): 40,
             ("MODIFY", "TAKEN"): 40,
@@ -119,9 +119,9 @@ class TestEvents:
 
     def test_shed_tasks_and_expired_leases(self, kept: SqlStore, clock: Clock) -> None:
         queue = Queue(kept, clock=clock, max_attempts=1, lease_seconds=10, backlog=BacklogLimit(1))
-        queue.put("x", "shed")
+        queue.put("x", task_id="shed")
         clock.advance(1)
-        queue.put("x", "lost")
+        queue.put("x", task_id="lost")
         assert [claim.task.task_id for claim in queue.claim(limit=2)] == ["lost"]
         clock.advance(11)
         queue.admin.recover()
@@ -137,16 +137,16 @@ class TestEvents:
 class TestTransactions:
     def test_what_is_rolled_back_leaves_none(self, queue: Queue, kept: SqlStore, engine: sa.Engine) -> None:
         with engine.begin() as connection:
-            queue.put("kept", "a", connection=connection)
+            queue.put("kept", task_id="a", connection=connection)
         with pytest.raises(LookupError), engine.begin() as connection:
-            queue.put("undone", "b", connection=connection)
+            queue.put("undone", task_id="b", connection=connection)
             raise LookupError
         assert [event["task_id"] for event in pulled(kept)] == ["a"]
 
     def test_a_task_done_in_a_transaction_was_claimed_too(
         self, queue: Queue, kept: SqlStore, clock: Clock
     ) -> None:
-        queue.put("x", "a")
+        queue.put("x", task_id="a")
         with queue.transaction() as work:
             assert work is not None
             clock.advance(2)
@@ -175,8 +175,8 @@ class TestTransactions:
         if engine.dialect.name == "sqlite":
             pytest.skip("SQLite has one writer at a time")
         with engine.begin() as connection:
-            queue.put("first in number", "late", connection=connection)
-            queue.put("last in number", "early")
+            queue.put("first in number", task_id="late", connection=connection)
+            queue.put("last in number", task_id="early")
             assert [event["task_id"] for event in pulled(kept)] == ["early"]
         early, late = pulled(kept)
         assert [early["task_id"], late["task_id"]] == ["early", "late"]
@@ -199,8 +199,8 @@ class TestSwitch:
     def test_it_holds_for_one_queue_and_for_every_program(
         self, kept: SqlStore, engine: sa.Engine, clock: Clock
     ) -> None:
-        Queue(SqlStore(engine), clock=clock).put("from a program without the option", "a")
-        Queue(SqlStore(engine), name="other", clock=clock).put("of another queue", "b")
+        Queue(SqlStore(engine), clock=clock).put("from a program without the option", task_id="a")
+        Queue(SqlStore(engine), name="other", clock=clock).put("of another queue", task_id="b")
         assert [event["task_id"] for event in pulled(kept)] == ["a"]
 
     @pytest.mark.parametrize("name", ["order", "MyTasks"])
@@ -208,7 +208,7 @@ class TestSwitch:
         store = SqlStore(engine, name, queue="default", history_seconds=KEPT_SECONDS)
         store.create_table()
         queue = Queue(store, clock=clock)
-        queue.put("x", "a")
+        queue.put("x", task_id="a")
         queue.complete(queue.claim()[0])
         queue.purge(confirm="default")
         assert [event["change"] for event in pulled(store)] == ["INSERT", "MODIFY", "MODIFY", "REMOVE"]
@@ -228,16 +228,16 @@ class TestSwitch:
     ) -> None:
         with engine.begin() as connection:
             Triggers.of(kept.schema, connection).drop(connection)
-        queue.put("unseen", "a")
+        queue.put("unseen", task_id="a")
         keeping(engine, "other")
-        queue.put("x", "b")
+        queue.put("x", task_id="b")
         with engine.begin() as connection:
             Triggers.of(kept.schema, connection).drop(connection)
-        queue.put("unseen", "c")
+        queue.put("unseen", task_id="c")
         keeping(engine)
-        queue.put("x", "d")
+        queue.put("x", task_id="d")
         SqlStore(engine).history.end("other")
-        queue.put("x", "e")
+        queue.put("x", task_id="e")
         assert [event["task_id"] for event in pulled(kept)] == ["b", "d", "e"]
 
     def test_a_queue_that_should_keep_one_and_does_not_is_refused(
@@ -260,15 +260,15 @@ class TestSwitch:
     def test_to_end_it_deletes_the_events_and_a_new_one_has_another_id(
         self, queue: Queue, kept: SqlStore, engine: sa.Engine
     ) -> None:
-        queue.put("x", "a")
+        queue.put("x", task_id="a")
         first = kept.history.kept("default")
         assert first is not None
         ending = SqlStore(engine, queue="default", history_seconds=0)
         ending.create_table()
         assert ending.history.kept("default") is None
-        queue.put("unseen", "b")
+        queue.put("unseen", task_id="b")
         again = keeping(engine)
-        queue.put("x", "c")
+        queue.put("x", task_id="c")
         assert [event["task_id"] for event in pulled(again)] == ["c"]
         second = again.history.kept("default")
         assert second is not None

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from local.servers import Server
 
-from freshq import Queue
+from freshq import Queue, Settlement
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
 
@@ -74,7 +74,7 @@ def _one(queue: Queue) -> int:
 
 def _batch(queue: Queue) -> int:
     claims = queue.claim(limit=3)
-    queue.complete_many(claims)
+    queue.settle_many([Settlement.complete(claim) for claim in claims])
     return len(claims)
 
 

@@ -63,7 +63,7 @@ def queue(role: sa.Engine, clock: Clock) -> Queue:
 def test_a_task_lives_without_rights_to_the_tables_of_histories(
     queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue.put("x", "a")
+    queue.put("x", task_id="a")
     queue.complete(queue.claim()[0])
     for _ in range(2):
         assert queue.claim() == []
@@ -78,7 +78,7 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
 def test_its_changes_are_in_the_history(queue: Queue, engine: sa.Engine) -> None:
     owner = keeping(engine)
     try:
-        queue.put("x", "a")
+        queue.put("x", task_id="a")
         queue.complete(queue.claim()[0])
         queue.purge(confirm="default")
         assert [event["change"] for event in pulled(owner)] == ["INSERT", "MODIFY", "MODIFY", "REMOVE"]
@@ -114,7 +114,7 @@ def test_a_writer_with_another_search_path(engine: sa.Engine, clock: Clock) -> N
         options = {"options": "-c search_path=apart"}
         apart = open_engine(engine.url.update_query_dict(options))
         store = keeping(apart)
-        Queue(store, clock=clock).put("x", "a")
+        Queue(store, clock=clock).put("x", task_id="a")
         with engine.begin() as connection:
             # A trigger must not take a table of the writer's own for that of the history.
             connection.exec_driver_sql("CREATE TEMPORARY TABLE tasks_histories (queue text) ON COMMIT DROP")
@@ -135,9 +135,9 @@ def test_triggers_with_the_rights_of_the_writer_are_replaced(queue: Queue, engin
             for event in ("insert", "update", "delete"):
                 connection.exec_driver_sql(f"ALTER FUNCTION tasks_history_{event}() SECURITY INVOKER")
         with pytest.raises(RightsMissing):
-            queue.put("x", "a")
+            queue.put("x", task_id="a")
         owner.create_table()
-        queue.put("x", "b")
+        queue.put("x", task_id="b")
         assert [event["task_id"] for event in pulled(owner)] == ["b"]
     finally:
         owner.history.end("default")

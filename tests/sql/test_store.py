@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from local.servers import Server
 
-from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, Receipt, StoreError, TaskStatus
+from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, Receipt, Settlement, StoreError, TaskStatus
 from freshq.errors import PutIncomplete, TableMissing, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.queue.core import core_of
@@ -126,23 +126,23 @@ class TestKeys:
     def test_what_postgresql_cannot_keep_is_replaced_in_errors(self, queue: Queue) -> None:
         assert queue.get("a\0") is None
         queue.put("work", task_id="a")
-        queue.fail(queue.claim()[0], "bad \0 byte")
+        queue.fail(queue.claim()[0], error="bad \0 byte")
         assert known(queue, "a").error == "bad \ufffd byte"
 
 
 class TestWhen:
     def test_a_poll_wakes_when_something_is_due(self, engine: sa.Engine) -> None:
         queue = Queue(SqlStore(engine), clock=time.time)
-        assert queue.poll(timeout_seconds=0) == []
+        assert queue.claim(wait_seconds=0) == []
         started = time.monotonic()
         queue.put("later", delay_seconds=0.3)
-        assert payloads(queue.poll(timeout_seconds=NEVER_SECONDS, poll_seconds=NEVER_SECONDS)) == ["later"]
+        assert payloads(queue.claim(wait_seconds=NEVER_SECONDS)) == ["later"]
         assert 0.2 < time.monotonic() - started < NEVER_SECONDS
 
     def test_a_poll_wakes_when_something_is_put_here(self, engine: sa.Engine) -> None:
         queue = Queue(SqlStore(engine), clock=time.time)
         with ThreadPoolExecutor(1) as pool:
-            polled = pool.submit(queue.poll, 1, NEVER_SECONDS, NEVER_SECONDS)
+            polled = pool.submit(queue.claim, wait_seconds=NEVER_SECONDS)
             queue.put("work")
             assert payloads(polled.result(PATIENCE_SECONDS)) == ["work"]
 
@@ -164,25 +164,14 @@ class TestCompleteMany:
         store.clock.advance(5)
         store.queue().put("new", task_id=lost.task.task_id, on_conflict="update")
         claims += queue.claim(lease_seconds=50)
-        answers = queue.complete_many([lost, *claims])
+        answers = queue.settle_many([Settlement.complete(claim) for claim in [lost, *claims]])
         assert isinstance(answers[0], LeaseLost)
         for claim, answer in zip(claims, answers[1:], strict=True):
             assert answer == known(queue, claim.task.task_id)
         assert counts(queue.stats()) == {"success": 4, "pending": 2}
-        again = queue.complete_many(claims)
+        again = queue.settle_many([Settlement.complete(claim) for claim in claims])
         assert [type(answer) for answer in again] == [LeaseLost] * 4
-        assert queue.complete_many([]) == []
-
-    def test_with_results(self, queue: Queue) -> None:
-        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
-        claims = queue.claim(limit=3)
-        with refused("results"):
-            queue.complete_many(claims, [1])
-        with refused("result"):
-            queue.complete_many(claims, [1, {2}, 3])
-        assert counts(queue.stats()) == {"taken": 3}
-        queue.complete_many(claims, ["two", None, "none"])
-        assert [known(queue, str(number)).result for number in range(3)] == ["none", None, "two"]
+        assert queue.settle_many([]) == []
 
 
 class TestGroups:
@@ -416,13 +405,13 @@ class TestLostReply:
         assert queue.put("work", task_id="a").outcome is PutOutcome.DUPLICATE
         receipts = queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
         assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
-        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
-        assert queue.put("b", "b", on_conflict="update").outcome is PutOutcome.CREATED
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.put("b", task_id="b", on_conflict="update").outcome is PutOutcome.CREATED
         claims = queue.claim(limit=2)
         assert ids(claims) == ["b", "a"]
         assert counts(queue.stats()) == {"taken": 2, "pending": 3}
-        assert queue.complete_many(claims[:1]) == [known(queue, "b")]
-        queue.retry(queue.extend(claims[1], 90), delay_seconds=4)
+        assert queue.settle_many([Settlement.complete(claim) for claim in claims[:1]]) == [known(queue, "b")]
+        queue.retry(queue.extend(claims[1], lease_seconds=90), delay_seconds=4)
         queue.cancel("0")
         queue.touch("1")
         queue.reprioritize("1", 4)
@@ -460,29 +449,29 @@ class TestLostReplyOfAPut:
     def test_an_update_that_ran_meanwhile_does_not_run_again(
         self, queue: Queue, meanwhile: Meanwhile
     ) -> None:
-        queue.put("old", "a")
+        queue.put("old", task_id="a")
         meanwhile(lambda: [queue.complete(claim) for claim in queue.claim()])
-        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
         assert (counts(queue.stats()), known(queue, "a").payload) == ({"success": 1}, "new")
 
     def test_nor_one_that_is_held(self, queue: Queue, meanwhile: Meanwhile) -> None:
-        queue.put("old", "a")
+        queue.put("old", task_id="a")
         claims: list[Claim] = []
         meanwhile(lambda: claims.extend(queue.claim()))
-        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
         assert queue.complete(claims[0]).payload == "new"
 
     def test_nor_one_that_another_put_replaced(self, queue: Queue, meanwhile: Meanwhile) -> None:
-        queue.put("old", "a")
-        meanwhile(lambda: queue.put("newest", "a", on_conflict="update"))
-        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        queue.put("old", task_id="a")
+        meanwhile(lambda: queue.put("newest", task_id="a", on_conflict="update"))
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
         assert known(queue, "a").payload == "newest"
 
     def test_a_new_task_that_was_updated_meanwhile_was_created(
         self, queue: Queue, meanwhile: Meanwhile
     ) -> None:
-        meanwhile(lambda: queue.put("new", "a", on_conflict="update"))
-        assert queue.put("old", "a", on_conflict="update").outcome is PutOutcome.CREATED
+        meanwhile(lambda: queue.put("new", task_id="a", on_conflict="update"))
+        assert queue.put("old", task_id="a", on_conflict="update").outcome is PutOutcome.CREATED
         assert known(queue, "a").payload == "new"
 
 

@@ -118,7 +118,7 @@ class TestLocks:
         engine: sa.Engine = request.getfixturevalue(f"{kind}_engine")
         url = engine.url.render_as_string(hide_password=False)
         queue = Queue.sql(url, lock_timeout_seconds=0.1, answer_timeout_seconds=PATIENCE_SECONDS)
-        queue.put("work", "a")
+        queue.put("work", task_id="a")
         tasks = schema("tasks", engine.dialect.name).tasks
         with engine.begin() as connection:
             connection.execute(sa.update(tasks).values(attempts=0))

@@ -121,7 +121,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_leaves_the_task_to_others(
         until((folder / "started-a").exists)
         work.tell(signal.SIGSTOP)
         (claim,) = until(queue.claim)
-        queue.complete(claim, "by another worker")
+        queue.complete(claim, result="by another worker")
         (folder / "release").touch()
         work.tell(signal.SIGCONT)
         queue.put("more", task_id="b")

@@ -30,8 +30,8 @@ def test_256_slots_share_ten_connections(
     queue.put_many([{"payload": number} for number in range(2 * SLOTS)])
     extended, extend = {number: threading.Event() for number in range(2 * SLOTS)}, queue.extend
 
-    def noted(claim: Claim, lease_seconds: float, **progress: Any) -> Claim:
-        answer = extend(claim, lease_seconds, **progress)
+    def noted(claim: Claim, **arguments: Any) -> Claim:
+        answer = extend(claim, **arguments)
         extended[claim.task.payload].set()
         return answer
 

@@ -37,7 +37,7 @@ def work_under_leases(url: str) -> None:
         claims = queue.claim(limit=random.choice([1, 10]))
         for claim in claims:
             try:
-                queue.complete(claim, "by lease")
+                queue.complete(claim, result="by lease")
             except LeaseLost:
                 continue  # too slow: another holds it now
         if not claims:

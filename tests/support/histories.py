@@ -90,7 +90,7 @@ class Life:
         self._puts += 1
         delay_seconds = self._random.choice([0, 0, 0, 5])
         group = self._random.choice([None, "a", "b"])
-        self._queue.put(self._puts, f"t{self._puts}", delay_seconds=delay_seconds, group=group)
+        self._queue.put(self._puts, task_id=f"t{self._puts}", delay_seconds=delay_seconds, group=group)
 
     def _put_many(self) -> None:
         numbers = range(self._puts + 1, self._puts + 4)
@@ -112,7 +112,7 @@ class Life:
         queue = self._queue
         verbs: list[Callable[[Claim], object]] = [
             *(queue.complete, queue.complete, queue.fail, queue.retry, queue.release),
-            lambda claim: queue.extend(claim, 60),
+            lambda claim: queue.extend(claim, lease_seconds=60),
         ]
         try:
             self._random.choice(verbs)(claim)
@@ -138,7 +138,7 @@ class Life:
             lambda: queue.touch(task_id),
             lambda: queue.reprioritize(task_id, self._random.randint(0, 3)),
             lambda: queue.redrive(task_id=task_id),
-            lambda: queue.put("again", task_id, on_conflict="update"),
+            lambda: queue.put("again", task_id=task_id, on_conflict="update"),
         ]
         try:
             self._random.choice(verbs)()

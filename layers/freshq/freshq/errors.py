@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Self
 
 # Maximum length of a quoted value in an error.
 MAX_QUOTED_CHARS: Final = 60
@@ -37,108 +36,92 @@ class FreshqError(Exception):
 
 
 class RefusedError(FreshqError):
-    """The state of the queue does not allow the request; nothing was changed.
-
-    Attributes:
-        task_id: The task, or the record of an attached table; None if the error is of neither.
-        resource_id: The resource of a matching queue; None if the error is of none.
-        status: The status of either; None if it is not known.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        task_id: str | None = None,
-        resource_id: str | None = None,
-        status: str | None = None,
-    ) -> None:
-        """Say what was refused and what to do instead."""
-        super().__init__(message)
-        self.task_id = task_id
-        self.resource_id = resource_id
-        self.status = status
-
-
-class NotFound(RefusedError):
-    """There is no task, record or resource with this id."""
-
-    @classmethod
-    def of_task(cls, task_id: str, queue: str) -> Self:
-        """Return the error of a task that its queue does not have."""
-        return cls(
-            f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name", task_id=task_id
-        )
-
-    @classmethod
-    def of_record(cls, record_id: str) -> Self:
-        """Return the error of a record that an attached table does not have."""
-        return cls(
-            f"record {record_id!r}: the attached table has none with this id; check the id", task_id=record_id
-        )
-
-    @classmethod
-    def of_resource(cls, resource_id: str) -> Self:
-        """Return the error of a resource that is not registered."""
-        return cls(f"resource {resource_id!r}: not registered; register it first", resource_id=resource_id)
+    """The queue's state does not allow the request; nothing was changed."""
 
 
 class LeaseLost(RefusedError):
-    """The claim no longer holds its task, or the match its resource: its lease expired, or it was settled."""
+    """The claim no longer holds its task: its lease expired, or it was settled or cancelled.
 
-    @classmethod
-    def of_task(cls, task_id: str, why: str, status: str | None = None) -> Self:
+    Attributes:
+        task_id: The task.
+        status: The status of the task now; None if it was deleted, or is not known.
+    """
+
+    status: str | None = None
+
+    def __init__(self, task_id: str, why: str, status: str | None = None) -> None:
         """Name the task, say why the claim no longer holds it, and what the task is now."""
-        stop = "nothing was changed, stop working on it"
-        message = f"task {task_id!r}: the claim no longer holds it ({why}); {stop}"
-        return cls(message, task_id=task_id, status=status)
+        super().__init__(
+            f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed, stop working on it"
+        )
+        self.task_id = task_id
+        self.status = status
 
-    @classmethod
-    def of_resource(cls, resource_id: str, why: str, status: str | None = None) -> Self:
-        """Name the resource, say why the match no longer holds it, and what the resource is now."""
-        message = f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
-        return cls(message, resource_id=resource_id, status=status)
+
+class TaskNotFound(RefusedError):
+    """The queue has no task with this id."""
+
+    def __init__(self, task_id: str, queue: str, *, is_record: bool = False) -> None:
+        """Name the task and its queue.
+
+        Args:
+            task_id: Its id.
+            queue: The queue.
+            is_record: Whether the id is of a missing record of an attached table.
+        """
+        msg = f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name"
+        if is_record:
+            msg = f"record {task_id!r}: the attached table has none with this id; check the id"
+        super().__init__(msg)
+        self.task_id = task_id
 
 
 class IllegalTransition(RefusedError):
-    """The verb does not apply to a task, record or resource in this status; `status` names it."""
+    """The verb does not apply to a task in this status."""
 
-    @classmethod
-    def of_task(cls, task_id: str, verb: str, status: str, allowed: str) -> Self:
+    def __init__(self, task_id: str, verb: str, status: str, allowed: str) -> None:
         """Name the task, the verb, the status of the task and the status that the verb needs."""
-        message = f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}"
-        return cls(message, task_id=task_id, status=status)
+        super().__init__(f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}")
+        self.task_id = task_id
+        self.status = status
 
-    @classmethod
-    def of_resource(cls, resource_id: str, verb: str, status: str, advice: str) -> Self:
-        """Name the resource, the verb, the status of the resource, and what to do instead."""
-        message = f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}"
-        return cls(message, resource_id=resource_id, status=status)
 
-    @classmethod
-    def not_ready(cls, task_id: str, status: str) -> Self:
-        """Return the error of a record that is under construction."""
-        message = f"task {task_id!r}: cannot put a record that is {status}; make it ready first"
-        return cls(message, task_id=task_id, status=status)
+class NotReady(RefusedError):
+    """The record is under construction and cannot be put yet."""
 
-    @classmethod
-    def already_queued(cls, task_id: str, status: str, queue: str) -> Self:
-        """Return the error of a record that is in a queue, PENDING or TAKEN, and keeps its position."""
-        message = (
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"task {task_id!r}: cannot put a record that is UNDER_CONSTRUCTION; make it ready first"
+        )
+        self.task_id = task_id
+
+
+class AlreadyQueued(RefusedError):
+    """The record is already in a queue, PENDING or TAKEN, and keeps its position."""
+
+    def __init__(self, task_id: str, queue: str, status: str) -> None:
+        """Name the record, the queue that it is in, and its status there."""
+        super().__init__(
             f"task {task_id!r}: already {status} in queue {queue!r}, nothing was changed; "
             "cancel it or wait until it is over"
         )
-        return cls(message, task_id=task_id, status=status)
+        self.task_id = task_id
+        self.queue = queue
+        self.status = status
 
-    @classmethod
-    def no_position(cls, task_id: str, status: str, attribute: str, attribute_type: str) -> Self:
-        """Name the attribute that orders the table, and the type that it must have: S, N or B."""
-        message = (
+
+class NoPosition(RefusedError):
+    """The record lacks the attribute that orders its table, or has it with another type."""
+
+    def __init__(self, task_id: str, attribute: str, attribute_type: str) -> None:
+        """Name the record, the attribute, and the type that it must have: S, N or B."""
+        super().__init__(
             f"task {task_id!r}: cannot be queued, because the table is in the order of {attribute!r} and the "
             f"record has none of type {attribute_type}, or one that is too long; "
             "set it, then put the record again"
         )
-        return cls(message, task_id=task_id, status=status)
+        self.task_id = task_id
+        self.attribute = attribute
 
 
 class LostRace(RefusedError):
@@ -170,6 +153,35 @@ class Overloaded(RefusedError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class MatchLost(LeaseLost):
+    """The match no longer holds its resource: its lease expired, or it was released."""
+
+    def __init__(self, resource_id: str, why: str) -> None:
+        """Name the resource and say why the match no longer holds it."""
+        RefusedError.__init__(
+            self, f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
+        )
+        self.task_id = self.resource_id = resource_id
+
+
+class ResourceNotFound(RefusedError):
+    """No resource with this id is registered."""
+
+    def __init__(self, resource_id: str) -> None:
+        super().__init__(f"resource {resource_id!r}: not registered; register it first")
+        self.resource_id = resource_id
+
+
+class WrongResourceState(RefusedError):
+    """The verb does not apply to a resource in this status."""
+
+    def __init__(self, resource_id: str, verb: str, status: str, advice: str) -> None:
+        """Name the resource, the verb, the status of the resource, and what to do instead."""
+        super().__init__(f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}")
+        self.resource_id = resource_id
+        self.status = status
+
+
 class WaitTimeout(FreshqError, TimeoutError):
     """The task did not end in time. It is unchanged, and may still end.
 
@@ -178,10 +190,12 @@ class WaitTimeout(FreshqError, TimeoutError):
         status: Its last known status.
     """
 
-    def __init__(self, task_id: str, status: str, waited_seconds: float) -> None:
-        """Name the task, its status, and the waited time."""
+    def __init__(self, task_id: str, status: str, waited_seconds: float, others: int = 0) -> None:
+        """Name the task, its status, the waited time, and how many other tasks have not ended either."""
+        more = f", and so are {others} others" if others else ""
         super().__init__(
-            f"task {task_id!r}: still {status} after {waited_seconds:.1f} s; wait longer, or cancel the task"
+            f"task {task_id!r}: still {status} after {waited_seconds:.1f} s{more}; "
+            "wait longer, or cancel the task"
         )
         self.task_id = task_id
         self.status = status
@@ -203,12 +217,11 @@ class Unreachable(StoreError):
     """The store did not answer: check the network, the credentials and the region."""
 
 
-class DamagedTask(StoreError):
+class DamagedTaskError(StoreError):
     """A stored task cannot be read: it is damaged, or a newer version wrote it."""
 
     def __init__(self, task_id: str, error: Exception) -> None:
         """Name the task and what failed, but not the value: it may be part of a payload."""
-        self.task_id = task_id
         what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
         super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 

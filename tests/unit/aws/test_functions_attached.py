@@ -72,7 +72,7 @@ def test_from_a_put_to_the_end(attached: Any, orders: Shipments) -> None:
 
 class TestCreateTasks:
     def test_a_repeated_invocation_counts_what_it_put_before(self, attached: Any) -> None:
-        attached.queue.enqueue("c1/1")
+        attached.queue.put(task_id="c1/1")
         put = attached.invoke("create_tasks", {"tasks": [{"task_id": "c1/1"}, {"task_id": "c1/2"}]})
         assert (put["created"], put["duplicates"], put["refused"]) == (1, 1, 0)
 
@@ -102,22 +102,22 @@ class TestTrigger:
         # Of the application's own.
         orders.change("c1/1", taskStatus={"S": "PENDING"}, pendingShard={"S": "x"})
         assert not attached.invoke("trigger", change(orders, "c1/1", {}, "INSERT"))["rang"]
-        queue.enqueue("c1/1")
+        queue.put(task_id="c1/1")
         queued = orders.record("c1/1")
         assert attached.invoke("trigger", change(orders, "c1/1", before))["rang"]
         queue.touch("c1/1")
         assert not attached.invoke("trigger", change(orders, "c1/1", queued))["rang"]
         queue.cancel("c1/1")
         cancelled = orders.record("c1/1")
-        queue.enqueue("c1/1", delay_seconds=60)
+        queue.put(task_id="c1/1", delay_seconds=60)
         assert not attached.invoke("trigger", change(orders, "c1/1", cancelled))["rang"]
         queue.cancel("c1/1")
-        queue.enqueue("c1/1")
+        queue.put(task_id="c1/1")
         assert attached.invoke("trigger", change(orders, "c1/1", cancelled))["rang"]
 
     def test_not_while_a_pass_has_the_slot_in_the_same_table(self, attached: Any, orders: Shipments) -> None:
         before = orders.record("c1/1")
-        attached.queue.enqueue("c1/1")
+        attached.queue.put(task_id="c1/1")
         names = orders.names
         passes = WorkerPasses(orders.table, "default", 1, orders.client, names=names)
         with passes.slot("somebody") as entered:
@@ -128,7 +128,7 @@ class TestTrigger:
 
 
 def test_the_sweep_brings_back_what_a_dead_worker_held(attached: Any, orders: Shipments) -> None:
-    attached.queue.enqueue("c1/2")
+    attached.queue.put(task_id="c1/2")
     attached.queue.claim()
     # An hour passes.
     earlier = {"N": str(round((attached.queue.admin.now() - 3600) * 1000))}
@@ -145,7 +145,7 @@ def test_the_sweep_brings_back_what_a_dead_worker_held(attached: Any, orders: Sh
 @pytest.mark.usefixtures("delivery_stream")
 def test_the_archive_has_the_changes_of_records(attached: Any, orders: Shipments) -> None:
     images = [orders.record("c1/1")]
-    attached.queue.enqueue("c1/1")
+    attached.queue.put(task_id="c1/1")
     images.append(orders.record("c1/1"))
     orders.change("c2/1", price={"N": "1"})
     record = change_of(KEY.attributes("c1/1"), *images)

@@ -141,9 +141,9 @@ class TestAttached:
         queue = table.queue(worker_name="w1")
         images = [table.record(task_id)]
         verbs: list[Callable[[], object]] = [
-            lambda: queue.enqueue(task_id, group="red", priority=3),
+            lambda: queue.put(task_id=task_id, group="red", priority=3),
             lambda: claims.extend(queue.claim()),
-            lambda: queue.complete(claims.pop(), "done"),
+            lambda: queue.complete(claims.pop(), result="done"),
             lambda: queue.records.ready(task_id),
         ]
         claims: list[Claim] = []

@@ -139,7 +139,7 @@ class TestHoldAndReady:
 
     @pytest.mark.parametrize("command", ["hold", "ready"])
     def test_not_while_it_is_in_the_queue(self, queue: AttachedQueue, command: str) -> None:
-        queue.enqueue("A")
+        queue.put(task_id="A")
         fails(1, "PENDING", command, "A")
         fails(1, "record 'Z': the attached table has none", command, "Z")
         fails(2, "task_id: missing", command)
@@ -223,7 +223,7 @@ class TestRecords:
         assert answer("record", "put", '{"id": "N", "n": 1, "m": 2}') == {"record_id": "N"}
         assert answer("record", "put", "--merge", "-", text='{"id": "N", "n": 3}') == {"record_id": "N"}
         assert answer("record", "get", "N") == {"id": "N", "n": 3, "m": 2}
-        queue.enqueue("N")
+        queue.put(task_id="N")
         fails(2, "pass --yes", "record", "delete", "N")
         fails(1, "already PENDING in queue 'default'", "record", "delete", "N", "--yes")
         assert answer("record", "delete", "N", "--force", "--yes") == {"deleted": 1}

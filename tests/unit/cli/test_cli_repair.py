@@ -77,7 +77,7 @@ def test_the_shell_restores_what_it_holds_to_where_a_new_task_goes(queue: Queue)
 def test_get_shows_when_a_task_entered_each_state(queue: Queue) -> None:
     put("a")
     (claim,) = queue.claim()
-    queue.fail(claim, "broken")
+    queue.fail(claim, error="broken")
     times = answer("get", "a")["times"]
     assert list(times) == ["put", "due", "first_claim", "last_claim", "end", "dead"]
     assert times["due"] is None

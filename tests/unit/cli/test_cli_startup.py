@@ -56,7 +56,7 @@ def test_a_verb_on_sqlite_loads_sqlite_and_nothing_else(tmp_path: Path, argument
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     queue = Queue.sql(url)
     queue.create_table()
-    queue.put("work", "held")
+    queue.put("work", task_id="held")
     token = queue.claim()[0].token if arguments[0] == "complete" else ""
     queue.close()
     words = [token if word == HELD else word for word in arguments]

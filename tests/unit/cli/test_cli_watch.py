@@ -48,7 +48,7 @@ def filled(queue: Queue, clock: Clock) -> None:
     queue.put_many([{"payload": number} for number in range(10)])
     held = queue.claim(limit=3)
     queue.complete(held[0])
-    queue.fail(held[1], "the downstream said 503")
+    queue.fail(held[1], error="the downstream said 503")
     clock.advance(5)
     queue.put("new")
 
@@ -79,7 +79,7 @@ class TestSnapshots:
         queue = Queue.memory(clock=clock)
         queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
         for claim, fraction in zip(queue.claim(limit=2), (0.29, 1), strict=True):
-            queue.extend(claim, 60, progress=fraction, step="loading")
+            queue.extend(claim, lease_seconds=60, progress=fraction, step="loading")
         queue.claim()
         clock.advance(3)
         snapshot = Watcher(queue).snapshot()
@@ -148,7 +148,7 @@ class TestFrame:
         filled(queue, clock)
         for number in range(30):
             queue.put("fails", task_id=f"dead-{number}")
-            queue.fail(queue.claim()[0], "the downstream said 503\nand more")
+            queue.fail(queue.claim()[0], error="the downstream said 503\nand more")
         full = Watcher(queue).snapshot()
         for snapshot in (full, replace(full, dead_letters=()), replace(full, backlog=())):
             for height in range(1, 40):

@@ -89,7 +89,7 @@ def test_the_same_by_its_api(shipments: Shipments) -> None:
     queue.records.ready("A")  # updateStatus(READY_TO_SHIP)
     assert [task.task_id for task in queue.list("READY")] != []  # listIDs
     for record_id in ("A", "B", "C"):
-        queue.enqueue(record_id)  # enqueue
+        queue.put(task_id=record_id)  # enqueue
         shipments.clock.advance(1)
     (first,) = queue.claim()  # peek
     assert (first.task.task_id, queue.find("A").status) == ("A", TaskStatus.TAKEN)
@@ -105,7 +105,7 @@ def test_the_same_by_its_api(shipments: Shipments) -> None:
     assert queue.stats(ids=100).ids["failure"] == ("C",)  # getDLQStats
     queue.restore("C")
     assert queue.stats(ids=100).ids["pending"] == ("A", "B", "C")  # getQueueStats
-    assert [task.task_id for task in queue.dequeue()] == ["A"]  # dequeue
+    assert [queue.complete(claim).task_id for claim in queue.claim()] == ["A"]  # dequeue
     queue.cancel("B")  # remove
     assert ids(queue.claim(limit=5)) == ["C"]
     assert counts(queue.stats()) == {"success": 1, "cancelled": 1, "taken": 1}

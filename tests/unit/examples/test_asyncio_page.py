@@ -41,7 +41,7 @@ def test_the_transaction(tmp_path: Path) -> None:
             await queue.create_table()
             await queue.put(7, task_id="a")
             await page["ship"](queue)
-            task = await queue.wait("a", 0)
+            task = await queue.wait("a", timeout_seconds=0)
             assert (task.status, task.result) == (TaskStatus.SUCCESS, "shipped")
 
     asyncio.run(ship())

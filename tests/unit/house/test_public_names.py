@@ -107,6 +107,6 @@ def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:
         names = {name for name in dir(queue) if not name.startswith("_")} - not_verbs
         assert {"put", "claim", "complete"} <= names
         assert [name for name in sorted(names) if not hasattr(async_queue, name)] == []
-        ways = {"memory", "sql", "dynamodb", "transaction"}
+        ways = {"memory", "sql", "dynamodb", "transaction", "wait_many"}
         verbs = [getattr(async_queue, name) for name in names - properties - ways]
         assert [verb.__name__ for verb in verbs if not inspect.iscoroutinefunction(verb)] == []

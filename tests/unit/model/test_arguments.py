@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Claim, NotFound, Queue, Task
+from freshq import Claim, Queue, Settlement, Task, TaskNotFound
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
@@ -20,11 +20,11 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
     (lambda queue, _: queue.claim(0), "limit: must be a whole number from 1 to 1000, got 0"),
     (lambda queue, _: queue.list(limit=0), "limit: must be a whole number of 1 or more, got 0"),
     (
-        lambda queue, claim: queue.extend(claim, 0),
+        lambda queue, claim: queue.extend(claim, lease_seconds=0),
         "lease_seconds: must be a number of seconds, greater than 0 and at most 3153600000, got 0",
     ),
     (
-        lambda queue, claim: queue.release(claim, -1),
+        lambda queue, claim: queue.release(claim, delay_seconds=-1),
         "delay_seconds: must be a number of seconds, 0 or more and at most 3153600000, got -1",
     ),
     (
@@ -33,11 +33,11 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
     ),
     (lambda queue, _: queue.list("done"), f"status: unknown value 'done'; use one of {STATUSES}"),
     (
-        lambda queue, claim: queue.fail(claim, 5),  # type: ignore[arg-type]
+        lambda queue, claim: queue.fail(claim, error=5),  # type: ignore[arg-type]
         "error: must be a string or None, got int; pass str(error)",
     ),
     (
-        lambda queue, claim: queue.complete(claim, "x" * 410_000),
+        lambda queue, claim: queue.complete(claim, result="x" * 410_000),
         f"result: 410003 bytes with the payload, at most 403456 fit; {ELSEWHERE}",
     ),
     (
@@ -46,8 +46,8 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
     ),
     (lambda queue, _: queue.discard(0), "limit: must be a whole number of 1 or more, got 0"),
     (
-        lambda queue, _: queue.poll(poll_seconds=0),
-        "poll_seconds: must be a number of seconds, greater than 0 and at most 3153600000, got 0",
+        lambda queue, _: queue.claim(wait_seconds=-1),
+        "wait_seconds: must be a number of seconds, 0 or more and at most 3153600000, got -1",
     ),
     (
         lambda queue, _: queue.purge("other"),
@@ -115,11 +115,11 @@ def test_results_must_fit_beside_their_payloads() -> None:
     queue.put(half)
     (claim,) = queue.claim()
     for call in (
-        lambda: queue.complete(claim, half + "x"),
-        lambda: queue.complete_many([claim], [half + "x"]),
+        lambda: queue.complete(claim, result=half + "x"),
+        lambda: queue.settle_many([Settlement.complete(claim, half + "x")]),
     ):
         assert problem(call).startswith("result: 403457 bytes with the payload")
-    (done,) = queue.complete_many([claim], [half])
+    (done,) = queue.settle_many([Settlement.complete(claim, half)])
     assert isinstance(done, Task)
 
 
@@ -128,7 +128,7 @@ def test_the_limits_themselves_are_allowed() -> None:
     queue.put("work", task_id="x" * 1024, priority=0)
     assert queue.reprioritize("x" * 1024, 9).priority == 9
     (claim,) = queue.claim(1000, lease_seconds=MAX_SECONDS)
-    assert queue.extend(claim, MAX_SECONDS).lease_until >= claim.lease_until
+    assert queue.extend(claim, lease_seconds=MAX_SECONDS).lease_until >= claim.lease_until
 
 
 def test_ten_tasks_are_shown_unless_more_are_asked_for() -> None:
@@ -138,5 +138,5 @@ def test_ten_tasks_are_shown_unless_more_are_asked_for() -> None:
 
 
 def test_a_wait_for_an_unknown_task_names_it_and_its_queue() -> None:
-    with pytest.raises(NotFound, match=r"'x'.*'mail'"):
-        Queue.memory(name="mail").wait("x", 1)
+    with pytest.raises(TaskNotFound, match=r"'x'.*'mail'"):
+        Queue.memory(name="mail").wait("x", timeout_seconds=1)

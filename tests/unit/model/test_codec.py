@@ -20,7 +20,7 @@ from freshq import AsyncQueue, Handlers, Queue, Task, TaskStatus, Worker
 from freshq.aws import worker_pass
 from freshq.errors import FreshqError, PutIncomplete
 from freshq.model import JsonCodec
-from freshq.model.codec import DoesNotFit
+from freshq.model.codec import DoesNotFitError
 from freshq.telemetry import Outcome
 from freshq.testing import drain
 from tests.support.readings import known
@@ -127,8 +127,8 @@ class TestStored:
         assert queue.admin.check({"payload": 7}).payload == codec.encode(7)
         queue.put_many([queue.admin.check({"payload": 3, "task_id": "t3"})])
         assert [known(queue, f"t{number}").payload for number in range(4)] == [*map(codec.encode, range(4))]
-        queue.complete_many(queue.claim(2), ["x", "y"])
-        queue.complete(queue.claim()[0], "z")
+        for result in "xyz":
+            queue.complete(queue.claim()[0], result=result)
         assert [known(queue, f"t{number}").result for number in (3, 2, 1)] == [*map(codec.encode, "xyz")]
         assert queue.complete(queue.claim()[0]).result is None
 
@@ -186,12 +186,8 @@ class TestRefused:
         queue = Queue.memory(codec=codec)
         queue.put(1, task_id="a")
         claims = queue.claim()
-        for settle in (
-            lambda: queue.complete(claims[0], {7: 1}),
-            lambda: queue.complete_many(claims, [{7: 1}]),
-        ):
-            with refused("result"):
-                settle()
+        with refused("result"):
+            queue.complete(claims[0], result={7: 1})
         assert known(queue, "a").status is TaskStatus.TAKEN
 
     def test_handlers_that_could_not_read_the_queue_are_refused(self, codec: Packed) -> None:
@@ -293,7 +289,7 @@ class TestTypes:
     def test_what_does_not_fit_is_said_without_the_value(
         self, kind: Any, stored: Any, path: tuple[str | int, ...], problem: str
     ) -> None:
-        with pytest.raises(DoesNotFit) as refused:
+        with pytest.raises(DoesNotFitError) as refused:
             JsonCodec().decoder(kind)(stored)
         assert (refused.value.path, refused.value.problem) == (path, problem)
         place = ".".join(map(str, path))

@@ -119,10 +119,9 @@ def test_a_password_is_hidden(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-@pytest.mark.parametrize("name", ["poll_seconds", "timeout_seconds"])
-def test_the_wrong_argument_of_a_poll_is_named(name: str) -> None:
-    with refused(name):
-        Queue.memory().poll(**{name: -1.0})  # type: ignore[arg-type]
+def test_the_wrong_argument_of_a_wait_is_named() -> None:
+    with refused("wait_seconds"):
+        Queue.memory().claim(wait_seconds=-1.0)
 
 
 def test_outcomes_keep_what_they_were_given() -> None:

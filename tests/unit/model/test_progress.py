@@ -265,7 +265,7 @@ class TestRefused:
         (claim,) = queue.claim()
         before = known(queue, "a")
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            queue.extend(claim, 60, **arguments)
+            queue.extend(claim, **arguments)
         assert known(queue, "a") == before
 
 

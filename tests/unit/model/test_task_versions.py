@@ -22,7 +22,7 @@ def claimed(queue: Queue) -> Claim:
 
 
 def test_a_delay_ends_at_a_whole_microsecond(queue: Queue) -> None:
-    assert queue.release(claimed(queue), 0.123_456_5).not_before == START + 0.123_456
+    assert queue.release(claimed(queue), delay_seconds=0.123_456_5).not_before == START + 0.123_456
     queue.put("work", task_id="b", at=START + 0.123_456_5)
     assert known(queue, "b").not_before == START + 0.123_456
 
@@ -56,10 +56,10 @@ def test_a_put_may_be_due_now_or_in_a_century_but_not_later(queue: Queue) -> Non
 def test_equal_work_is_no_update_from_the_instant_at_which_it_is_due(queue: Queue, clock: Clock) -> None:
     queue.put("work", task_id="a", at=START + 5)
     clock.advance(4.999_999)
-    assert queue.put("work", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+    assert queue.put("work", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
     queue.put("work", task_id="b", at=START + 5)
     clock.advance(0.000_001)
-    assert queue.put("work", "b", on_conflict="update").outcome is PutOutcome.DUPLICATE
+    assert queue.put("work", task_id="b", on_conflict="update").outcome is PutOutcome.DUPLICATE
 
 
 def test_a_moved_deadline_is_at_a_whole_microsecond(clock: Clock, queue: Queue) -> None:
@@ -72,7 +72,7 @@ def test_a_moved_deadline_is_at_a_whole_microsecond(clock: Clock, queue: Queue) 
 
 
 def test_a_lease_ends_at_a_whole_microsecond(queue: Queue) -> None:
-    claim = queue.extend(claimed(queue), 200.123_456_5)
+    claim = queue.extend(claimed(queue), lease_seconds=200.123_456_5)
     assert claim.lease_until == claim.task.lease_until == START + 200.123_456
 
 
@@ -92,9 +92,9 @@ def test_a_task_at_its_deadline_needs_no_delay(queue: Queue, clock: Clock) -> No
 def test_the_longest_error_is_kept_and_a_longer_one_truncated(queue: Queue) -> None:
     claim = claimed(queue)
     longest = "x" * MAX_ERROR_CHARS
-    assert queue.retry(claim, longest, delay_seconds=0).error == longest
+    assert queue.retry(claim, error=longest, delay_seconds=0).error == longest
     (claim,) = queue.claim()
-    assert queue.fail(claim, longest + "x").error == longest[1:] + "…"
+    assert queue.fail(claim, error=longest + "x").error == longest[1:] + "…"
 
 
 def test_a_claim_made_by_hand_may_hold_the_task_as_it_was_put(queue: Queue) -> None:
@@ -152,7 +152,7 @@ def test_stamps_begin_at_the_epoch() -> None:
 
 
 def test_who_loses_a_lease_learns_what_the_task_is_now(queue: Queue) -> None:
-    for verb in (queue.complete, queue.release, lambda claim: queue.extend(claim, 5)):
+    for verb in (queue.complete, queue.release, lambda claim: queue.extend(claim, lease_seconds=5)):
         claim = claimed(queue)
         queue.cancel("a", force=True)
         with pytest.raises(LeaseLost, match=r"\(it is CANCELLED now\)") as lost:

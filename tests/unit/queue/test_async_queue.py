@@ -98,9 +98,9 @@ class TestUse:
         async with queue:
             await queue.create_table()
             await queue.put("work", task_id="a")
-            (claim,) = await queue.poll()
-            await queue.complete(claim, 42)
-            return (await queue.wait("a", 5)).status
+            (claim,) = await queue.claim(wait_seconds=None)
+            await queue.complete(claim, result=42)
+            return (await queue.wait("a", timeout_seconds=5)).status
 
     def test_it_is_opened_like_a_queue(self, tmp_path: Path) -> None:
         assert asyncio.run(self._life(AsyncQueue.memory())) is TaskStatus.SUCCESS
@@ -118,7 +118,7 @@ class TestUse:
     def test_many_that_wait_leave_threads_for_the_others(self) -> None:
         async def wait_and_put() -> list[object]:
             async with AsyncQueue(Queue.memory(), max_threads=1) as queue, asyncio.timeout(PATIENCE_SECONDS):
-                polls = [asyncio.create_task(queue.poll(poll_seconds=0.05)) for _ in range(20)]
+                polls = [asyncio.create_task(queue.claim(wait_seconds=None)) for _ in range(20)]
                 for number in range(20):
                     await queue.put(number)
                 return [claim.task.payload for claims in await asyncio.gather(*polls) for claim in claims]
@@ -129,7 +129,7 @@ class TestUse:
         async def poll_and_put() -> list[object]:
             async with AsyncQueue.sql(f"sqlite:///{tmp_path}/tasks.db") as queue:
                 await queue.create_table()
-                poll = asyncio.create_task(queue.poll(poll_seconds=PATIENCE_SECONDS * 10))
+                poll = asyncio.create_task(queue.claim(wait_seconds=None))
                 await asyncio.sleep(0.05)
                 await queue.put("new")
                 async with asyncio.timeout(PATIENCE_SECONDS):
@@ -165,13 +165,13 @@ class TestUse:
 
 
 class TestCancelling:
-    @pytest.mark.parametrize("verb", ["claim", "poll"])
-    def test_what_a_cancelled_claim_took_is_released(self, verb: str) -> None:
+    @pytest.mark.parametrize("wait_seconds", [0, None])
+    def test_what_a_cancelled_claim_took_is_released(self, wait_seconds: float | None) -> None:
         async def cancel() -> tuple[dict[str, int], int]:
             store = HeldStore()
             async with AsyncQueue(Queue(store)) as queue:
                 await queue.put("work", task_id="a")
-                claim = asyncio.create_task(getattr(queue, verb)())
+                claim = asyncio.create_task(queue.claim(wait_seconds=wait_seconds))
                 await until(store.claiming.is_set)
                 await cancelled(claim)
                 store.may_go_on.set()
@@ -180,19 +180,6 @@ class TestCancelling:
             return counts(queue.queue.stats()), task.attempts
 
         assert asyncio.run(cancel()) == ({"pending": 1}, 0)
-
-    def test_what_a_cancelled_dequeue_took_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def cancel() -> None:
-            store = HeldStore()
-            async with AsyncQueue(Queue(store)) as queue:
-                await queue.put("work", task_id="a")
-                taking = asyncio.create_task(queue.dequeue())
-                await until(store.claiming.is_set)
-                await cancelled(taking)
-                store.may_go_on.set()
-
-        asyncio.run(cancel())
-        assert "queue 'default': task a was dequeued for a coroutine that was cancelled" in caplog.text
 
     def test_a_claim_that_is_over_when_it_is_cancelled_is_released_too(self) -> None:
         async def cancel() -> dict[str, int]:

@@ -354,6 +354,6 @@ def test_a_telemetry_that_overrides_nothing_changes_nothing() -> None:
     assert [receipt.task_id for receipt in queue.put_many([{"task_id": "a"}, {"task_id": "b"}])] == ["a", "b"]
     claims = queue.claim(2)
     assert [claim.task.task_id for claim in claims] == ["b", "a"]
-    assert queue.complete(claims[0], 1).result == 1
-    queue.fail(claims[1], "no stock")
+    assert queue.complete(claims[0], result=1).result == 1
+    queue.fail(claims[1], error="no stock")
     assert (queue.stats().success, queue.stats().failure) == (1, 1)

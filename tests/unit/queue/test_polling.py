@@ -62,13 +62,13 @@ def queue(store: WaitingStore, clock: Clock) -> Queue:
 
 def test_it_waits_until_a_delay_ends(queue: Queue, store: WaitingStore) -> None:
     queue.put("later", delay_seconds=3.5)
-    assert payloads(queue.poll()) == ["later"]
-    assert store.waits == [(1, 3.0), (2, 0.5)]
+    assert payloads(queue.claim(wait_seconds=None)) == ["later"]
+    assert store.waits == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 0.5)]
 
 
 def test_it_waits_no_longer_than_its_timeout(queue: Queue, store: WaitingStore) -> None:
-    assert queue.poll(timeout_seconds=7) == []
-    assert [seconds for _seen, seconds in store.waits] == [3.0, 3.0, 1.0]
+    assert queue.claim(wait_seconds=2.5) == []
+    assert [seconds for _seen, seconds in store.waits] == [1.0, 1.0, 0.5]
 
 
 def test_it_looks_at_once_for_what_became_due_during_the_claim(
@@ -76,11 +76,11 @@ def test_it_looks_at_once_for_what_became_due_during_the_claim(
 ) -> None:
     queue.put("later", delay_seconds=1)
     store.after_claim = lambda: clock.advance(2)
-    assert payloads(queue.poll()) == ["later"]
+    assert payloads(queue.claim(wait_seconds=None)) == ["later"]
     assert store.waits == [(1, 0.0)]
 
 
 def test_it_claims_one_task_unless_told_otherwise(queue: Queue, store: WaitingStore) -> None:
     queue.put_many([{"payload": 1}, {"payload": 2}, {"payload": 3}])
-    assert [len(queue.poll()), len(queue.poll(2))] == [1, 2]
+    assert [len(queue.claim(wait_seconds=None)), len(queue.claim(2, wait_seconds=None))] == [1, 2]
     assert store.waits == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from freshq import LeaseLost, Overloaded, Queue, StoreError, Task, TaskStatus
+from freshq import LeaseLost, Overloaded, Queue, Settlement, StoreError, Task, TaskStatus
 from freshq.errors import IllegalTransition, LostRace
 from freshq.policy import BacklogLimit, CodelRule, ConcurrencyLimit, Door, RetryBudget, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
@@ -17,7 +17,6 @@ from freshq.queue.shared.measures import MAX_TRIES, SharedReserve, change_record
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.readings import known, payloads
-from tests.support.refusals import refused
 
 LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
 FOUR_SLOTS = ConcurrencyLimit(lowest=4, highest=4, window_seconds=10.0)
@@ -212,11 +211,11 @@ class TestClaim:
         queue = place.queue()
         queue.put("work", delay_seconds=5)
         place.before("wait_for_put", lambda: place.clock.advance(6))
-        (claim,) = queue.poll(poll_seconds=0.01)
+        (claim,) = queue.claim(wait_seconds=None)
         assert claim.task.payload == "work"
 
     def test_poll_ends_after_its_timeout(self, place: Place) -> None:
-        assert place.queue().poll(timeout_seconds=0.02, poll_seconds=0.01) == []
+        assert place.queue().claim(wait_seconds=0.02) == []
 
 
 class TestFreshLeases:
@@ -299,13 +298,11 @@ class TestSettle:
         queue.put_many([{"payload": number} for number in range(3)])
         claims = queue.claim(3)
         queue.release(claims[1])
-        first, lost, last = queue.complete_many(claims, [1, 2, 3])
+        first, lost, last = queue.settle_many(
+            [Settlement.complete(claim, result) for claim, result in zip(claims, (1, 2, 3), strict=True)]
+        )
         assert isinstance(lost, LeaseLost)
         assert [task.result for task in (first, last) if isinstance(task, Task)] == [1, 3]
-
-    def test_results_must_be_as_many_as_the_claims(self, place: Place) -> None:
-        with refused("results"):
-            place.queue().complete_many([], [1])
 
     def test_the_last_attempt_is_known_as_such(self, place: Place) -> None:
         queue = place.queue(max_attempts=2)
@@ -334,9 +331,9 @@ class TestTend:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         longer = itertools.count(200)
-        place.before("replace", lambda: other.extend(claim, next(longer)))
+        place.before("replace", lambda: other.extend(claim, lease_seconds=next(longer)))
         with pytest.raises(LostRace) as lost:
-            queue.extend(claim, 100)
+            queue.extend(claim, lease_seconds=100)
         assert str(lost.value) == LOST_RACE
 
     def test_a_claim_of_a_deleted_task_is_lost(self, place: Place) -> None:

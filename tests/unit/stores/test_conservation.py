@@ -106,10 +106,14 @@ class Conservation(RuleBasedStateMachine):
         for _ in range(number):
             task_id = f"{self.name}-{len(self.model)}"
             receipt = self.producer.put(
-                "work", task_id, priority, delay_seconds=delay_seconds, max_age_seconds=max_age_seconds
+                "work",
+                task_id=task_id,
+                priority=priority,
+                delay_seconds=delay_seconds,
+                max_age_seconds=max_age_seconds,
             )
             assert receipt.outcome is PutOutcome.CREATED
-            assert self.producer.put("other", task_id).outcome is PutOutcome.DUPLICATE
+            assert self.producer.put("other", task_id=task_id).outcome is PutOutcome.DUPLICATE
             task = self.producer.get(task_id)
             assert task is not None
             self.model[task_id] = Expected(
@@ -124,7 +128,7 @@ class Conservation(RuleBasedStateMachine):
     def claim(self, process: int, limit: int, lease_seconds: float) -> None:
         if sum(task.due(self.clock.now) for task in self.model.values()) > SMALL_PORTION:
             assert self.new_process().admin.recover() == self.expect_recovered()
-        claims = self.processes[process].claim(limit, lease_seconds)
+        claims = self.processes[process].claim(limit, lease_seconds=lease_seconds)
         expected = self.expect_claimed(limit)
         if len(expected) < limit and self.expect_recovered():
             expected += self.expect_claimed(limit - len(expected))
@@ -175,9 +179,9 @@ class Conservation(RuleBasedStateMachine):
     def run_settlement(self, queue: Queue, claim: Claim, verb: str, seconds: float) -> None:
         match verb:
             case "retry":
-                queue.retry(claim, "broken", delay_seconds=seconds)
+                queue.retry(claim, error="broken", delay_seconds=seconds)
             case "extend":
-                queue.extend(claim, seconds)
+                queue.extend(claim, lease_seconds=seconds)
             case _:
                 getattr(queue, verb)(claim)
 

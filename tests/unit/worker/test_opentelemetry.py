@@ -27,6 +27,7 @@ from freshq import (
     Queue,
     Reject,
     Retry,
+    Settlement,
     StoreError,
     Task,
     Worker,
@@ -399,7 +400,7 @@ class TestSeveralTasks:
         claim = told.span("claim")
         assert linked(claim) == linked(put)
         assert attributes(claim) == of("claim", "receive", messaging__batch__message_count=3)
-        queue.complete_many(claims)
+        queue.settle_many([Settlement.complete(claim) for claim in claims])
         end = told.span("settle")
         assert (linked(end), parent(end), end.kind) == (linked(put), None, SpanKind.CLIENT)
         assert attributes(end) == of("settle", "settle", messaging__batch__message_count=3)
@@ -409,7 +410,7 @@ class TestSeveralTasks:
         queue.put_many([{"payload": SECRET, "task_id": task_id} for task_id in "abc"])
         claims = queue.claim(3)
         queue.complete(claims[1])
-        queue.complete_many(claims)
+        queue.settle_many([Settlement.complete(claim) for claim in claims])
         end = told.span("settle")
         assert failure(end)[::2] == (StatusCode.ERROR, "LeaseLost")
         assert attributes(end)["messaging.freshq.not_settled_count"] == 1

@@ -60,9 +60,9 @@ class TestLeases:
             runs.begin(claim, clock.now)
         extend = queue.extend
 
-        def noted(claim: Claim, seconds: float, **progress: Any) -> Claim:
+        def noted(claim: Claim, **arguments: Any) -> Claim:
             extended.append(claim.task.task_id)
-            return extend(claim, seconds, **progress)
+            return extend(claim, **arguments)
 
         monkeypatch.setattr(queue, "extend", noted)
         monkeypatch.setattr(background, "MAX_EXTENSIONS", 1)
@@ -173,7 +173,7 @@ class TestMaxRunSeconds:
             assert (claim.task.task_id, claim.task.attempts) == ("a", 2)
             work.release.set()
             wait_until(lambda: ("a", Outcome.LEASE_LOST, None) in work.observer.settlements)
-            assert queue.complete(claim, "by another").result == "by another"
+            assert queue.complete(claim, result="by another").result == "by another"
 
     def test_after_the_last_attempt_it_is_a_dead_letter(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, lease_seconds=20, max_attempts=1)
@@ -219,7 +219,7 @@ class TestMaxRunSeconds:
 
     def test_a_run_that_hangs_does_not_keep_the_process_alive(self) -> None:
         code = (
-            "import threading, freshq; q = freshq.Queue.memory(); q.put(1, 'a'); "
+            "import threading, freshq; q = freshq.Queue.memory(); q.put(1, task_id='a'); "
             "w = freshq.Worker(q, lambda _: threading.Event().wait(), max_run_seconds=0.05, "
             "poll_seconds=0.01, idle_exit_seconds=0.1); print(w.run().overran)"
         )

@@ -80,9 +80,9 @@ class TestAtMostOnce:
         monkeypatch.setattr(LeaseRenewal, "renew", look)
 
         class Watched(Queue):
-            def extend(self, claim: Any, lease_seconds: float, **progress: Any) -> Any:
+            def extend(self, claim: Any, **arguments: Any) -> Any:
                 extended.append(claim.task.task_id)
-                return super().extend(claim, lease_seconds, **progress)
+                return super().extend(claim, **arguments)
 
         with Blocked(Watched.memory(clock=clock, lease_seconds=20), at_most_once=True) as work:
             work.queue.put("more", task_id="b")

@@ -290,7 +290,7 @@ class ShellCommands:
         """Put a record, or a new task, into the queue."""
         draft = self._draft(arguments)
         if draft is not None:
-            receipt = self._session.queue.put(draft.payload, draft.task_id)
+            receipt = self._session.queue.put(draft.payload, task_id=draft.task_id)
             self._drafts.drop(draft)
             print_receipt(self._session, receipt)
         elif isinstance(self._session.queue, AttachedQueue):

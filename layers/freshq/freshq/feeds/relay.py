@@ -91,7 +91,7 @@ class Suspects:
         self._arrived.pop(task_id, None)
 
 
-class SameIds(ValueError):
+class SameIdsError(ValueError):
     """The destination already has the tasks of the source under their ids, so it can take none."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Relay:
         """
         place = core_of(source).store.place
         if source is destination or (place is not None and place == core_of(destination).store.place):
-            raise SameIds
+            raise SameIdsError
         self._source = source
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
@@ -155,10 +155,10 @@ class Relay:
         """Move one batch; return how many tasks were claimed, including those not moved.
 
         Raises:
-            SameIds: If the destination turned out to be the source; its tasks are back in it.
+            SameIdsError: If the destination turned out to be the source; its tasks are back in it.
             StoreError: If the source did not answer.
         """
-        tried = self._tried(self._source.claim(self._batch, self._lease_seconds))
+        tried = self._tried(self._source.claim(self._batch, lease_seconds=self._lease_seconds))
         if tried and all(_failed(error) for _claim, error in tried) and self._may_be_the_tasks(tried):
             tried = self._probed(tried)
         arrived_before = self._arrived
@@ -166,7 +166,7 @@ class Relay:
         for claim, error in tried:
             self._settle(claim, error, arrived_before)
         for _claim, error in tried:
-            if isinstance(error, SameIds):
+            if isinstance(error, SameIdsError):
                 raise error
         return len(tried)
 
@@ -178,7 +178,7 @@ class Relay:
     def _probed(self, tried: list[Tried]) -> list[Tried]:
         """Put one task alone, to tell a failing destination from a task that fails its batch."""
         if len(tried) == 1:
-            return tried + self._tried(self._source.claim(1, self._lease_seconds))
+            return tried + self._tried(self._source.claim(1, lease_seconds=self._lease_seconds))
         claim, _error = tried.pop(self._failed_batches % len(tried))  # a different task each time
         return [*tried, (claim, self._put([claim])[0])]
 
@@ -221,7 +221,7 @@ class Relay:
         if found is None:
             return None  # it was over, and its retention has just passed
         if found.lease_token == claim.token:
-            return SameIds()
+            return SameIdsError()
         if found.queue != self._destination.name:
             return RefusedError(f"its id is taken by a task of queue {found.queue!r} of the same table")
         return None
@@ -273,7 +273,7 @@ class Relay:
             if error is None:
                 self._suspects.clear(claim.task.task_id)
                 self._source.complete(claim)
-            elif isinstance(error, SameIds):
+            elif isinstance(error, SameIdsError):
                 self._return(claim)
             elif not _failed(error):
                 self._retry(claim, error, None)
@@ -296,7 +296,7 @@ class Relay:
 
     def _return(self, claim: Claim, delay_seconds: float = 0) -> None:
         try:
-            self._source.release(claim, delay_seconds)
+            self._source.release(claim, delay_seconds=delay_seconds)
         except LeaseLost:
             logger.warning("task %s was claimed by another relay", claim.task.task_id)
 
@@ -304,7 +304,10 @@ class Relay:
         """Spend an attempt of a task that the destination does not take."""
         task_id = claim.task.task_id
         logger.warning("task %s was refused by the destination: %s", task_id, error)
-        if self._source.retry(claim, str(error), delay_seconds).status is TaskStatus.FAILURE:
+        if (
+            self._source.retry(claim, error=str(error), delay_seconds=delay_seconds).status
+            is TaskStatus.FAILURE
+        ):
             logger.error("task %s is a dead letter of queue %s: %s", task_id, self._source.name, error)
             self._suspects.clear(task_id)
 
@@ -326,7 +329,7 @@ class Relay:
                 since the epoch by the source's clock. None: until `stop`. `idle_exit_seconds` also ends it.
 
         Raises:
-            SameIds: As for `move`.
+            SameIdsError: As for `move`.
             StoreError: If the source did not answer.
         """
         ends = self._stop.condition(until, self._source.admin.now)

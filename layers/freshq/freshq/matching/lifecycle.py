@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from freshq.errors import IllegalTransition, NotFound, Throttled, quoted
+from freshq.errors import ResourceNotFound, Throttled, WrongResourceState, quoted
 from freshq.matching.resource import Resource, ResourceStatus, caller_of
-from freshq.matching.stores.base import Change, Changed
+from freshq.matching.stores.base import Change, ChangedError
 from freshq.model.checks import checked_seconds
 from freshq.model.lifecycle import Stamps, new_token
 from freshq.policy.retry import until_committed
@@ -30,13 +30,13 @@ def registered(resource_id: str, attributes: Attributes, before: Resource | None
     """Return a resource with these attributes, AVAILABLE; `before` itself if it has them already.
 
     Raises:
-        IllegalTransition: If it has other attributes and is not available.
+        WrongResourceState: If it has other attributes and is not available.
     """
     if before is not None and before.attributes == attributes:
         return before
     if before is not None and before.status is not ResourceStatus.AVAILABLE:
         advice = "its entries have its attributes; withdraw or complete it first"
-        raise IllegalTransition.of_resource(resource_id, "change the attributes", before.status, advice)
+        raise WrongResourceState(resource_id, "change the attributes", before.status, advice)
     return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token())
 
 
@@ -44,13 +44,13 @@ def unregistered(resource_id: str, before: Resource | None) -> None:
     """Check that a resource may be deleted.
 
     Raises:
-        NotFound: If it is not registered.
-        IllegalTransition: If it is not available.
+        ResourceNotFound: If it is not registered.
+        WrongResourceState: If it is not available.
     """
     before = known(resource_id, before)
     if before.status is not ResourceStatus.AVAILABLE:
         advice = "withdraw or complete it first"
-        raise IllegalTransition.of_resource(resource_id, "unregister", before.status, advice)
+        raise WrongResourceState(resource_id, "unregister", before.status, advice)
 
 
 def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resource:
@@ -62,15 +62,13 @@ def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resourc
         stamp: Returns the time from which it waits, in seconds since the epoch.
 
     Raises:
-        IllegalTransition: If it is queued, or matched and its lease has not expired.
+        WrongResourceState: If it is queued, or matched and its lease has not expired.
     """
     if before.status is ResourceStatus.QUEUED:
-        raise IllegalTransition.of_resource(
-            before.resource_id, "offer", before.status, "it keeps its position"
-        )
+        raise WrongResourceState(before.resource_id, "offer", before.status, "it keeps its position")
     if before.status is ResourceStatus.MATCHED and not before.expired(now):
         advice = "complete or release it first, or wait until its lease expires"
-        raise IllegalTransition.of_resource(before.resource_id, "offer", before.status, advice)
+        raise WrongResourceState(before.resource_id, "offer", before.status, advice)
     return queued(before, stamp)
 
 
@@ -78,16 +76,14 @@ def withdrawn(resource_id: str, before: Resource | None) -> Resource:
     """Return the AVAILABLE version of a resource; `before` itself if it is available already.
 
     Raises:
-        NotFound: If it is not registered.
-        IllegalTransition: If it is matched.
+        ResourceNotFound: If it is not registered.
+        WrongResourceState: If it is matched.
     """
     before = known(resource_id, before)
     if before.status is ResourceStatus.AVAILABLE:
         return before
     if before.status is ResourceStatus.MATCHED:
-        raise IllegalTransition.of_resource(
-            resource_id, "withdraw", before.status, "complete or release it first"
-        )
+        raise WrongResourceState(resource_id, "withdraw", before.status, "complete or release it first")
     return available(before)
 
 
@@ -126,10 +122,10 @@ def known(resource_id: str, resource: Resource | None) -> Resource:
     """Return the stored version of a resource.
 
     Raises:
-        NotFound: If it is not registered.
+        ResourceNotFound: If it is not registered.
     """
     if resource is None:
-        raise NotFound.of_resource(resource_id)
+        raise ResourceNotFound(resource_id)
     return resource
 
 
@@ -212,15 +208,15 @@ class Changes:
         and no success.
 
         Raises:
-            NotFound: If it is not registered.
-            IllegalTransition: If it is matched.
+            ResourceNotFound: If it is not registered.
+            WrongResourceState: If it is matched.
         """
 
         def change(before: Resource | None) -> Resource:
             if before is not None and before.expired(self.clock()):
                 queued_again = queued(before, self.stamp)
                 self.commit(before, queued_again)
-                raise Changed  # by this change: read it and withdraw it
+                raise ChangedError  # by this change: read it and withdraw it
             return withdrawn(resource_id, before)
 
         return self.change(resource_id, change)
@@ -229,7 +225,7 @@ class Changes:
         """Commit a change; return False if the resource is no longer as it was before."""
         try:
             self.commit(before, after)
-        except Changed:
+        except ChangedError:
             return False
         return True
 
@@ -237,7 +233,7 @@ class Changes:
         """Commit a change. The caller of a match goes with it.
 
         Raises:
-            Changed: If the resource is no longer as it was before.
+            ChangedError: If the resource is no longer as it was before.
         """
         is_queued = after is not None and after.status is ResourceStatus.QUEUED
         caller = None if before is None else caller_of(before)
@@ -251,7 +247,7 @@ class Changes:
         """Commit a change, with the current time.
 
         Raises:
-            Changed: If something is no longer as in `change`.
+            ChangedError: If something is no longer as in `change`.
         """
         self._store.commit(replace(change, at=self.clock()))
 
@@ -270,7 +266,7 @@ def repeated(what: str, attempt: Callable[[], T]) -> T:
         Throttled: If another writer came first each time; names the resource or the caller.
     """
     try:
-        return until_committed(attempt, Changed, MAX_COMMIT_TRIES)
-    except Changed:
+        return until_committed(attempt, ChangedError, MAX_COMMIT_TRIES)
+    except ChangedError:
         msg = f"{what}: changed at each of {MAX_COMMIT_TRIES} tries; try again"
         raise Throttled(msg) from None

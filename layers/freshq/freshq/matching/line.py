@@ -17,7 +17,7 @@ from freshq.matching.lifecycle import repeated
 from freshq.matching.match import held_match, taken
 from freshq.matching.places import questions_of
 from freshq.matching.resource import CallerStatus, caller_id_of, waiting_caller
-from freshq.matching.stores.base import Change, Changed
+from freshq.matching.stores.base import Change, ChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class CallerLine:
         """Match a resource with the first caller that it fits, or queue it.
 
         Raises:
-            Changed: If it is no longer as it was before.
+            ChangedError: If it is no longer as it was before.
         """
         if before.caller_id is None and (served := self._serve(before, queued.since)) is not None:
             return served
@@ -103,7 +103,7 @@ class CallerLine:
         """
         try:
             return self._serve(queued, queued.since)
-        except Changed:
+        except ChangedError:
             return None
 
     def _candidates(self, attributes: Attributes) -> Iterator[Caller]:
@@ -151,7 +151,7 @@ class CallerLine:
             )
             try:
                 self._changes.write(change)
-            except Changed:
+            except ChangedError:
                 stored = self._store.get(resource.resource_id)
                 if stored is None or stored.token != resource.token:
                     raise
@@ -192,7 +192,7 @@ class CallerLine:
         """Match a new caller with a queued resource, before it joins the line.
 
         Raises:
-            Changed: If a caller of this id has appeared.
+            ChangedError: If a caller of this id has appeared.
         """
 
         def take(entry: Entry, ask: Ask, rank: int) -> Match | None:
@@ -201,7 +201,7 @@ class CallerLine:
             served = caller.served(after, ask, rank)
             try:
                 self._changes.write(Change(resource, after, caller_after=served))
-            except Changed:
+            except ChangedError:
                 if self._store.caller(caller.caller_id) is not None:
                     raise
                 return None
@@ -213,11 +213,11 @@ class CallerLine:
         """Return the match of a served caller.
 
         Raises:
-            Changed: If the match has ended in the meantime, and the caller with it.
+            ChangedError: If the match has ended in the meantime, and the caller with it.
         """
         resource = self._store.get(caller.resource_id or "")
         if resource is None or resource.token != caller.token:
-            raise Changed
+            raise ChangedError
         return held_match(resource, caller)
 
     def _found(self, waiting: Caller) -> Match | None:

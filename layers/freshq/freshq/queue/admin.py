@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, LeaseLost, quoted
@@ -13,14 +13,14 @@ from freshq.model.answers import Claim, DeadLetterCounts, Page
 from freshq.model.checks import checked_count, checked_error, checked_id, checked_priority, checked_status
 from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
-from freshq.queue.polling import answer_of, poll_for_end
+from freshq.queue.polling import answer_of, poll_for_ends
 from freshq.queue.put import parsed
 from freshq.queue.shared.measures import REFUSED
-from freshq.stores.base import Conflict, Guard, parse_place, place_of
+from freshq.stores.base import ConflictError, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
@@ -50,7 +50,7 @@ class Tending(Verbs):
             force: Cancel it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         return self._core.change(task_id, partial(self._core.lifecycle.cancelled, force=force))
@@ -64,7 +64,7 @@ class Tending(Verbs):
             force: Bury it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         verb = partial(self._core.lifecycle.buried, error=checked_error(error), force=force)
@@ -82,9 +82,9 @@ class Tending(Verbs):
             force: Restore it even if it is TAKEN.
 
         Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`;
-                or its record lacks the attribute that orders the table.
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
         core, restored = self._core, self._core.lifecycle.restored
         return core.change(
@@ -98,9 +98,9 @@ class Tending(Verbs):
         In a table attached with an order of its own, a record gets the position of its current value.
 
         Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING, or its record lacks the attribute that orders the
-                table.
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING.
+            NoPosition: If a record lacks the attribute that orders its attached table.
         """
         core, touched = self._core, self._core.lifecycle.touched
         return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
@@ -110,7 +110,7 @@ class Tending(Verbs):
 
         Raises:
             ValueError: If the priority is not 0 to 9.
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
         """
         verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
@@ -130,7 +130,7 @@ class Tending(Verbs):
             How many were redriven.
 
         Raises:
-            NotFound: If the queue has no task `task_id`.
+            TaskNotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter, or is stale.
         """
         if limit is not None:
@@ -169,7 +169,7 @@ class Tending(Verbs):
             How many were deleted.
 
         Raises:
-            NotFound: If the queue has no task `task_id`.
+            TaskNotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter.
         """
         if limit is not None:
@@ -178,7 +178,7 @@ class Tending(Verbs):
             task = self._core.stored(task_id)
             if not self._discard(task):
                 state = (self._core.get(task_id) or task).status
-                raise IllegalTransition.of_task(task_id, "discard", state, TaskStatus.FAILURE)
+                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
             return 1
         dead = self._core.store.dead(self.name)
         return sum(islice((1 for task in dead if self._discard(task)), limit))
@@ -187,7 +187,7 @@ class Tending(Verbs):
         """Delete a dead letter; return False if it is not a dead letter."""
         try:
             self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
-        except Conflict:
+        except ConflictError:
             return False
         return True
 
@@ -235,7 +235,7 @@ class Reading(Verbs):
         """Return a task with its current status.
 
         Raises:
-            NotFound: If the queue has no task with this id; on an attached table the error says whether
+            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
                 the record exists.
         """
         return self._core.with_current_status(self._core.stored(task_id))
@@ -245,7 +245,7 @@ class Reading(Verbs):
         task = self.get(task_id)
         return task is not None and task.status in LIVE
 
-    def wait(self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
+    def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.
 
         Polls the task at growing intervals: the answer is late by at most a fifth of the wait, and by at most
@@ -258,14 +258,34 @@ class Reading(Verbs):
 
         Raises:
             ValueError: If an argument is wrong.
-            NotFound: If the queue has no such task: it was never put, or its retention has passed.
+            TaskNotFound: If the queue has no such task: it was never put, or its retention has passed.
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
-        return answer_of(poll_for_end(self.find, task_id, timeout_seconds, poll_seconds), self._core.store)
+        poll = poll_for_ends(self._core.found, [task_id], timeout_seconds, poll_seconds)
+        return answer_of(poll, self._core.store)[0]
+
+    def wait_many(
+        self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
+    ) -> Iterator[Task]:
+        """Yield tasks as they end, in the order of their ends.
+
+        Args:
+            task_ids: The tasks.
+            timeout_seconds: As in `wait`, for all tasks together.
+            poll_seconds: As in `wait`; a poll reads every task that has not ended.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            NotFound: If the queue has no task with one of the ids.
+            WaitTimeout: If some are not over after `timeout_seconds`.
+            StoreError: If the store did not answer.
+        """
+        poll = poll_for_ends(self._core.found, task_ids, timeout_seconds, poll_seconds)
+        return chain.from_iterable(iter(partial(answer_of, poll, self._core.store), []))
 
     def list(
-        self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
+        self, status: TaskStatus | str | None = None, *, limit: int = 100, cursor: str | None = None
     ) -> Page:
         """Return a page of the queue's tasks, in an order that depends on the store.
 
@@ -366,15 +386,14 @@ class Admin(Verbs):
             token: `Claim.token`, perhaps from another process.
 
         Raises:
-            NotFound: If the queue has no such task.
+            TaskNotFound: If the queue has no such task.
             LeaseLost: If the task is not held under this token.
         """
         task = self._core.stored(task_id)
         if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
             held = "it is held under another token"
             state = task.status_at(self._core.now())
-            why = held if state is TaskStatus.TAKEN else f"it is {state} now"
-            raise LeaseLost.of_task(task_id, why, state)
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
         return Claim.of(task)
 
     def take_order_switches(self) -> list[OrderSwitch]:

@@ -18,12 +18,12 @@ from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedQueue, Records
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
-from freshq.queue.polling import Interval, poll_for_claims, poll_for_end
+from freshq.queue.polling import Interval, poll_for_claims, poll_for_ends
 from freshq.queue.queue import Queue
 from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from freshq.model.answers import Claim
@@ -131,16 +131,6 @@ def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
             logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
 
 
-def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
-    """Log the tasks dequeued for a cancelled coroutine: they are SUCCESS, and nobody received them."""
-    for task in tasks:
-        logger.warning(
-            "queue %r: task %s was dequeued for a coroutine that was cancelled; put it again if it matters",
-            queue.name,
-            task.task_id,
-        )
-
-
 def _awaited(queue: BaseQueue) -> AsyncQueue:
     """Return a queue with its verbs awaited."""
     return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
@@ -238,12 +228,9 @@ class AsyncQueue(AwaitedQueue):
     put = verb(BaseQueue.put)
     put_many = verb(BaseQueue.put_many)
 
-    claim = verb(BaseQueue.claim, _give_back)
-    dequeue = verb(BaseQueue.dequeue, _report_lost)
     peek = verb(BaseQueue.peek)
 
     complete = verb(BaseQueue.complete)
-    complete_many = verb(BaseQueue.complete_many)
     settle_many = verb(BaseQueue.settle_many)
     fail = verb(BaseQueue.fail)
     retry = verb(BaseQueue.retry)
@@ -272,19 +259,31 @@ class AsyncQueue(AwaitedQueue):
         """Return whether claims are suspended. A property of `Queue`; here it is awaited."""
         return await self.threads.run(lambda: self.queue.paused)
 
-    async def poll(
-        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    async def claim(
+        self, limit: int = 1, *, lease_seconds: float | None = None, wait_seconds: float | None = 0
     ) -> ClaimList:
-        """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
-        claim = partial(self.queue.claim, limit)
-        poll = poll_for_claims(claim, core_of(self.queue), timeout_seconds, poll_seconds)
-        return await self._answer_of(poll, undo=partial(_give_back, self.queue))
+        """Claim tasks. The arguments and errors are those of `Queue.claim`."""
+        claim = partial(self.queue.claim, limit, lease_seconds=lease_seconds)
+        undo = partial(_give_back, self.queue)
+        if wait_seconds == 0:
+            return await self.threads.run(claim, undo)
+        return await self._answer_of(poll_for_claims(claim, core_of(self.queue), wait_seconds), undo)
 
     async def wait(
-        self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
+        self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
-        return await self._answer_of(poll_for_end(self.queue.find, task_id, timeout_seconds, poll_seconds))
+        poll = poll_for_ends(core_of(self.queue).found, [task_id], timeout_seconds, poll_seconds)
+        return (await self._answer_of(poll))[0]
+
+    async def wait_many(
+        self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
+    ) -> AsyncIterator[Task]:
+        """Yield tasks as they end. The arguments and errors are those of `Queue.wait_many`."""
+        poll = poll_for_ends(core_of(self.queue).found, task_ids, timeout_seconds, poll_seconds)
+        while ended := await self._answer_of(poll):
+            for task in ended:
+                yield task
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncHeldTask | None]:
         """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
@@ -324,7 +323,7 @@ class AsyncAttachedQueue(AsyncQueue):
         super().__init__(queue, max_threads)
         self.records: AsyncRecords = AsyncRecords(queue, self.threads)
 
-    enqueue = verb(AttachedQueue.enqueue)
+    put = verb(AttachedQueue.put)
 
 
 async def _sleep(store: Store, interval: Interval) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from typing_extensions import override
 
-from freshq.errors import IllegalTransition, NotFound, needs
+from freshq.errors import IllegalTransition, TaskNotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
@@ -19,10 +19,11 @@ from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.claim import checked_claim
 from freshq.queue.core import Core, Verbs
-from freshq.stores.base import Conflict, Guard, Store, parse_place
+from freshq.stores.base import ConflictError, Guard, Store, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import datetime
     from typing import Unpack
 
     from freshq.model.new_task import NewTask
@@ -56,8 +57,8 @@ class AttachedStore(Store, Protocol):
         """Replace a waiting task as `replace` does; read the attribute that orders the table again, if any.
 
         Raises:
-            Conflict: If the guard does not hold.
-            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
         """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -83,7 +84,7 @@ class AttachedStore(Store, Protocol):
     def record_key(self, record_id: str) -> dict[str, Any]:
         """Return the key attributes of the record with an id."""
 
-    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
         """Delete a record; with `force` even if it is in a queue."""
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
@@ -136,7 +137,7 @@ class AttachedCore(Core):
         if task is not None and task.status is TaskStatus.READY:
             return replace(task, queue=self.name)  # an unqueued record belongs to every queue
         if task is None or task.queue != self.name:
-            raise NotFound.of_task(task_id, self.name) if task else NotFound.of_record(task_id)
+            raise TaskNotFound(task_id, self.name, is_record=task is None)
         return task
 
 
@@ -205,10 +206,12 @@ class Records(Verbs):
 
         Raises:
             ValueError: If no record can have this id.
-            NotFound: If the record does not exist.
-            IllegalTransition: If it is PENDING or TAKEN, and `force` is not set.
+            TaskNotFound: If the record does not exist.
+            AlreadyQueued: If it is PENDING or TAKEN, and `force` is not set.
         """
-        self._core.store.delete_record(checked_id(record_id, "record_id"), self._core.now(), force=force)
+        self._core.store.delete_record(
+            checked_id(record_id, "record_id"), self.name, self._core.now(), force=force
+        )
 
     def id_of(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
         """Return the id of the record with a key, as `Queue.put` and the other verbs take it.
@@ -226,7 +229,7 @@ class Records(Verbs):
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.
 
         Raises:
-            NotFound: If the record does not exist.
+            TaskNotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(record_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
@@ -235,7 +238,7 @@ class Records(Verbs):
         """Make an unqueued record ready to be put. A record that was never queued is ready already.
 
         Raises:
-            NotFound: If the record does not exist.
+            TaskNotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(record_id, TaskStatus.READY, "make ready")
@@ -270,7 +273,7 @@ class Records(Verbs):
         claimed = self._core.lifecycle.claimed_dead(task, now, token, until)
         try:
             held = self._core.store.replace(claimed, Guard.unchanged(task))
-        except Conflict:
+        except ConflictError:
             return None
         return Claim.of(held)
 
@@ -279,7 +282,7 @@ class Records(Verbs):
             status = task.status_at(now)
             if status not in UNQUEUED:
                 allowed = ", ".join(sorted(UNQUEUED))
-                raise IllegalTransition.of_task(record_id, verb, status, allowed)
+                raise IllegalTransition(record_id, verb, status, allowed)
             return self._core.lifecycle.unqueued(task, to, now)
 
         task = self._core.stored(record_id)
@@ -316,33 +319,49 @@ class AttachedQueue(BaseQueue):
             raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
         self.records: Records = Records(self._core)
 
-    def enqueue(
+    @override
+    def put(
         self,
-        task_id: str,
+        payload: Any = None,
+        *,
+        task_id: str | None = None,
         priority: int = 0,
         delay_seconds: float = 0,
+        at: datetime | float | None = None,
         max_age_seconds: float | None = None,
         group: str | None = None,
-        *,
         kind: str | None = None,
-        at: float | None = None,
         trace_context: str | None = None,
+        on_conflict: OnConflict | None = None,
+        connection: Connection | None = None,
     ) -> Receipt:
-        """Put a record into the queue. The arguments are those of `put`.
+        """Put a record into the queue; `task_id` is its id. The other arguments are those of `Queue.put`.
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
             NotFound: If the record does not exist.
-            IllegalTransition: If the record is not READY, or lacks the attribute that orders the table.
+            IllegalTransition: If the record is under construction, PENDING, TAKEN, completed or a dead
+                letter, or lacks the attribute that orders the table.
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
-        options: dict[str, Any] = {"kind": kind, "at": at, "trace_context": trace_context}
-        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, **options)
+        return super().put(
+            payload,
+            task_id=task_id,
+            priority=priority,
+            delay_seconds=delay_seconds,
+            at=at,
+            max_age_seconds=max_age_seconds,
+            group=group,
+            kind=kind,
+            trace_context=trace_context,
+            on_conflict=on_conflict,
+            connection=connection,
+        )
 
     @override
     def list(
-        self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
+        self, status: TaskStatus | str | None = None, *, limit: int = 100, cursor: str | None = None
     ) -> Page:
         if checked_status(status) is TaskStatus.READY:
             return self._list_ready(limit, cursor)
@@ -351,7 +370,7 @@ class AttachedQueue(BaseQueue):
                 self._core.store.checked_id(parse_place(cursor).task_id, "cursor")
             else:
                 cursor = self._core.store.checked_id(checked_id(cursor, "cursor"), "cursor")
-        return super().list(status, limit, cursor)
+        return super().list(status, limit=limit, cursor=cursor)
 
     def _list_ready(self, limit: int, cursor: str | None) -> Page:
         """Return a page of the records that may be put and are in no queue, by a scan of the table."""

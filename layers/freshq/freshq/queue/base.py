@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, ClassVar
 
-from freshq.errors import LeaseLost, StoreError
 from freshq.model.options import QueueOptions, parse_options
 from freshq.queue.admin import Admin, Reading, Tending
 from freshq.queue.claim import Claiming
@@ -16,7 +15,6 @@ from freshq.queue.settle import Settling
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from freshq.model.task import Task
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
@@ -48,38 +46,6 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         core = self._core_class(store, parse_options(options))
         super().__init__(core)
         self.admin: Admin = Admin(core)
-
-    def dequeue(self, limit: int = 1) -> list[Task]:
-        """Claim tasks and complete them before the work: each is delivered at most once.
-
-        If the caller dies after this call, its tasks are lost: the queue has them as SUCCESS. If it dies
-        during the call, tasks not yet completed return when their leases expire. To lose no task, claim, work
-        and complete.
-
-        Args:
-            limit: Most tasks to return.
-
-        Returns:
-            The tasks, as SUCCESS; empty if nothing is claimable or the queue is paused.
-
-        Raises:
-            ValueError: If the limit is wrong.
-            StoreError: If the store did not answer. A task may then be SUCCESS although nobody received it.
-                If some tasks were already completed, they are returned instead.
-        """
-        done: list[Task] = []
-        for claim in self.claim(limit):
-            try:
-                done.append(self.complete(claim))
-            except LeaseLost:
-                continue  # earlier completions outlasted its lease, and another caller has it
-            except StoreError:
-                if not done:
-                    raise
-                # Completed tasks must reach the caller; the next call raises if the store still fails.
-                logger.warning("dequeued only %d of %d tasks", len(done), limit, exc_info=True)
-                break
-        return done
 
     def create_table(self) -> None:
         """Create the tables that the store needs, unless they exist; return once they can be used."""

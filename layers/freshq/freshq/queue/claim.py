@@ -250,7 +250,9 @@ def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
 class Claiming(Verbs):
     """Claims tasks."""
 
-    def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
+    def claim(
+        self, limit: int = 1, *, lease_seconds: float | None = None, wait_seconds: float | None = 0
+    ) -> list[Claim]:
         """Claim tasks, in the queue's order.
 
         Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
@@ -260,6 +262,8 @@ class Claiming(Verbs):
         Args:
             limit: Most claims to return: as many as the caller can start now.
             lease_seconds: Length of the leases; None for the queue's default.
+            wait_seconds: How long to wait for the first task; None: for ever. While nothing is claimable, it
+                claims again every second, and in a SQL database after each put of this process.
 
         Returns:
             The claims; empty if nothing is claimable or the queue is paused.
@@ -269,6 +273,9 @@ class Claiming(Verbs):
             StoreError: If the store did not answer. If some tasks were already claimed, they are returned
                 instead.
         """
+        if wait_seconds != 0:
+            claim = partial(self.claim, limit, lease_seconds=lease_seconds)
+            return answer_of(poll_for_claims(claim, self._core, wait_seconds), self._core.store)
         lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
@@ -336,27 +343,6 @@ class Claiming(Verbs):
                 break
             longest_wait_seconds = shed_late(self._core, codel, doomed)
         return kept
-
-    def poll(
-        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
-    ) -> list[Claim]:
-        """Claim tasks; wait until there are some.
-
-        Args:
-            limit: Most claims to return.
-            timeout_seconds: Stop waiting after this time; None: never.
-            poll_seconds: Longest time between two polls for tasks put by other processes; outside SQL
-                databases, also for tasks put here and for tasks that become due.
-
-        Returns:
-            The claims; empty after the timeout.
-
-        Raises:
-            ValueError: If an argument is wrong.
-            StoreError: If the store did not answer.
-        """
-        poll = poll_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
-        return answer_of(poll, self._core.store)
 
     @contextmanager
     def transaction(self) -> Iterator[HeldTask | None]:

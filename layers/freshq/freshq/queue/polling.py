@@ -6,11 +6,12 @@ A poll neither sleeps nor knows who waits, so that threads and coroutines wait b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from freshq.errors import WaitTimeout
+from freshq.errors import WaitTimeout, quoted
 from freshq.model.checks import checked_id, checked_seconds
 from freshq.model.task import LIVE
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 # The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
 # is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
+# Longest time between two claims while nothing is claimable.
+CLAIM_SECONDS: Final = 1.0
 INTERVAL_PART: Final = 0.25
 
 
@@ -54,10 +57,8 @@ def answer_of(poll: Poll[T], store: Store) -> T:
     return answer
 
 
-def poll_for_claims(
-    claim: Callable[[], list[T]], core: Core, timeout_seconds: float | None, poll_seconds: float
-) -> Poll[list[T]]:
-    """Return a poll that claims every `poll_seconds`.
+def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: float | None) -> Poll[list[T]]:
+    """Return a poll that claims every `CLAIM_SECONDS`.
 
     In a SQL database it also claims after each put of this process, and at each due time. Other stores
     neither count puts nor know the next due time.
@@ -65,23 +66,22 @@ def poll_for_claims(
     Args:
         claim: Returns what it could claim.
         core: The queue.
-        timeout_seconds: Give up after this time; None: never.
-        poll_seconds: Longest time between two claims.
+        wait_seconds: Give up after this time; None: never.
 
     Returns:
-        A poll for the first claims; its answer is an empty list after the timeout.
+        A poll for the first claims; its answer is an empty list after the wait.
 
     Raises:
         ValueError: If an argument is wrong.
     """
-    deadline = _deadline(timeout_seconds, poll_seconds)
+    deadline = _end_of_wait("wait_seconds", wait_seconds)
     store = core.store
 
     def poll() -> list[T] | Interval:
         seen = store.put_count()
         if claims := claim():
             return claims
-        left = poll_seconds if deadline is None else min(poll_seconds, deadline - time.monotonic())
+        left = CLAIM_SECONDS if deadline is None else min(CLAIM_SECONDS, deadline - time.monotonic())
         if left <= 0:
             return []
         now = core.now()
@@ -91,44 +91,49 @@ def poll_for_claims(
     return poll
 
 
-def poll_for_end(
-    find: Callable[[str], Task], task_id: str, timeout_seconds: float | None, poll_seconds: float
-) -> Poll[Task]:
-    """Return a poll for the end of a task.
+def poll_for_ends(
+    find: Callable[[str], Task], task_ids: Iterable[str], timeout_seconds: float | None, poll_seconds: float
+) -> Poll[list[Task]]:
+    """Return a poll for the ends of tasks.
 
     Args:
         find: Returns a task with its current status; raises NotFound if there is none.
-        task_id: The task.
+        task_ids: The tasks.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two polls.
 
     Returns:
-        A poll that answers with the task once it is over. It raises WaitTimeout after the timeout, and the
-        errors of `find`.
+        A poll that answers with the tasks that ended since its last answer, in the order of their ends, and
+        with an empty list once all have. It raises WaitTimeout after the timeout, and the errors of `find`.
 
     Raises:
         ValueError: If an argument is wrong.
     """
-    checked_id(task_id)
-    deadline = _deadline(timeout_seconds, poll_seconds)
+    if isinstance(task_ids, str):
+        msg = f"task_ids: must be a list of ids, got {quoted(task_ids)}"
+        raise ValueError(msg)
+    left = dict.fromkeys(map(checked_id, task_ids))
+    checked_seconds("poll_seconds", poll_seconds, above_zero=True)
+    deadline = _end_of_wait("timeout_seconds", timeout_seconds)
     began = time.monotonic()
 
-    def poll() -> Task | Interval:
-        task = find(task_id)
-        if task.status not in LIVE:
-            return task
+    def poll() -> list[Task] | Interval:
+        tasks = {task_id: find(task_id) for task_id in left}
+        ended = {task_id: task for task_id, task in tasks.items() if task.status not in LIVE}
+        for task_id in ended:
+            del left[task_id]
+        if ended or not left:
+            return sorted(ended.values(), key=attrgetter("updated"))
         now = time.monotonic()
         if deadline is not None and now >= deadline:
-            raise WaitTimeout(task_id, task.status, now - began)
+            task_id, task = next(iter(tasks.items()))
+            raise WaitTimeout(task_id, task.status, now - began, others=len(tasks) - 1)
         interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * (now - began), poll_seconds))
         return Interval(interval_seconds if deadline is None else min(interval_seconds, deadline - now))
 
     return poll
 
 
-def _deadline(timeout_seconds: float | None, poll_seconds: float) -> float | None:
-    """Check the arguments; return the end of the wait, by the monotonic clock."""
-    checked_seconds("poll_seconds", poll_seconds, above_zero=True)
-    if timeout_seconds is None:
-        return None
-    return time.monotonic() + checked_seconds("timeout_seconds", timeout_seconds)
+def _end_of_wait(name: str, seconds: float | None) -> float | None:
+    """Check how long to wait; return the end of the wait, by the monotonic clock."""
+    return None if seconds is None else time.monotonic() + checked_seconds(name, seconds)

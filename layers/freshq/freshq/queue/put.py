@@ -53,14 +53,14 @@ class Putting(Verbs):
     def put(
         self,
         payload: Any,
+        *,
         task_id: str | None = None,
         priority: int = 0,
         delay_seconds: float = 0,
+        at: datetime | float | None = None,
         max_age_seconds: float | None = None,
         group: str | None = None,
-        *,
         kind: str | None = None,
-        at: datetime | float | None = None,
         trace_context: str | None = None,
         on_conflict: OnConflict | None = None,
         connection: Connection | None = None,
@@ -72,10 +72,10 @@ class Putting(Verbs):
             task_id: The caller's id; None for a UUID. An id that the table still has is a duplicate.
             priority: 0 to 9, higher first.
             delay_seconds: Delay before the task enters its line and can be claimed; its age counts from then.
+            at: When it is due, instead of a delay: an aware datetime, or seconds since the epoch.
             max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
-            at: When it is due, instead of a delay: an aware datetime, or seconds since the epoch.
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
                 claim. With either, the id of a task that is over is free. Not on attached tables.

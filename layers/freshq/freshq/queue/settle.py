@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from freshq.errors import FreshqError, LeaseLost
+from freshq.errors import FreshqError
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
 from freshq.model.lifecycle import SERVED, Settlement, checked_settlements, rounds
 from freshq.model.task import Verb, checked_progress
 from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs
-from freshq.stores.base import Conflict
+from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Settling(Verbs):
     """Settles and extends claims."""
 
-    def complete(self, claim: Claim, result: Any = None) -> Task:
+    def complete(self, claim: Claim, *, result: Any = None) -> Task:
         """Settle a claim as SUCCESS.
 
         Args:
@@ -34,36 +34,6 @@ class Settling(Verbs):
             ValueError: If the result is not JSON, or too large.
         """
         return self._settle(self._completion(claim, result))
-
-    def complete_many(
-        self,
-        claims: Sequence[Claim],
-        results: Sequence[Any] | None = None,
-    ) -> list[Task | LeaseLost]:
-        """Settle claims as SUCCESS, together where the store can.
-
-        Args:
-            claims: What `claim` returned.
-            results: One JSON value per claim; None for no results.
-
-        Returns:
-            For each claim, in order: its task, or LeaseLost if it no longer holds the task.
-
-        Raises:
-            ValueError: If a result is wrong; nothing was settled.
-            StoreError: If the store did not answer; `settle_many` tells which claims are affected.
-        """
-        results = [None] * len(claims) if results is None else results
-        if len(results) != len(claims):
-            msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
-            raise ValueError(msg)
-        settlements = [self._completion(claim, result) for claim, result in zip(claims, results, strict=True)]
-        answers: list[Task | LeaseLost] = []
-        for answer in self.settle_many(settlements):
-            if isinstance(answer, FreshqError) and not isinstance(answer, LeaseLost):
-                raise answer
-            answers.append(answer)
-        return answers
 
     def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims, each in its own way, together where the store can.
@@ -107,7 +77,7 @@ class Settling(Verbs):
         ]
         answers: list[Task | FreshqError] = []
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
-            if isinstance(answer, Conflict):
+            if isinstance(answer, ConflictError):
                 answers.append(core.lease_lost(each.claim, answer.current))
             elif isinstance(answer, FreshqError) or each.verb not in SERVED:
                 answers.append(answer)
@@ -115,7 +85,7 @@ class Settling(Verbs):
                 answers.append(core.served(each.claim, answer))
         return answers
 
-    def fail(self, claim: Claim, error: str | None = None) -> Task:
+    def fail(self, claim: Claim, *, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, even if attempts are left.
 
         Raises:
@@ -123,7 +93,7 @@ class Settling(Verbs):
         """
         return self._settle(Settlement.fail(claim, error))
 
-    def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
+    def retry(self, claim: Claim, *, error: str | None = None, delay_seconds: float | None = None) -> Task:
         """Return a task to its line for another attempt, or make it a dead letter after its last one.
 
         Args:
@@ -136,7 +106,7 @@ class Settling(Verbs):
         """
         return self._settle(Settlement.retry(claim, error, delay_seconds))
 
-    def release(self, claim: Claim, delay_seconds: float = 0) -> Task:
+    def release(self, claim: Claim, *, delay_seconds: float = 0) -> Task:
         """Return a task to its line. The attempt is not counted.
 
         Args:
@@ -169,13 +139,18 @@ class Settling(Verbs):
         return core.served(claim, done) if settlement.verb in SERVED else done
 
     def extend(
-        self, claim: Claim, lease_seconds: float, *, progress: float | None = None, step: str | None = None
+        self,
+        claim: Claim,
+        *,
+        lease_seconds: float | None = None,
+        progress: float | None = None,
+        step: str | None = None,
     ) -> Claim:
         """Extend a lease to `lease_seconds` from now. A lease is never shortened.
 
         Args:
             claim: What `claim` returned.
-            lease_seconds: How long the lease is to last from now.
+            lease_seconds: How long the lease is to last from now; None for the queue's default.
             progress: The finished part of the work, from 0 to 1, kept with the task; None: unchanged.
             step: With `progress`: the current step, up to 200 characters; longer strings are truncated.
 
@@ -187,6 +162,8 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If an argument is wrong.
         """
+        if lease_seconds is None:
+            lease_seconds = self._core.config.lease_seconds
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         if progress is None and step is not None:
             raise ValueError("step: only with progress, a number from 0 to 1")

@@ -152,7 +152,9 @@ class LeaseRenewal(BackgroundThread):
         task = run.claim.task
         try:
             lease_seconds = self._queue.admin.config.lease_seconds
-            run.extended(self._queue.extend(run.claim, lease_seconds, progress=fraction, step=step))
+            run.extended(
+                self._queue.extend(run.claim, lease_seconds=lease_seconds, progress=fraction, step=step)
+            )
             run.stored = reported
         except LeaseLost as lost:
             run.lose(lost)  # the run reports it at its end

@@ -30,6 +30,9 @@ Progress = Annotated[
     float | None,
     typer.Option(metavar="0..1", help="Fraction of the work that is done, stored with the task."),
 ]
+WaitSeconds = Annotated[
+    float, typer.Option(min=0, help="How long to wait for the first task while there is none.")
+]
 Step = Annotated[str | None, typer.Option(help="With --progress: the current step.")]
 
 
@@ -37,6 +40,7 @@ def claim(
     context: QueueContext,
     limit: Limit = 1,
     lease_seconds: LeaseSeconds = None,
+    wait_seconds: WaitSeconds = 0,
     dead: Dead = False,
     complete: Complete = False,
 ) -> None:
@@ -45,8 +49,10 @@ def claim(
     Prints a token for each task, which settles it. Exits with status 1 if there is nothing to claim.
     """
     session = context.session
-    verb = session.attached("claim --dead").records.claim_dead if dead else session.queue.claim
-    claims = verb(limit, lease_seconds=lease_seconds)
+    if dead:
+        claims = session.attached("claim --dead").records.claim_dead(limit, lease_seconds=lease_seconds)
+    else:
+        claims = session.queue.claim(limit, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
     if complete:
         _print_completed(session, claims)
     else:
@@ -84,7 +90,7 @@ def complete(
     """Settle a claimed task as SUCCESS."""
     session = context.session
     value = None if result is None else parsed("result", result)
-    _settled(session, session.queue.complete(session.claim(task_id, token), value))
+    _settled(session, session.queue.complete(session.claim(task_id, token), result=value))
 
 
 def fail(context: QueueContext, task_id: TaskId = None, token: Token = None, error: Error = None) -> None:
@@ -93,7 +99,7 @@ def fail(context: QueueContext, task_id: TaskId = None, token: Token = None, err
     Attempts that remain are not used; `freshq redrive` brings the task back.
     """
     session = context.session
-    _settled(session, session.queue.fail(session.claim(task_id, token), error))
+    _settled(session, session.queue.fail(session.claim(task_id, token), error=error))
 
 
 def retry(
@@ -108,7 +114,9 @@ def retry(
     After its last attempt it becomes a dead letter.
     """
     session = context.session
-    _settled(session, session.queue.retry(session.claim(task_id, token), error, delay_seconds))
+    _settled(
+        session, session.queue.retry(session.claim(task_id, token), error=error, delay_seconds=delay_seconds)
+    )
 
 
 def release(context: QueueContext, task_id: TaskId = None, token: Token = None) -> None:
@@ -137,6 +145,6 @@ def extend(
     session = context.session
     seconds = session.queue.admin.config.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)
-    held = session.queue.extend(claim, seconds, progress=progress, step=step)
+    held = session.queue.extend(claim, lease_seconds=seconds, progress=progress, step=step)
     session.remember_claims(held)
     session.output.claims([held])

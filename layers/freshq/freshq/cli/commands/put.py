@@ -94,7 +94,7 @@ def put(
         return
     value = _payload(session, payload, as_text=text)
     conflict = cast("OnConflict | None", on_conflict)  # the queue validates it
-    print_receipt(session, session.queue.put(value, task_id, on_conflict=conflict, **options))
+    print_receipt(session, session.queue.put(value, task_id=task_id, on_conflict=conflict, **options))
 
 
 def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:

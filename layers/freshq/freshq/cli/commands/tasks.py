@@ -92,7 +92,7 @@ def list_(context: QueueContext, status: StatusName = None, limit: Limit = 20, c
     wanted = None if status is None else status.upper()
     if wanted == TaskStatus.READY:
         session.attached("list --status READY")
-    page = session.queue.list(wanted, limit, cursor)
+    page = session.queue.list(wanted, limit=limit, cursor=cursor)
     session.see(*(task.task_id for task in page))
     errors = wanted == TaskStatus.FAILURE
     session.output.tasks(page.tasks, page.cursor, session.queue.admin.now(), errors=errors)
@@ -138,7 +138,7 @@ def _ended(
     for task_id in task_ids:
         passed = time.monotonic() - began
         left = None if timeout_seconds is None else max(0.0, timeout_seconds - passed)
-        yield queue.wait(task_id, left, poll_seconds)
+        yield queue.wait(task_id, timeout_seconds=left, poll_seconds=poll_seconds)
 
 
 def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
@@ -252,7 +252,7 @@ def _restore_dead(queue: BaseQueue, limit: int | None) -> int:
     restored = 0
     while limit is None or restored < limit:
         left = PAGE_TASKS if limit is None else min(PAGE_TASKS, limit - restored)
-        dead = queue.list(TaskStatus.FAILURE, left).tasks
+        dead = queue.list(TaskStatus.FAILURE, limit=left).tasks
         for task in dead:
             queue.restore(task.task_id)
         restored += len(dead)
@@ -279,7 +279,7 @@ def _each(
 def _has_stale(queue: BaseQueue) -> bool:
     """Return whether any of the latest dead letters is stale, and so was not redriven."""
     now, live_until = queue.admin.now(), core_of(queue).lifecycle.live_until
-    return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
+    return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, limit=PAGE_TASKS))
 
 
 def pause(context: QueueContext) -> None:

@@ -143,7 +143,7 @@ class Watcher:
         """Read the tasks of a frame, at most every few seconds."""
         if now < self._next_read:
             return
-        self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
+        self._dead_letters = self._queue.list(TaskStatus.FAILURE, limit=MAX_DEAD_LETTERS).tasks
         held = core_of(self._queue).store.leased(self._queue.name, MAX_HELD)
         self._in_work = tuple(task for task in held if task.progress_fraction is not None)
         self._next_read = now + TASKS_EVERY_SECONDS

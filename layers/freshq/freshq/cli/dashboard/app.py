@@ -31,7 +31,7 @@ from freshq.cli.dashboard.snapshots import (
     schedule_rows,
 )
 from freshq.cli.output import json_text
-from freshq.errors import FreshqError, NotFound, RefusedError
+from freshq.errors import FreshqError, RefusedError, TaskNotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -185,7 +185,7 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     ]
     handlers: dict[Any, Any] = {
         RefusedError: partial(_refused, status=HTTPStatus.CONFLICT),
-        NotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
+        TaskNotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
         FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
         ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
         HTTPException: lambda _request, error: Json(
@@ -240,7 +240,9 @@ class _Api:
     def tasks(self, request: Request) -> Response:
         """List tasks, all or of one status."""
         asked = request.query_params
-        page = self._queue.list(asked.get("status") or None, LISTED_TASKS, asked.get("cursor") or None)
+        page = self._queue.list(
+            asked.get("status") or None, limit=LISTED_TASKS, cursor=asked.get("cursor") or None
+        )
         now = self._queue.admin.now()
         return Json({"rows": [listed_row(task, now) for task in page], "cursor": page.cursor})
 
@@ -256,7 +258,7 @@ class _Api:
     def _found(self, task_id: str) -> Any:
         task = self._queue.get(task_id)
         if task is None:
-            raise NotFound.of_task(task_id, self._queue.name)
+            raise TaskNotFound(task_id, self._queue.name)
         return task
 
     async def do(self, request: Request) -> Response:

@@ -485,7 +485,7 @@ class PageWatcher:
         found = store.newest_created(name, now, now - queue.admin.config.max_age_seconds, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
-        letters = queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS)
+        letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
         horizon_seconds = horizon(queue.admin.config.max_age_seconds, stats.oldest_pending_seconds)
         return PageSnapshot(
             at=now,

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import (
-    DamagedTask,
+    AlreadyQueued,
+    DamagedTaskError,
     FreshqError,
     IllegalTransition,
-    NotFound,
+    NoPosition,
+    NotReady,
+    TaskNotFound,
     quoted,
 )
 from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
-from freshq.stores.base import Conflict
+from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
@@ -131,20 +134,19 @@ class AttachedDynamoDBStore(TableStore):
     def _refusal(self, task: Task, item: Item | None) -> FreshqError:
         """Return the error that says why a record was not queued."""
         if item is None:
-            return NotFound.of_record(task.task_id)
+            return TaskNotFound(task.task_id, task.queue, is_record=True)
         try:
             found = _task_or_record(item)
-        except DamagedTask as damage:
+        except DamagedTaskError as damage:
             return damage
         status = found.status_at(task.updated)
         if status is TaskStatus.UNDER_CONSTRUCTION:
-            return IllegalTransition.not_ready(task.task_id, status)
+            return NotReady(task.task_id)
         if status in LIVE:
-            return IllegalTransition.already_queued(task.task_id, status, found.queue)
+            return AlreadyQueued(task.task_id, found.queue, status)
         if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
-            place = order_by.name, order_by.attribute_type
-            return IllegalTransition.no_position(task.task_id, status, *place)
-        return IllegalTransition.of_task(task.task_id, "put", status, TaskStatus.READY)
+            return NoPosition(task.task_id, order_by.name, order_by.attribute_type)
+        return IllegalTransition(task.task_id, "put", status, TaskStatus.READY)
 
     @override
     def get(self, task_id: str) -> Task | None:
@@ -158,8 +160,8 @@ class AttachedDynamoDBStore(TableStore):
         """Replace a task as `replace` does; where an attribute orders the table, copy it again.
 
         Raises:
-            Conflict: If the guard does not hold.
-            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
         """
         return self._placed(task, guard, self._ordered(replace_arguments(task, guard, self.keyspace)))
 
@@ -167,12 +169,11 @@ class AttachedDynamoDBStore(TableStore):
         """Store a new version of a task that has, or gets, its place in the order."""
         try:
             return self._replace(task, guard, arguments)
-        except Conflict as conflict:
+        except ConflictError as conflict:
             order_by, current = self._attachment.order_by, conflict.current
             if order_by is None or current is None or not guard.admits(current):
                 raise
-            place = order_by.name, order_by.attribute_type
-            raise IllegalTransition.no_position(task.task_id, current.status, *place) from None
+            raise NoPosition(task.task_id, order_by.name, order_by.attribute_type) from None
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -186,7 +187,7 @@ class AttachedDynamoDBStore(TableStore):
             item = self.calls.update(_unqueued_arguments(task, guard, self.keyspace)) or {}
         except ConditionFailed as failed:
             current = None if failed.item is None else _task_or_record(failed.item)
-            raise Conflict(current) from None
+            raise ConflictError(current) from None
         return replace(task, version=version_of(item))
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -290,17 +291,18 @@ class AttachedDynamoDBStore(TableStore):
         """Return the key attributes of the record with an id."""
         return plain_values(self._attachment.key.attributes(self.checked_id(record_id, "record_id")))
 
-    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
         """Delete a record.
 
         Args:
             record_id: Its id.
+            queue: The queue that asks, for the error.
             now: Current time in seconds.
             force: Whether to delete it even if it is in a queue.
 
         Raises:
-            NotFound: If the record does not exist.
-            IllegalTransition: If it is in a queue, and `force` is not set.
+            TaskNotFound: If the record does not exist.
+            AlreadyQueued: If it is in a queue, and `force` is not set.
         """
         record_id = self.checked_id(record_id, "record_id")
         condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
@@ -313,10 +315,9 @@ class AttachedDynamoDBStore(TableStore):
             self.calls.delete(record_id, condition)
         except ConditionFailed as failed:
             if failed.item is None:
-                raise NotFound.of_record(record_id) from None
+                raise TaskNotFound(record_id, queue, is_record=True) from None
             item = failed.item
-            status, where = item["taskStatus"]["S"], item["taskQueue"]["S"]
-            raise IllegalTransition.already_queued(record_id, status, where) from None
+            raise AlreadyQueued(record_id, item["taskQueue"]["S"], item["taskStatus"]["S"]) from None
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
         """Yield the records that are READY, in the order of the table."""
@@ -347,7 +348,7 @@ class AttachedDynamoDBStore(TableStore):
         out = replace(task, status=TaskStatus.READY, request_token=new_token())
         try:
             self.replace(out, guard)
-        except Conflict as conflict:
+        except ConflictError as conflict:
             if conflict.current is not None:
                 raise
 
