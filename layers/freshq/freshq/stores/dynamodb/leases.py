@@ -201,11 +201,12 @@ class LeaseRecord:
                 # The sweep acts on the record that names the expired leases: leave that one as it is.
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
-            if sum(map(_size_bytes, (self._held, self._returned, naming.held))) > MAX_NAMED_BYTES:
+            if _size_bytes([*self._held, *self._returned, *naming.held]) > MAX_NAMED_BYTES:
                 self._record_id, self._version = self._new_id(), None
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
                 self._held, self._returned = {}, {}
-            self._returned = _unexpired(self._returned, naming.now)
+            if self._returned:
+                self._returned = _unexpired(self._returned, naming.now)
             self._versions += 1
             version = _Version.naming(self._held, naming, self._version, self._returned, self._versions)
             self._version = None
@@ -298,7 +299,11 @@ class LeaseRecords:
             if record.cover(naming):  # by the version that another thread wrote meanwhile
                 return
             record_id, version = record.begin(naming)
-            self._calls.put(self._item(queue, record_id, version), _if_older_than(version))
+            number = {"N": str(version.number)}
+            self._calls.put(
+                self._item(queue, record_id, version),
+                condition("attribute_not_exists(#number) OR #number < :number", number=number),
+            )
             record.commit(version, naming)
 
     @contextmanager
@@ -355,11 +360,6 @@ class LeaseRecords:
             "requestToken": {"S": new_token()},
             "number": {"N": str(version.number)},
         } | due_attributes(version.due_at)
-
-
-def _if_older_than(version: _Version) -> Item:
-    """Return the condition that no later version of a lease record is in the table."""
-    return condition("attribute_not_exists(#number) OR #number < :number", number={"N": str(version.number)})
 
 
 def _size_bytes(holdings: Iterable[Holding]) -> int:
