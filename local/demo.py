@@ -30,8 +30,8 @@ from freshq.aws.wakeup import Ring
 from freshq.cli.dashboard.palette import Colour
 from freshq.errors import MissingExtra, needs
 from freshq_pipeline.cluster.pull import pull
-from local.deploy import PROJECT, DeployError, build, deploy
-from local.emulator import Emulator, EmulatorError, end_group, stop_on_signals
+from local.deploy import PROJECT, DeployFailed, build, deploy
+from local.emulator import Emulator, EmulatorFailed, end_group, stop_on_signals
 from local.facts import (
     busy_machine_sentence,
     count_fates,
@@ -152,7 +152,7 @@ class OfferedLoad:
             self.answer = body
 
 
-class DemoError(RuntimeError):
+class DemoFailed(RuntimeError):
     """The demonstration failed; the message names the step."""
 
 
@@ -165,7 +165,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("stopped; no process is left running")
         return INTERRUPTED_STATUS
-    except (DemoError, DeployError, EmulatorError, PipelineRunError) as error:
+    except (DemoFailed, DeployFailed, EmulatorFailed, PipelineRunFailed) as error:
         console.out(f"demo failed: {error}", style="red", highlight=False)
         return 1
     return 0
@@ -218,7 +218,7 @@ def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
         response = client.invoke(FunctionName=outputs[f"{function}FunctionName"], Payload=event)
         if response.get("FunctionError"):
             msg = f"{function} does not start: {response['Payload'].read().decode()}; see {emulator.log}"
-            raise DemoError(msg)
+            raise DemoFailed(msg)
 
     with ThreadPoolExecutor(PROCESSES * len(RUNG)) as pool:
         list(pool.map(start, RUNG * PROCESSES))
@@ -236,11 +236,11 @@ def _watch(console: Console, queue: Queue, load: OfferedLoad) -> None:
                 break
             if time.monotonic() > give_up_at:
                 msg = f"tasks are still left after {LOAD_SECONDS + DRAIN_SECONDS} s: {stats}"
-                raise DemoError(msg)
+                raise DemoFailed(msg)
             time.sleep(FRAME_SECONDS)
     if load.error is not None:
         msg = f"CreateTasks failed: {load.error}"
-        raise DemoError(msg)
+        raise DemoFailed(msg)
 
 
 def _invocations(emulator: Emulator, outputs: dict[str, str]) -> dict[str, int]:
@@ -295,7 +295,7 @@ def _report(
 ) -> dict[str, Any]:
     lives = lives_of(versions_by_task(changes), now)
     if not lives:
-        raise DemoError("the change stream contains no task; see the emulator's log")
+        raise DemoFailed("the change stream contains no task; see the emulator's log")
     fifo = first_in_first_out(lives, CAPACITY, LOAD_SECONDS)
     summary = summarize(load, lives, fifo, changes, invocations)
     (FOLDER / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
@@ -339,12 +339,12 @@ def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
     """Check that every created task has one fate.
 
     Raises:
-        DemoError: The numbers differ.
+        DemoFailed: The numbers differ.
     """
     fates = sum(count_fates(lives).values())
     if fates != summary["created"]:
         msg = f"{summary['created']} tasks were created, but {fates} are accounted for"
-        raise DemoError(msg)
+        raise DemoFailed(msg)
 
 
 @contextmanager
@@ -396,7 +396,7 @@ def live_view(
     return frame
 
 
-class PipelineRunError(RuntimeError):
+class PipelineRunFailed(RuntimeError):
     """The pipeline failed, or its counts differ from the demonstration's."""
 
 
@@ -415,7 +415,7 @@ def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) ->
         folder: Target folder, emptied first.
 
     Raises:
-        PipelineRunError: If the events did not arrive in time.
+        PipelineRunFailed: If the events did not arrive in time.
     """
     shutil.rmtree(folder, ignore_errors=True)
     client = boto3.client("s3", **emulator.connection)
@@ -424,7 +424,7 @@ def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) ->
     while found < events:
         if time.monotonic() > deadline:
             msg = f"{found} of {events} events were archived within {ARRIVAL_SECONDS:g} s"
-            raise PipelineRunError(msg)
+            raise PipelineRunFailed(msg)
         time.sleep(POLL_SECONDS)
         pull(bucket, folder, client)
         found = len(_event_ids(folder))
@@ -440,7 +440,7 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
     """Run the pipeline on a folder of landed events, and return its summary.
 
     Raises:
-        PipelineRunError: If it failed; the message has the pipeline's error.
+        PipelineRunFailed: If it failed; the message has the pipeline's error.
     """
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--json"]
@@ -452,12 +452,12 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
         output, errors = process.communicate(timeout=PIPELINE_SECONDS)
     except subprocess.TimeoutExpired as error:
         msg = f"the pipeline took longer than {PIPELINE_SECONDS:g} s"
-        raise PipelineRunError(msg) from error
+        raise PipelineRunFailed(msg) from error
     finally:
         end_group(process)  # type: ignore[arg-type]  # text instead of bytes, but it reads neither
     if process.returncode != 0:
         msg = f"the pipeline failed with status {process.returncode}: {errors.strip()[-500:]}"
-        raise PipelineRunError(msg)
+        raise PipelineRunFailed(msg)
     summary: dict[str, Any] = json.loads(output)
     return summary
 
@@ -466,7 +466,7 @@ def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> 
     """Compare the pipeline's ledger with the counts of the demonstration.
 
     Raises:
-        PipelineRunError: If they differ.
+        PipelineRunFailed: If they differ.
     """
     differences = [
         f"{fate}: {seen[fate]} seen, {facts[fate]} found" for fate in FATES if seen[fate] != facts[fate]
@@ -476,7 +476,7 @@ def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> 
     if facts["ledger_violations"]:
         differences.append(f"{facts['ledger_violations']} ledger violations")
     if differences:
-        raise PipelineRunError("the pipeline disagrees with the demonstration: " + "; ".join(differences))
+        raise PipelineRunFailed("the pipeline disagrees with the demonstration: " + "; ".join(differences))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ RUNTIME_PACKAGES: Final = (
 )
 
 
-class DeployError(RuntimeError):
+class DeployFailed(RuntimeError):
     """A build or a deployment failed; the message ends with the last lines of the tool's output."""
 
 
@@ -66,7 +66,7 @@ def build(folder: Path, project: Path = PROJECT) -> Path:
         The built template.
 
     Raises:
-        DeployError: The build failed.
+        DeployFailed: The build failed.
     """
     built, stamp, digest = folder / "application", folder / _STAMP, _digest(project)
     template = built / "template.yaml"
@@ -107,7 +107,7 @@ def deploy(
         The outputs of the stack.
 
     Raises:
-        DeployError: The deployment failed.
+        DeployFailed: The deployment failed.
     """
     arguments = [*_environment(project), "--template-file", str(template), "--stack-name", stack]
     _sam(["deploy", *arguments, *_overrides(parameters or {})], emulator.environment)
@@ -159,7 +159,7 @@ def _overrides(parameters: Mapping[str, str | int]) -> list[str]:
 
 
 def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run the SAM CLI; raise a DeployError with its last lines if it fails."""
+    """Run the SAM CLI; raise a DeployFailed with its last lines if it fails."""
     with tempfile.TemporaryDirectory(prefix="freshq-sam-") as temporary:
         settings = {"SAM_CLI_TELEMETRY": "0", "SAM_CLI_POLL_DELAY": "0.2", "TMPDIR": temporary}
         process = subprocess.Popen(
@@ -174,12 +174,12 @@ def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
             output, _ = process.communicate(timeout=_TOOL_SECONDS)
         except subprocess.TimeoutExpired:
             msg = f"sam {arguments[0]} took more than {_TOOL_SECONDS} s"
-            raise DeployError(msg) from None
+            raise DeployFailed(msg) from None
         finally:
             end_group(process)
     if process.returncode != 0:
         lines = output.decode(errors="replace").splitlines()[-_LINES_SHOWN:]
-        raise DeployError("\n".join([f"sam {arguments[0]} failed:", *lines]))
+        raise DeployFailed("\n".join([f"sam {arguments[0]} failed:", *lines]))
 
 
 def runtime_folder(folder: Path) -> Path:

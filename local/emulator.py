@@ -43,7 +43,7 @@ _FOREIGN: Final = ("AWS_", "FRESHQ_", "LAMBDA_", "MINISTACK_", "POWERTOOLS_", "P
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
 
-class EmulatorError(RuntimeError):
+class EmulatorFailed(RuntimeError):
     """The emulator did not start."""
 
 
@@ -85,7 +85,7 @@ class Emulator:
     def pid(self) -> int:
         """Id of its process, and of the group of its function processes."""
         if self._process is None:
-            raise EmulatorError("the emulator is not running")
+            raise EmulatorFailed("the emulator is not running")
         return self._process.pid
 
     @property
@@ -120,7 +120,7 @@ class Emulator:
         """Start the emulator and wait until it answers.
 
         Raises:
-            EmulatorError: It exited, or did not answer in time.
+            EmulatorFailed: It exited, or did not answer in time.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="freshq-emulator-"))
         try:
@@ -174,12 +174,12 @@ class Emulator:
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 msg = f"the emulator exited while starting; end of {self.log}:\n{_tail(self.log)}"
-                raise EmulatorError(msg)
+                raise EmulatorFailed(msg)
             if _answers(f"{self.endpoint_url}/_ministack/ready"):
                 return
             time.sleep(0.05)
         msg = f"the emulator did not answer within {self._start_seconds} s; see {self.log}"
-        raise EmulatorError(msg)
+        raise EmulatorFailed(msg)
 
     def _stop(self) -> None:
         process, self._process = self._process, None

@@ -48,7 +48,7 @@ def room_of(mutant: str) -> str:
     return mutant.split(".")[1]
 
 
-class UncalledError(Exception):
+class Uncalled(Exception):
     """No test calls some of the functions.
 
     Attributes:
@@ -117,12 +117,12 @@ def called(mutants: list[Any]) -> list[Any]:
     """Return the mutants of functions that a test calls.
 
     Raises:
-        UncalledError: If no test calls another function, unless only servers need it.
+        Uncalled: If no test calls another function, unless only servers need it.
     """
     functions = {mutant[1]: mutmut.mangled_name_from_mutant_name(mutant[1]) for mutant in mutants}
     missed = {name for name in functions.values() if not stats.tests_by_mangled_function_name.get(name)}
     if unexpected := sorted(name for name in missed if room_of(name) != PARTLY_ON_SERVERS):
-        raise UncalledError(unexpected)
+        raise Uncalled(unexpected)
     return [mutant for mutant in mutants if functions[mutant[1]] not in missed]
 
 
@@ -151,7 +151,7 @@ def main(size: int, children: int, results: Path) -> None:
     setattr(mutmut, "PytestRunner", CollectedRunner)  # noqa: B010 - mypy allows this
     try:
         mutmut._run((), children)  # noqa: SLF001 - its command has no way to sample
-    except UncalledError as error:
+    except Uncalled as error:
         found: dict[str, Any] = {"uncalled": error.functions}
     else:
         found = {"seed": SEED, "counts": counts, "mutants": [outcome(*mutant) for mutant in chosen]}

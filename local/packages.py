@@ -117,7 +117,7 @@ SOURCES: Final = (PROJECT / "layers" / "freshq" / "freshq", PROJECT / "pipeline"
 MAIN: Final = PROJECT / "pipeline" / ENTRY_POINT
 
 
-class PackageError(RuntimeError):
+class PackageFailed(RuntimeError):
     """The package could not be made; the message ends with the output of pip."""
 
 
@@ -133,7 +133,7 @@ def make(
         compression: From 0 (fast) to 9 (small).
 
     Raises:
-        PackageError: If pip failed.
+        PackageFailed: If pip failed.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}" if python == NATIVE else python
     with tempfile.TemporaryDirectory(prefix="freshq-package-") as scratch:
@@ -167,7 +167,7 @@ def _install(site: Path, chosen: list[str]) -> None:
     command += [*chosen, f"--target={site}", f"--requirement={REQUIREMENTS}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PackageError("pip could not install the environment:\n" + done.stderr.strip()[-1000:])
+        raise PackageFailed("pip could not install the environment:\n" + done.stderr.strip()[-1000:])
 
 
 def _archive(root: Path, target: Path, compression: int) -> None:
@@ -203,7 +203,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class ReleaseError(RuntimeError):
+class ReleaseFailed(RuntimeError):
     """The release cannot be made; the message says why and what to do."""
 
 
@@ -211,12 +211,12 @@ def version_of(project: Path) -> str:
     """Return the version in pyproject.toml, the only place that states it.
 
     Raises:
-        ReleaseError: It is not X.Y.Z.
+        ReleaseFailed: It is not X.Y.Z.
     """
     version = str(tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["version"])
     if not VERSION.fullmatch(version):
         msg = f"pyproject.toml: version must be X.Y.Z, got {version!r}"
-        raise ReleaseError(msg)
+        raise ReleaseFailed(msg)
     return version
 
 
@@ -224,18 +224,18 @@ def check_ready(project: Path, version: str) -> None:
     """Check the conditions of a release that need no build.
 
     Raises:
-        ReleaseError: The tree is dirty, the tag exists, or the changelog has no section for the version.
+        ReleaseFailed: The tree is dirty, the tag exists, or the changelog has no section for the version.
     """
     changed = _git(project, "status", "--porcelain")
     if changed:
         msg = f"the working tree has uncommitted changes; commit or stash them first:\n{changed}"
-        raise ReleaseError(msg)
+        raise ReleaseFailed(msg)
     if _git(project, "tag", "--list", f"v{version}"):
         msg = f"tag v{version} exists; raise the version in pyproject.toml"
-        raise ReleaseError(msg)
+        raise ReleaseFailed(msg)
     if f"\n## [{version}]" not in (project / "CHANGELOG.md").read_text("utf-8"):
         msg = f"CHANGELOG.md has no section '## [{version}]'; rename 'Unreleased' to it and start a new one"
-        raise ReleaseError(msg)
+        raise ReleaseFailed(msg)
 
 
 def build(project: Path, out: Path) -> list[Path]:
@@ -246,7 +246,7 @@ def build(project: Path, out: Path) -> list[Path]:
         out: Folder for the files; emptied first.
 
     Raises:
-        ReleaseError: The build or the check failed.
+        ReleaseFailed: The build or the check failed.
     """
     shutil.rmtree(out, ignore_errors=True)
     _run(project, sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out))
@@ -259,7 +259,7 @@ def release(project: Path, out: Path) -> str:
     """Build and check the version in pyproject.toml, tag it, and return the tag.
 
     Raises:
-        ReleaseError: If a condition is not met or a step failed; then there is no tag.
+        ReleaseFailed: If a condition is not met or a step failed; then there is no tag.
     """
     version = version_of(project)
     check_ready(project, version)
@@ -277,7 +277,7 @@ def _run(project: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         msg = f"{' '.join(command[:4])} failed:\n{(done.stdout + done.stderr).strip()[-2000:]}"
-        raise ReleaseError(msg)
+        raise ReleaseFailed(msg)
     return done.stdout
 
 
@@ -285,7 +285,7 @@ def write_release() -> None:
     """Make the release and say how to publish it."""
     try:
         tag = release(PROJECT, PROJECT / "build" / "dist")
-    except ReleaseError as error:
+    except ReleaseFailed as error:
         sys.exit(f"release: {error}")
     print(f"tagged {tag}; to publish it: git push origin {tag}")
 
@@ -294,7 +294,7 @@ def write_package(python: str, processor: str) -> None:
     """Make the package for a cluster and print its files."""
     try:
         made = make(TARGET, python, processor)
-    except PackageError as error:
+    except PackageFailed as error:
         sys.exit(f"pipeline-package: {error}")
     size_mb = (made / ARCHIVE).stat().st_size / 1e6
     print(f"{made / ENTRY_POINT}\n{made / ARCHIVE} ({size_mb:.0f} MB)")

@@ -9,8 +9,8 @@ from benchmarks.capacity import metered
 from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, Queue, TaskNotFound, TaskStatus
-from freshq.errors import AlreadyQueued
+from freshq import AttachedQueue, NotFound, Queue, TaskStatus
+from freshq.errors import IllegalTransition
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.attached.attach import described_key
 from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
@@ -234,7 +234,7 @@ def test_a_record_that_is_not_there_is_not_made(attached: Attached) -> None:
         queue.cancel,
         queue.touch,
     ):
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             verb(name)
     assert queue.get(name) is None
 
@@ -342,7 +342,7 @@ class TestIds:
             queue.list(cursor="two")
         receipts = queue.put_many([{"task_id": "1.0"}, {"task_id": "2"}])
         assert [receipt.task_id for receipt in receipts] == ["1", "2"]
-        with pytest.raises(AlreadyQueued):
+        with pytest.raises(IllegalTransition):
             queue.put_many([{"task_id": "1e0"}])
         assert ids(queue.claim(limit=5)) == ["1", "2"]
 

@@ -8,7 +8,7 @@ from local.faults import client_at
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, LeaseLost, Queue, TaskStatus
-from freshq.errors import NoPosition, PutIncomplete
+from freshq.errors import IllegalTransition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule
@@ -121,7 +121,7 @@ def test_a_record_without_the_attribute_is_refused(table: Shipments, wrong: dict
     queue = table.queue()
     table.change("fair", price=wrong)
     before = table.record("fair")
-    with pytest.raises(NoPosition, match=r"'fair': cannot be queued, .* order of 'price' .* type N"):
+    with pytest.raises(IllegalTransition, match=r"'fair': cannot be queued, .* order of 'price' .* type N"):
         queue.put(task_id="fair")
     assert table.record("fair") == before
     with pytest.raises(PutIncomplete, match="'fair': cannot be queued"):
@@ -131,7 +131,7 @@ def test_a_record_without_the_attribute_is_refused(table: Shipments, wrong: dict
     queue.put(task_id="fair")
     with_place = table.own("fair")
     table.change("fair", price=wrong)
-    with pytest.raises(NoPosition, match="'fair'"):
+    with pytest.raises(IllegalTransition, match="'fair'"):
         queue.touch("fair")
     assert table.own("fair") == with_place
     assert ids(queue.claim()) == ["fair"]
@@ -142,7 +142,7 @@ def test_text_that_no_index_takes_is_refused(client: DynamoDBClient, day: str) -
     table = Shipments(client)
     table.create_attached(order_by=DAY)
     table.change("A", day={"S": day})
-    with pytest.raises(NoPosition, match="too long"):
+    with pytest.raises(IllegalTransition, match="too long"):
         table.queue().put(task_id="A")
 
 
@@ -160,7 +160,7 @@ class TestDamage:
         assert [(task.task_id, task.error is not None) for task in other.list("FAILURE")] == [
             ("dearest", True)
         ]
-        with pytest.raises(NoPosition):
+        with pytest.raises(IllegalTransition):
             other.redrive(task_id="dearest")
         other.restore("dearest")
         assert ids(other.claim()) == ["dearest"]

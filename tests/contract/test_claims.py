@@ -143,7 +143,7 @@ class TestFreshLeases:
         after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
 
         def lost(claim: Any, _changed: Any) -> None:
-            raise LeaseLost(claim.task.task_id, "by the test")
+            raise LeaseLost.of_task(claim.task.task_id, "by the test")
 
         with monkeypatch.context() as patched:
             slow_extensions(queue, store, patched)

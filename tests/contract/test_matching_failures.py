@@ -21,7 +21,7 @@ from local.faults import (
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import MatchQueue, StoreError
-from freshq.errors import TableMissing, Throttled, Unreachable, WrongResourceState
+from freshq.errors import IllegalTransition, TableMissing, Throttled, Unreachable
 from freshq.matching import ResourceStatus
 from freshq.matching.stores import transactions
 from freshq.matching.stores.transactions import Cancellation, classify
@@ -310,7 +310,7 @@ def test_an_offer_that_dies_writes_all_or_nothing(
     if number < 4:
         table_desk.queue().offer("Ellen")
     else:
-        with pytest.raises(WrongResourceState):
+        with pytest.raises(IllegalTransition):
             table_desk.queue().offer("Ellen")
 
 
@@ -318,7 +318,7 @@ def test_one_of_two_offers_at_once_wins(table_desk: Desk, queue: MatchQueue, cli
     queue.withdraw("Ellen")
     with (
         meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().offer("Ellen")),
-        pytest.raises(WrongResourceState, match="QUEUED"),
+        pytest.raises(IllegalTransition, match="QUEUED"),
     ):
         queue.offer("Ellen")
     check_whole(table_desk)

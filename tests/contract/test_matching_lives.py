@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from freshq import MatchQueue
 from freshq.aws.match_landing import match_events
-from freshq.errors import TableMissing, WrongResourceState
+from freshq.errors import IllegalTransition, TableMissing
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.resource import ResourceStatus
-from freshq.matching.stores.base import Change, ChangedError
+from freshq.matching.stores.base import Change, Changed
 from freshq.matching.stores.sql import MatchHistory, SqlMatchStore
 from tests.conftest import DATABASES, Clock
 from tests.support.histories import KEPT_SECONDS
@@ -224,10 +224,10 @@ def test_a_change_that_is_not_made_leaves_no_event(engine: sa.Engine) -> None:
     before = pulled(store)
     resource = store.get("ellen")
     assert resource is not None
-    with pytest.raises(ChangedError):
+    with pytest.raises(Changed):
         store.commit(Change(replace(resource, token="another"), None, at=1.0))
     queue.offer("ellen")
-    with pytest.raises(WrongResourceState):
+    with pytest.raises(IllegalTransition):
         queue.offer("ellen")
     assert len(pulled(store)) == len(before) + 1
     lives(store).keep(0)

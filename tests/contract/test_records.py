@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from freshq import AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
-from freshq.errors import AlreadyQueued
+from freshq import AttachedQueue, LeaseLost, NotFound, TaskStatus
+from freshq.errors import IllegalTransition
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 
@@ -101,7 +101,7 @@ class TestPut:
 class TestRead:
     def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
         assert queue.records.get("Z") is None
-        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+        with pytest.raises(NotFound, match="the attached table has none with this id"):
             queue.find("Z")
 
     def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
@@ -133,7 +133,7 @@ class TestDelete:
         queue.bury(queue.put(task_id="C").task_id)
         queue.records.delete("C")
         assert [queue.records.get(record_id) for record_id in "ABC"] == [None] * 3
-        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+        with pytest.raises(NotFound, match="the attached table has none with this id"):
             queue.records.delete("A")
 
     def test_one_in_a_queue_is_deleted_by_force_only(self, queue: AttachedQueue) -> None:
@@ -141,7 +141,7 @@ class TestDelete:
         queue.put(task_id="B")
         (claim,) = queue.claim()
         for record_id in "AB":
-            with pytest.raises(AlreadyQueued, match="in queue 'default'"):
+            with pytest.raises(IllegalTransition, match="in queue 'default'"):
                 queue.records.delete(record_id)
             queue.records.delete(record_id, force=True)
             assert queue.records.get(record_id) is None

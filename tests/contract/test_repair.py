@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from freshq import Claim, LeaseLost, Order, Queue, Task, TaskNotFound, TaskStatus
+from freshq import Claim, LeaseLost, NotFound, Order, Queue, Task, TaskStatus
 from freshq.errors import IllegalTransition
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads
@@ -139,5 +139,5 @@ class TestForce:
         store.clock.advance(2)
         with pytest.raises(IllegalTransition, match="SHED"):
             queue.restore("b", force=True)
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             queue.bury("nobody", force=True)

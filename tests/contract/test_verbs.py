@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, TaskNotFound, TaskStatus
+from freshq import Claim, LeaseLost, NotFound, Order, PutOutcome, Queue, TaskStatus
 from freshq.errors import IllegalTransition
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
-from freshq.stores.base import ConflictError, Guard
+from freshq.stores.base import Conflict, Guard
 from freshq.stores.dynamodb import line_records as control
 from freshq.stores.sql import records
 from tests.conftest import Clock, StoreUnderTest
@@ -252,7 +252,7 @@ def test_each_status_allows_only_its_verbs(
 def test_an_unknown_task_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
     queue = store.queue(name="here")
     store.queue(name="elsewhere").put("work", task_id="a")
-    with pytest.raises(TaskNotFound, match="'a': not in queue 'here'"):
+    with pytest.raises(NotFound, match="'a': not in queue 'here'"):
         verb(queue)
     assert total(queue) == 0
 
@@ -660,7 +660,7 @@ class TestHeld:
         assert claimed(queue).task.task_id == "a"
         with pytest.raises(LeaseLost, match="another token"):
             queue.admin.held("a", stale.token)
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             queue.admin.held("b", stale.token)
 
 
@@ -681,14 +681,14 @@ class TestDiscard:
             queue.discard(task_id="a")
         queue.fail(claimed(queue))
         assert queue.discard(task_id="a") == 1
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             queue.discard(task_id="a")
 
     def test_one_that_was_redriven_meanwhile_stays(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         queue.redrive(task_id="a")
-        with pytest.raises(ConflictError):
+        with pytest.raises(Conflict):
             core_of(queue).store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is not None
 

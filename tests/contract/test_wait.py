@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from freshq import Queue, TaskNotFound, TaskStatus
+from freshq import NotFound, Queue, TaskStatus
 from freshq.errors import WaitTimeout
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
@@ -54,7 +54,7 @@ class TestWait:
         settles.join()
 
     def test_a_task_that_is_not_there_is_no_timeout(self, queue: Queue) -> None:
-        with pytest.raises(TaskNotFound, match="'nobody'"):
+        with pytest.raises(NotFound, match="'nobody'"):
             queue.wait("nobody", timeout_seconds=5)
 
 
@@ -80,7 +80,7 @@ class TestWaitMany:
 
     def test_unknown_tasks_and_bare_ids_are_refused(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
-        with pytest.raises(TaskNotFound):
+        with pytest.raises(NotFound):
             list(queue.wait_many(["a", "nobody"]))
         with refused("task_ids"):
             list(queue.wait_many("a"))

@@ -2,9 +2,9 @@
 
 from freshq.errors import FreshqError as FreshqError
 from freshq.errors import LeaseLost as LeaseLost
+from freshq.errors import NotFound as NotFound
 from freshq.errors import Overloaded as Overloaded
 from freshq.errors import StoreError as StoreError
-from freshq.errors import TaskNotFound as TaskNotFound
 from freshq.matching.queue import MatchQueue as MatchQueue
 from freshq.model.answers import Busy as Busy
 from freshq.model.answers import Claim as Claim

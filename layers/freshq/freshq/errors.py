@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Self
 
 # Maximum length of a quoted value in an error.
 MAX_QUOTED_CHARS: Final = 60
@@ -36,101 +37,131 @@ class FreshqError(Exception):
 
 
 class RefusedError(FreshqError):
-    """The queue's state does not allow the request; nothing was changed."""
+    """The state of the queue does not allow the request; nothing was changed.
+
+    Attributes:
+        task_id: The task, or the record of an attached table; None if the error is of neither.
+        resource_id: The resource of a matching queue; None if the error is of none.
+        status: The status of what the message names; None if it is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task_id: str | None = None,
+        resource_id: str | None = None,
+        status: str | None = None,
+    ) -> None:
+        """Say what was refused and what to do instead."""
+        super().__init__(message)
+        self.task_id = task_id
+        self.resource_id = resource_id
+        self.status = status
+
+
+class NotFound(RefusedError):
+    """There is no task, record or resource with this id."""
+
+    @classmethod
+    def of_task(cls, task_id: str, queue: str) -> Self:
+        """Return the error of a task that its queue does not have."""
+        return cls(
+            f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name", task_id=task_id
+        )
+
+    @classmethod
+    def of_record(cls, record_id: str) -> Self:
+        """Return the error of a record that an attached table does not have."""
+        return cls(
+            f"record {record_id!r}: the attached table has none with this id; check the id", task_id=record_id
+        )
+
+    @classmethod
+    def of_resource(cls, resource_id: str) -> Self:
+        """Return the error of a resource that is not registered."""
+        return cls(f"resource {resource_id!r}: not registered; register it first", resource_id=resource_id)
 
 
 class LeaseLost(RefusedError):
-    """The claim no longer holds its task: its lease expired, or it was settled or cancelled.
+    """The claim no longer holds its task, or the match its resource: its lease expired, or it was settled."""
 
-    Attributes:
-        task_id: The task.
-        status: The status of the task now; None if it was deleted, or is not known.
-    """
-
-    status: str | None = None
-
-    def __init__(self, task_id: str, why: str, status: str | None = None) -> None:
+    @classmethod
+    def of_task(cls, task_id: str, why: str, status: str | None = None) -> Self:
         """Name the task, say why the claim no longer holds it, and what the task is now."""
-        super().__init__(
-            f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed, stop working on it"
-        )
-        self.task_id = task_id
-        self.status = status
+        stop = "nothing was changed, stop working on it"
+        message = f"task {task_id!r}: the claim no longer holds it ({why}); {stop}"
+        return cls(message, task_id=task_id, status=status)
 
-
-class TaskNotFound(RefusedError):
-    """The queue has no task with this id."""
-
-    def __init__(self, task_id: str, queue: str, *, is_record: bool = False) -> None:
-        """Name the task and its queue.
-
-        Args:
-            task_id: Its id.
-            queue: The queue.
-            is_record: Whether the id is of a missing record of an attached table.
-        """
-        msg = f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name"
-        if is_record:
-            msg = f"record {task_id!r}: the attached table has none with this id; check the id"
-        super().__init__(msg)
-        self.task_id = task_id
+    @classmethod
+    def of_resource(cls, resource_id: str, why: str, status: str | None = None) -> Self:
+        """Name the resource, say why the match no longer holds it, and what the resource is now."""
+        message = f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
+        return cls(message, resource_id=resource_id, status=status)
 
 
 class IllegalTransition(RefusedError):
-    """The verb does not apply to a task in this status."""
+    """The verb does not apply to a task, record or resource in this status; `status` names it."""
 
-    def __init__(self, task_id: str, verb: str, status: str, allowed: str) -> None:
+    @classmethod
+    def of_task(cls, task_id: str, verb: str, status: str, allowed: str) -> Self:
         """Name the task, the verb, the status of the task and the status that the verb needs."""
-        super().__init__(f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}")
-        self.task_id = task_id
-        self.status = status
+        message = f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}"
+        return cls(message, task_id=task_id, status=status)
 
+    @classmethod
+    def of_resource(cls, resource_id: str, verb: str, status: str, advice: str) -> Self:
+        """Name the resource, the verb, the status of the resource, and what to do instead."""
+        message = f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}"
+        return cls(message, resource_id=resource_id, status=status)
 
-class NotReady(RefusedError):
-    """The record is under construction and cannot be put yet."""
+    @classmethod
+    def not_ready(cls, task_id: str, status: str) -> Self:
+        """Return the error of a record that is under construction."""
+        message = f"task {task_id!r}: cannot put a record that is {status}; make it ready first"
+        return cls(message, task_id=task_id, status=status)
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(
-            f"task {task_id!r}: cannot put a record that is UNDER_CONSTRUCTION; make it ready first"
-        )
-        self.task_id = task_id
-
-
-class AlreadyQueued(RefusedError):
-    """The record is already in a queue, PENDING or TAKEN, and keeps its position."""
-
-    def __init__(self, task_id: str, queue: str, status: str) -> None:
-        """Name the record, the queue that it is in, and its status there."""
-        super().__init__(
+    @classmethod
+    def already_queued(cls, task_id: str, status: str, queue: str) -> Self:
+        """Return the error of a record that is in a queue, PENDING or TAKEN, and keeps its position."""
+        message = (
             f"task {task_id!r}: already {status} in queue {queue!r}, nothing was changed; "
             "cancel it or wait until it is over"
         )
-        self.task_id = task_id
-        self.queue = queue
-        self.status = status
+        return cls(message, task_id=task_id, status=status)
 
-
-class NoPosition(RefusedError):
-    """The record lacks the attribute that orders its table, or has it with another type."""
-
-    def __init__(self, task_id: str, attribute: str, attribute_type: str) -> None:
-        """Name the record, the attribute, and the type that it must have: S, N or B."""
-        super().__init__(
+    @classmethod
+    def no_position(cls, task_id: str, status: str, attribute: str, attribute_type: str) -> Self:
+        """Name the attribute that orders the table, and the type that it must have: S, N or B."""
+        message = (
             f"task {task_id!r}: cannot be queued, because the table is in the order of {attribute!r} and the "
             f"record has none of type {attribute_type}, or one that is too long; "
             "set it, then put the record again"
         )
-        self.task_id = task_id
-        self.attribute = attribute
+        return cls(message, task_id=task_id, status=status)
 
 
 class LostRace(RefusedError):
-    """Others changed the task during every attempt to change it."""
+    """Others changed the task, the resource or the caller during every attempt to change it."""
 
-    def __init__(self, task_id: str, tries: int) -> None:
+    @classmethod
+    def of_task(cls, task_id: str, tries: int) -> Self:
         """Name the task and the number of attempts."""
-        super().__init__(f"task {task_id!r}: others changed it during each of {tries} attempts; try again")
-        self.task_id = task_id
+        return cls(_raced(f"task {task_id!r}", tries), task_id=task_id)
+
+    @classmethod
+    def of_resource(cls, resource_id: str, tries: int) -> Self:
+        """Name the resource and the number of attempts."""
+        return cls(_raced(f"resource {resource_id!r}", tries), resource_id=resource_id)
+
+    @classmethod
+    def of_caller(cls, caller_id: str, tries: int) -> Self:
+        """Name the caller and the number of attempts."""
+        return cls(_raced(f"caller {quoted(caller_id)}", tries))
+
+
+def _raced(what: str, tries: int) -> str:
+    return f"{what}: others changed it during each of {tries} attempts; try again"
 
 
 class Overloaded(RefusedError):
@@ -151,35 +182,6 @@ class Overloaded(RefusedError):
         self.task_id = task_id
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds
-
-
-class MatchLost(LeaseLost):
-    """The match no longer holds its resource: its lease expired, or it was released."""
-
-    def __init__(self, resource_id: str, why: str) -> None:
-        """Name the resource and say why the match no longer holds it."""
-        RefusedError.__init__(
-            self, f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
-        )
-        self.task_id = self.resource_id = resource_id
-
-
-class ResourceNotFound(RefusedError):
-    """No resource with this id is registered."""
-
-    def __init__(self, resource_id: str) -> None:
-        super().__init__(f"resource {resource_id!r}: not registered; register it first")
-        self.resource_id = resource_id
-
-
-class WrongResourceState(RefusedError):
-    """The verb does not apply to a resource in this status."""
-
-    def __init__(self, resource_id: str, verb: str, status: str, advice: str) -> None:
-        """Name the resource, the verb, the status of the resource, and what to do instead."""
-        super().__init__(f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}")
-        self.resource_id = resource_id
-        self.status = status
 
 
 class WaitTimeout(FreshqError, TimeoutError):
@@ -217,11 +219,12 @@ class Unreachable(StoreError):
     """The store did not answer: check the network, the credentials and the region."""
 
 
-class DamagedTaskError(StoreError):
+class DamagedTask(StoreError):
     """A stored task cannot be read: it is damaged, or a newer version wrote it."""
 
     def __init__(self, task_id: str, error: Exception) -> None:
         """Name the task and what failed, but not the value: it may be part of a payload."""
+        self.task_id = task_id
         what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
         super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 

@@ -55,7 +55,7 @@ def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
     try:
         for _ in _bounded(events, path, size_bytes):
             pass
-    except UnboundedError:
+    except Unbounded:
         return True
     except (EOFError, zlib.error):
         pass  # its readable lines are salvaged later
@@ -103,7 +103,7 @@ BLOCK_BYTES: Final = 4 << 20
 MAX_LINE_BYTES: Final = 16 << 20
 
 
-class UnboundedError(ValueError):
+class Unbounded(ValueError):
     """The file inflates beyond the limit, or has a line that is too long."""
 
 
@@ -118,7 +118,7 @@ def blocks(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
     Raises:
         EOFError: If a gzip file ends inside a member.
         zlib.error: If it is not a gzip file.
-        UnboundedError: If it inflates beyond the limit, or a line is longer than `MAX_LINE_BYTES`.
+        Unbounded: If it inflates beyond the limit, or a line is longer than `MAX_LINE_BYTES`.
         OSError: If the file cannot be read.
     """
     held, held_bytes = [], 0
@@ -130,17 +130,17 @@ def blocks(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
             if newline:
                 yield whole + newline
             elif held_bytes > MAX_LINE_BYTES:
-                raise UnboundedError(path)
+                raise Unbounded(path)
             held, held_bytes = [rest], len(rest)
     if last := b"".join(held):
         yield last
 
 
 def _bounded(events: Folder, path: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a file in chunks; raise UnboundedError beyond the limit."""
+    """Yield the content of a file in chunks; raise Unbounded beyond the limit."""
     limit_bytes, seen_bytes = inflation_limit(size_bytes), 0
     for chunk in chunks(events, path):
         seen_bytes += len(chunk)
         if seen_bytes > limit_bytes:
-            raise UnboundedError(path)
+            raise Unbounded(path)
         yield chunk

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, UnboundedError, blocks
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, Unbounded, blocks
 from freshq_pipeline.ingest.sources import (
     CHANGES,
     LANDED_TIMES,
@@ -284,7 +284,7 @@ def _events(events: Folder, path: str, size_bytes: int) -> Iterator[pa.Table]:
             if found is None:
                 raise _Unsound
             yield found
-    except (UnboundedError, EOFError, zlib.error, OSError) as error:
+    except (Unbounded, EOFError, zlib.error, OSError) as error:
         raise _Unsound from error
 
 

@@ -130,7 +130,7 @@ class _Batches:
     def _refuse_if_stopped(self) -> None:
         """Fail the batch if the stream should stop: the checkpoint must not count its files as read."""
         if self.stop.is_set():
-            raise _StoppedError
+            raise _Stopped
 
     def follow(self, writer: DataStreamWriter, trigger: dict[str, Any]) -> None:
         """Run the query until it ends, or the stream should stop and no batch is in progress."""
@@ -148,7 +148,7 @@ class _Batches:
             if self.failure is None:
                 raise
         # The batch in progress may have failed after the request to stop.
-        if self.failure is not None and not isinstance(self.failure, _StoppedError):
+        if self.failure is not None and not isinstance(self.failure, _Stopped):
             raise self.failure
 
     def catch_up(self, found: set[str]) -> None:
@@ -175,7 +175,7 @@ class _Batches:
         return bool(new)
 
 
-class _StoppedError(Exception):
+class _Stopped(Exception):
     """The batch did not begin because the stream should stop."""
 
 

@@ -1,10 +1,50 @@
-"""A missing package names the extra to install."""
+"""The names of errors, what they name, and that a missing package names the extra to install."""
 
+import pickle
+import re
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from freshq.errors import FreshqError, MissingExtra, needs
+from freshq.cli.errors import exit_status
+from freshq.errors import FreshqError, IllegalTransition, LeaseLost, LostRace, MissingExtra, NotFound, needs
+
+PROJECT = Path(__file__).parents[3]
+
+
+def test_only_a_base_of_errors_ends_in_error() -> None:
+    code = "".join(
+        path.read_text("utf-8")
+        for room in ("layers", "functions", "pipeline", "local")
+        for path in (PROJECT / room).rglob("*.py")
+    )
+    ending = set(re.findall(r"^class (\w+Error)\(", code, re.MULTILINE))
+    assert ending == {"FreshqError", "RefusedError", "StoreError", "PipelineError"}
+
+
+@pytest.mark.parametrize("error_class", [NotFound, LeaseLost, IllegalTransition, LostRace])
+def test_a_refusal_names_a_task_or_a_resource_and_never_one_as_the_other(
+    error_class: type[NotFound | LeaseLost | IllegalTransition | LostRace],
+) -> None:
+    rest: dict[type, list[Any]] = {
+        NotFound: [],
+        LeaseLost: ["late"],
+        IllegalTransition: ["offer", "QUEUED", "wait"],
+        LostRace: [10],
+    }
+    of_resource: Any = error_class.of_resource
+    error = of_resource("a", *rest[error_class])
+    assert (error.task_id, error.resource_id) == (None, "a")
+    assert str(error).startswith("resource 'a': ")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - as a pool of processes does
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_a_lost_race_exits_as_it_always_did() -> None:
+    assert exit_status(LostRace.of_task("a", 10)) == 1
+    assert exit_status(LostRace.of_resource("a", 10)) == exit_status(LostRace.of_caller("a", 10)) == 3
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

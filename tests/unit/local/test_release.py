@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from local.packages import ReleaseError, check_ready, release, version_of
+from local.packages import ReleaseFailed, check_ready, release, version_of
 
 PYPROJECT = """\
 [build-system]
@@ -51,23 +51,23 @@ def test_a_release_builds_both_files_and_tags_the_version(project: Path) -> None
         "small-1.2.3.tar.gz",
     ]
     assert git(project, "tag", "--list") == "v1.2.3"
-    with pytest.raises(ReleaseError, match=r"tag v1\.2\.3 exists"):
+    with pytest.raises(ReleaseFailed, match=r"tag v1\.2\.3 exists"):
         release(project, out)
 
 
 def test_a_dirty_tree_is_refused(project: Path) -> None:
     (project / "small.py").write_text("x = 1\n", "utf-8")
-    with pytest.raises(ReleaseError, match=r"uncommitted changes.*\n.*small\.py"):
+    with pytest.raises(ReleaseFailed, match=r"uncommitted changes.*\n.*small\.py"):
         release(project, project / "build")
     assert git(project, "tag", "--list") == ""
 
 
 def test_a_version_without_a_changelog_section_is_refused(project: Path) -> None:
-    with pytest.raises(ReleaseError, match=r"no section '## \[2\.0\.0\]'"):
+    with pytest.raises(ReleaseFailed, match=r"no section '## \[2\.0\.0\]'"):
         check_ready(project, "2.0.0")
 
 
 def test_a_version_that_is_no_release_is_refused(project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace("1.2.3", "1.2.3.dev1"), "utf-8")
-    with pytest.raises(ReleaseError, match=r"must be X\.Y\.Z, got '1\.2\.3\.dev1'"):
+    with pytest.raises(ReleaseFailed, match=r"must be X\.Y\.Z, got '1\.2\.3\.dev1'"):
         version_of(project)

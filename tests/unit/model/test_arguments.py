@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Claim, Queue, Settlement, Task, TaskNotFound
+from freshq import Claim, NotFound, Queue, Settlement, Task
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
@@ -138,5 +138,5 @@ def test_ten_tasks_are_shown_unless_more_are_asked_for() -> None:
 
 
 def test_a_wait_for_an_unknown_task_names_it_and_its_queue() -> None:
-    with pytest.raises(TaskNotFound, match=r"'x'.*'mail'"):
+    with pytest.raises(NotFound, match=r"'x'.*'mail'"):
         Queue.memory(name="mail").wait("x", timeout_seconds=1)

@@ -20,7 +20,7 @@ from freshq import AsyncQueue, Handlers, Queue, Task, TaskStatus, Worker
 from freshq.aws import worker_pass
 from freshq.errors import FreshqError, PutIncomplete
 from freshq.model import JsonCodec
-from freshq.model.codec import DoesNotFitError
+from freshq.model.codec import DoesNotFit
 from freshq.telemetry import Outcome
 from freshq.testing import drain
 from tests.support.readings import known
@@ -289,7 +289,7 @@ class TestTypes:
     def test_what_does_not_fit_is_said_without_the_value(
         self, kind: Any, stored: Any, path: tuple[str | int, ...], problem: str
     ) -> None:
-        with pytest.raises(DoesNotFitError) as refused:
+        with pytest.raises(DoesNotFit) as refused:
             JsonCodec().decoder(kind)(stored)
         assert (refused.value.path, refused.value.problem) == (path, problem)
         place = ".".join(map(str, path))

@@ -13,7 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.cli.main import app
-from freshq.errors import NoPosition
+from freshq.errors import IllegalTransition
 from freshq.stores.dynamodb.table import read_description
 
 run = CliRunner().invoke
@@ -265,7 +265,7 @@ class TestAttach:
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.put_many({"task_id": name} for name in prices)
         assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
-        with pytest.raises(NoPosition):
+        with pytest.raises(IllegalTransition):
             queue.put(task_id="A")
         for other in (by_price[:5], [*by_price[:7], "--order-type", "text"]):
             again = run(app, other)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from freshq import Queue, StoreError, Task, Worker
-from freshq.errors import DamagedTaskError, Unreachable
+from freshq.errors import DamagedTask, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.lines import ClaimRequest
@@ -71,7 +71,7 @@ class Damaged(MemoryStore):
 
     def get(self, task_id: str) -> Task | None:
         if task_id == self.task_id and self.damage.is_set():
-            raise DamagedTaskError(task_id, KeyError("payload"))
+            raise DamagedTask(task_id, KeyError("payload"))
         return super().get(task_id)
 
 

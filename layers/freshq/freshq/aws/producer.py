@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError
+from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError, StoreError
 from freshq.model.answers import PutOutcome, Receipt
+from freshq.model.task import LIVE
 from freshq.model.validation import first_problem
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class LoadReport:
             if self.task_ids and outcome.outcome is PutOutcome.CREATED:
                 self.created_ids.append(outcome.task_id)
             return
-        if isinstance(outcome, AlreadyQueued):
+        if isinstance(outcome, IllegalTransition) and outcome.status in LIVE:
             self.duplicates += 1
             return
         if isinstance(outcome, Overloaded):

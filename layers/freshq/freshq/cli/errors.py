@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from typing_extensions import override
 
-from freshq.errors import RefusedError, StoreError, WaitTimeout
+from freshq.errors import LostRace, RefusedError, StoreError, WaitTimeout
 
 
 class ExitStatus(IntEnum):
@@ -25,7 +25,8 @@ class ExitStatus(IntEnum):
 
 def exit_status(error: Exception) -> ExitStatus:
     """Return the exit status for an error."""
-    if isinstance(error, StoreError):
+    # Resources and callers that others change at every try have the status of a store that is too busy.
+    if isinstance(error, StoreError) or (isinstance(error, LostRace) and error.task_id is None):
         return ExitStatus.UNREACHABLE
     if isinstance(error, WaitTimeout):
         return ExitStatus.UNFINISHED

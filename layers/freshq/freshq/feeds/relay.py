@@ -91,7 +91,7 @@ class Suspects:
         self._arrived.pop(task_id, None)
 
 
-class SameIdsError(ValueError):
+class SameIds(ValueError):
     """The destination already has the tasks of the source under their ids, so it can take none."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Relay:
         """
         place = core_of(source).store.place
         if source is destination or (place is not None and place == core_of(destination).store.place):
-            raise SameIdsError
+            raise SameIds
         self._source = source
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
@@ -155,7 +155,7 @@ class Relay:
         """Move one batch; return how many tasks were claimed, including those not moved.
 
         Raises:
-            SameIdsError: If the destination turned out to be the source; its tasks are back in it.
+            SameIds: If the destination turned out to be the source; its tasks are back in it.
             StoreError: If the source did not answer.
         """
         tried = self._tried(self._source.claim(self._batch, lease_seconds=self._lease_seconds))
@@ -166,7 +166,7 @@ class Relay:
         for claim, error in tried:
             self._settle(claim, error, arrived_before)
         for _claim, error in tried:
-            if isinstance(error, SameIdsError):
+            if isinstance(error, SameIds):
                 raise error
         return len(tried)
 
@@ -221,7 +221,7 @@ class Relay:
         if found is None:
             return None  # it was over, and its retention has just passed
         if found.lease_token == claim.token:
-            return SameIdsError()
+            return SameIds()
         if found.queue != self._destination.name:
             return RefusedError(f"its id is taken by a task of queue {found.queue!r} of the same table")
         return None
@@ -273,7 +273,7 @@ class Relay:
             if error is None:
                 self._suspects.clear(claim.task.task_id)
                 self._source.complete(claim)
-            elif isinstance(error, SameIdsError):
+            elif isinstance(error, SameIds):
                 self._return(claim)
             elif not _failed(error):
                 self._retry(claim, error, None)
@@ -329,7 +329,7 @@ class Relay:
                 since the epoch by the source's clock. None: until `stop`. `idle_exit_seconds` also ends it.
 
         Raises:
-            SameIdsError: As for `move`.
+            SameIds: As for `move`.
             StoreError: If the source did not answer.
         """
         ends = self._stop.condition(until, self._source.admin.now)

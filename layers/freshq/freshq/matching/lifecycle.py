@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from freshq.errors import ResourceNotFound, Throttled, WrongResourceState, quoted
+from freshq.errors import IllegalTransition, LostRace, NotFound
 from freshq.matching.resource import Resource, ResourceStatus, caller_of
-from freshq.matching.stores.base import Change, ChangedError
+from freshq.matching.stores.base import Change, Changed
 from freshq.model.checks import checked_seconds
 from freshq.model.lifecycle import Stamps, new_token
 from freshq.policy.retry import until_committed
@@ -30,13 +31,13 @@ def registered(resource_id: str, attributes: Attributes, before: Resource | None
     """Return a resource with these attributes, AVAILABLE; `before` itself if it has them already.
 
     Raises:
-        WrongResourceState: If it has other attributes and is not available.
+        IllegalTransition: If it has other attributes and is not available.
     """
     if before is not None and before.attributes == attributes:
         return before
     if before is not None and before.status is not ResourceStatus.AVAILABLE:
         advice = "its entries have its attributes; withdraw or complete it first"
-        raise WrongResourceState(resource_id, "change the attributes", before.status, advice)
+        raise IllegalTransition.of_resource(resource_id, "change the attributes", before.status, advice)
     return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token())
 
 
@@ -44,13 +45,13 @@ def unregistered(resource_id: str, before: Resource | None) -> None:
     """Check that a resource may be deleted.
 
     Raises:
-        ResourceNotFound: If it is not registered.
-        WrongResourceState: If it is not available.
+        NotFound: If it is not registered.
+        IllegalTransition: If it is not available.
     """
     before = known(resource_id, before)
     if before.status is not ResourceStatus.AVAILABLE:
         advice = "withdraw or complete it first"
-        raise WrongResourceState(resource_id, "unregister", before.status, advice)
+        raise IllegalTransition.of_resource(resource_id, "unregister", before.status, advice)
 
 
 def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resource:
@@ -62,13 +63,15 @@ def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resourc
         stamp: Returns the time from which it waits, in seconds since the epoch.
 
     Raises:
-        WrongResourceState: If it is queued, or matched and its lease has not expired.
+        IllegalTransition: If it is queued, or matched and its lease has not expired.
     """
     if before.status is ResourceStatus.QUEUED:
-        raise WrongResourceState(before.resource_id, "offer", before.status, "it keeps its position")
+        raise IllegalTransition.of_resource(
+            before.resource_id, "offer", before.status, "it keeps its position"
+        )
     if before.status is ResourceStatus.MATCHED and not before.expired(now):
         advice = "complete or release it first, or wait until its lease expires"
-        raise WrongResourceState(before.resource_id, "offer", before.status, advice)
+        raise IllegalTransition.of_resource(before.resource_id, "offer", before.status, advice)
     return queued(before, stamp)
 
 
@@ -76,14 +79,16 @@ def withdrawn(resource_id: str, before: Resource | None) -> Resource:
     """Return the AVAILABLE version of a resource; `before` itself if it is available already.
 
     Raises:
-        ResourceNotFound: If it is not registered.
-        WrongResourceState: If it is matched.
+        NotFound: If it is not registered.
+        IllegalTransition: If it is matched.
     """
     before = known(resource_id, before)
     if before.status is ResourceStatus.AVAILABLE:
         return before
     if before.status is ResourceStatus.MATCHED:
-        raise WrongResourceState(resource_id, "withdraw", before.status, "complete or release it first")
+        raise IllegalTransition.of_resource(
+            resource_id, "withdraw", before.status, "complete or release it first"
+        )
     return available(before)
 
 
@@ -122,10 +127,10 @@ def known(resource_id: str, resource: Resource | None) -> Resource:
     """Return the stored version of a resource.
 
     Raises:
-        ResourceNotFound: If it is not registered.
+        NotFound: If it is not registered.
     """
     if resource is None:
-        raise ResourceNotFound(resource_id)
+        raise NotFound.of_resource(resource_id)
     return resource
 
 
@@ -199,7 +204,7 @@ class Changes:
                 self.commit(before, after)
             return after
 
-        return repeated(f"resource {quoted(resource_id)}", attempt)
+        return repeated(partial(LostRace.of_resource, resource_id), attempt)
 
     def withdraw(self, resource_id: str) -> Resource:
         """Stop a resource from waiting.
@@ -208,15 +213,15 @@ class Changes:
         and no success.
 
         Raises:
-            ResourceNotFound: If it is not registered.
-            WrongResourceState: If it is matched.
+            NotFound: If it is not registered.
+            IllegalTransition: If it is matched.
         """
 
         def change(before: Resource | None) -> Resource:
             if before is not None and before.expired(self.clock()):
                 queued_again = queued(before, self.stamp)
                 self.commit(before, queued_again)
-                raise ChangedError  # by this change: read it and withdraw it
+                raise Changed  # by this change: read it and withdraw it
             return withdrawn(resource_id, before)
 
         return self.change(resource_id, change)
@@ -225,7 +230,7 @@ class Changes:
         """Commit a change; return False if the resource is no longer as it was before."""
         try:
             self.commit(before, after)
-        except ChangedError:
+        except Changed:
             return False
         return True
 
@@ -233,7 +238,7 @@ class Changes:
         """Commit a change. The caller of a match goes with it.
 
         Raises:
-            ChangedError: If the resource is no longer as it was before.
+            Changed: If the resource is no longer as it was before.
         """
         is_queued = after is not None and after.status is ResourceStatus.QUEUED
         caller = None if before is None else caller_of(before)
@@ -247,7 +252,7 @@ class Changes:
         """Commit a change, with the current time.
 
         Raises:
-            ChangedError: If something is no longer as in `change`.
+            Changed: If something is no longer as in `change`.
         """
         self._store.commit(replace(change, at=self.clock()))
 
@@ -259,14 +264,17 @@ class Changes:
         return round(self.clock() + lease_seconds, 6)
 
 
-def repeated(what: str, attempt: Callable[[], T]) -> T:
+def repeated(lost: Callable[[int], LostRace], attempt: Callable[[], T]) -> T:
     """Read, change and commit; try again if another writer came first.
 
+    Args:
+        lost: Returns the error that names the resource or the caller, for a number of tries.
+        attempt: Reads, changes and commits.
+
     Raises:
-        Throttled: If another writer came first each time; names the resource or the caller.
+        LostRace: If another writer came first each time.
     """
     try:
-        return until_committed(attempt, ChangedError, MAX_COMMIT_TRIES)
-    except ChangedError:
-        msg = f"{what}: changed at each of {MAX_COMMIT_TRIES} tries; try again"
-        raise Throttled(msg) from None
+        return until_committed(attempt, Changed, MAX_COMMIT_TRIES)
+    except Changed:
+        raise lost(MAX_COMMIT_TRIES) from None

@@ -8,16 +8,17 @@ sees the other matches both in one transaction.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import RefusedError, quoted
+from freshq.errors import IllegalTransition, LostRace, quoted
 from freshq.matching import lifecycle
 from freshq.matching.lifecycle import repeated
 from freshq.matching.match import held_match, taken
 from freshq.matching.places import questions_of
 from freshq.matching.resource import CallerStatus, caller_id_of, waiting_caller
-from freshq.matching.stores.base import Change, ChangedError
+from freshq.matching.stores.base import Change, Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,13 +83,13 @@ class CallerLine:
                 before, lifecycle.offered(before, self._changes.clock(), self._changes.stamp)
             )
 
-        return repeated(f"resource {quoted(resource_id)}", attempt)
+        return repeated(partial(LostRace.of_resource, resource_id), attempt)
 
     def put_back(self, before: Resource, queued: Resource) -> Resource:
         """Match a resource with the first caller that it fits, or queue it.
 
         Raises:
-            ChangedError: If it is no longer as it was before.
+            Changed: If it is no longer as it was before.
         """
         if before.caller_id is None and (served := self._serve(before, queued.since)) is not None:
             return served
@@ -103,7 +104,7 @@ class CallerLine:
         """
         try:
             return self._serve(queued, queued.since)
-        except ChangedError:
+        except Changed:
             return None
 
     def _candidates(self, attributes: Attributes) -> Iterator[Caller]:
@@ -151,7 +152,7 @@ class CallerLine:
             )
             try:
                 self._changes.write(change)
-            except ChangedError:
+            except Changed:
                 stored = self._store.get(resource.resource_id)
                 if stored is None or stored.token != resource.token:
                     raise
@@ -169,7 +170,7 @@ class CallerLine:
             ranks: Its asks by rank.
 
         Raises:
-            RefusedError: If it waits with other criteria.
+            IllegalTransition: If it waits with other criteria.
         """
 
         def attempt() -> Match | None:
@@ -183,16 +184,16 @@ class CallerLine:
                 return self._match_of(caller)
             if caller.ranks != ranks:
                 msg = f"caller {quoted(caller_id)}: waits with other criteria; abandon them first"
-                raise RefusedError(msg)
+                raise IllegalTransition(msg, status=caller.status)
             return self._found(caller)
 
-        return repeated(f"caller {quoted(caller_id)}", attempt)
+        return repeated(partial(LostRace.of_caller, caller_id), attempt)
 
     def _taken_now(self, caller: Caller) -> Match | None:
         """Match a new caller with a queued resource, before it joins the line.
 
         Raises:
-            ChangedError: If a caller of this id has appeared.
+            Changed: If a caller of this id has appeared.
         """
 
         def take(entry: Entry, ask: Ask, rank: int) -> Match | None:
@@ -201,7 +202,7 @@ class CallerLine:
             served = caller.served(after, ask, rank)
             try:
                 self._changes.write(Change(resource, after, caller_after=served))
-            except ChangedError:
+            except Changed:
                 if self._store.caller(caller.caller_id) is not None:
                     raise
                 return None
@@ -213,11 +214,11 @@ class CallerLine:
         """Return the match of a served caller.
 
         Raises:
-            ChangedError: If the match has ended in the meantime, and the caller with it.
+            Changed: If the match has ended in the meantime, and the caller with it.
         """
         resource = self._store.get(caller.resource_id or "")
         if resource is None or resource.token != caller.token:
-            raise ChangedError
+            raise Changed
         return held_match(resource, caller)
 
     def _found(self, waiting: Caller) -> Match | None:
@@ -255,7 +256,7 @@ class CallerLine:
             Whether the caller waited.
 
         Raises:
-            RefusedError: If it is served.
+            IllegalTransition: If it is served.
         """
 
         def attempt() -> bool:
@@ -265,8 +266,8 @@ class CallerLine:
             if caller.status is CallerStatus.SERVED:
                 served = f"caller {quoted(caller_id)}: is served by resource {quoted(caller.resource_id)}"
                 msg = f"{served}; complete or release the match"
-                raise RefusedError(msg)
+                raise IllegalTransition(msg, resource_id=caller.resource_id, status=caller.status)
             self._changes.write(Change(caller_before=caller))
             return True
 
-        return repeated(f"caller {quoted(caller_id)}", attempt)
+        return repeated(partial(LostRace.of_caller, caller_id), attempt)

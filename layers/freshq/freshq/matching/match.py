@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import MatchLost
+from freshq.errors import LeaseLost
 from freshq.matching.places import (
     BEFORE_GROUP,
     GREATEST_KEY,
@@ -260,20 +260,21 @@ class Matches:
         """Replace a match by the next version of its resource.
 
         Raises:
-            MatchLost: If the match no longer holds it.
+            LeaseLost: If the match no longer holds it.
         """
         if not self._changes.committed(match.held(), after):
             raise self.lost(match)
 
-    def lost(self, match: Match) -> MatchLost:
+    def lost(self, match: Match) -> LeaseLost:
         """Return the error of a match that no longer holds its resource."""
-        return MatchLost(match.resource_id, holder(self._changes.stored(match.resource_id)))
+        return match_lost(match.resource_id, self._changes.stored(match.resource_id))
 
 
-def holder(resource: Resource | None) -> str:
-    """Return the reason why a match no longer holds a resource."""
+def match_lost(resource_id: str, resource: Resource | None) -> LeaseLost:
+    """Return the error of a match that no longer holds a resource, which is now as given."""
     if resource is None:
-        return "it is no longer registered"
+        return LeaseLost.of_resource(resource_id, "it is no longer registered")
+    now = f"{resource.status} now"
     if resource.status is ResourceStatus.MATCHED:
-        return "it is matched to another caller now"
-    return f"it is {resource.status} now"
+        now = "matched to another caller now"
+    return LeaseLost.of_resource(resource_id, f"it is {now}", resource.status)

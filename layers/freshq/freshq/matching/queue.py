@@ -7,14 +7,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
 
-from freshq.errors import MatchLost, RefusedError, ResourceNotFound, StoreError, needs, quoted
+from freshq.errors import NotFound, RefusedError, StoreError, needs, quoted
 from freshq.matching import lifecycle
 from freshq.matching.lifecycle import Changes
 from freshq.matching.line import CallerLine
-from freshq.matching.match import Match, Matches, Walk, held_match, holder
+from freshq.matching.match import Match, Matches, Walk, held_match, match_lost
 from freshq.matching.places import checked_resource_id, names_in, parse_attributes, partitions_of, place_of
 from freshq.matching.resource import ResourceStatus, checked_resource_status, parse_criteria
-from freshq.matching.stores.base import ChangedError
+from freshq.matching.stores.base import Changed
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.order import Order
 
@@ -76,14 +76,14 @@ class MatchAdmin:
         The caller's criteria are not stored: `criteria` is empty and `rank` 0.
 
         Raises:
-            ResourceNotFound: If it is not registered.
-            MatchLost: If no match holds it under this token.
+            NotFound: If it is not registered.
+            LeaseLost: If no match holds it under this token.
         """
         resource = self._store.get(checked_resource_id(resource_id))
         if resource is None:
-            raise ResourceNotFound(resource_id)
+            raise NotFound.of_resource(resource_id)
         if resource.status is not ResourceStatus.MATCHED or resource.token != token:
-            raise MatchLost(resource_id, holder(resource))
+            raise match_lost(resource_id, resource)
         return held_match(resource)
 
     def recover(self) -> int:
@@ -156,7 +156,7 @@ class MatchQueue:
         Raises:
             ValueError: If an argument is wrong, or the attributes need more entries than one transaction
                 can change.
-            WrongResourceState: If it has other attributes and is queued or matched.
+            IllegalTransition: If it has other attributes and is queued or matched.
         """
         checked_resource_id(resource_id)
         parsed = parse_attributes(attributes)
@@ -171,8 +171,8 @@ class MatchQueue:
         """Delete an available resource.
 
         Raises:
-            ResourceNotFound: If it is not registered.
-            WrongResourceState: If it is queued or matched.
+            NotFound: If it is not registered.
+            IllegalTransition: If it is queued or matched.
         """
         checked_resource_id(resource_id)
         self._changes.change(resource_id, lambda before: lifecycle.unregistered(resource_id, before))
@@ -201,8 +201,8 @@ class MatchQueue:
         position back.
 
         Raises:
-            ResourceNotFound: If it is not registered.
-            WrongResourceState: If it is queued or matched.
+            NotFound: If it is not registered.
+            IllegalTransition: If it is queued or matched.
         """
         return self._line.offer(checked_resource_id(resource_id))
 
@@ -210,8 +210,8 @@ class MatchQueue:
         """Stop a resource from waiting; it stays registered. An available resource is left unchanged.
 
         Raises:
-            ResourceNotFound: If it is not registered.
-            WrongResourceState: If it is matched, and its lease has not expired.
+            NotFound: If it is not registered.
+            IllegalTransition: If it is matched, and its lease has not expired.
         """
         return self._changes.withdraw(checked_resource_id(resource_id))
 
@@ -289,7 +289,7 @@ class MatchQueue:
 
         Raises:
             ValueError: If an argument is wrong.
-            RefusedError: If the caller waits with other criteria.
+            IllegalTransition: If the caller waits with other criteria.
         """
         ranks = tuple(tuple(asks) for asks in parse_criteria(criteria))
         return self._line.request(checked_resource_id(caller_id, "caller_id"), ranks)
@@ -301,7 +301,7 @@ class MatchQueue:
             Whether the caller waited.
 
         Raises:
-            RefusedError: If the caller is served: complete or release the match instead.
+            IllegalTransition: If the caller is served: complete or release the match instead.
         """
         return self._line.abandon(checked_resource_id(caller_id, "caller_id"))
 
@@ -313,7 +313,7 @@ class MatchQueue:
         """End a match: its resource is available, not waiting. `offer` lets it wait again, behind all others.
 
         Raises:
-            MatchLost: If the match no longer holds it.
+            LeaseLost: If the match no longer holds it.
         """
         after = lifecycle.available(match.held())
         self._matches.settle(match, after)
@@ -325,12 +325,12 @@ class MatchQueue:
         If it fits callers in the line, it is matched to the first of them immediately, as by `offer`.
 
         Raises:
-            MatchLost: If the match no longer holds it.
+            LeaseLost: If the match no longer holds it.
         """
         held = match.held()
         try:
             return self._line.put_back(held, lifecycle.queued(held, self._changes.stamp))
-        except ChangedError:
+        except Changed:
             raise self._matches.lost(match) from None
 
     def extend(self, match: Match, *, lease_seconds: float | None = None) -> Match:
@@ -340,7 +340,7 @@ class MatchQueue:
             The match with its new end and the same token.
 
         Raises:
-            MatchLost: If the match no longer holds it.
+            LeaseLost: If the match no longer holds it.
         """
         extended = replace(match, lease_until=max(match.lease_until, self._changes.lease_end(lease_seconds)))
         self._matches.settle(match, extended.held())

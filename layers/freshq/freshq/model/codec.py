@@ -69,7 +69,7 @@ class Kinds(Protocol):
         """
 
 
-class DoesNotFitError(ValueError):
+class DoesNotFit(ValueError):
     """A JSON value is not of a type.
 
     Attributes:
@@ -150,16 +150,16 @@ def field_problem(name: str, error: ValueError) -> str:
     """Return the problem of a payload or a result, such as ``payload.symbol: field required``."""
     if isinstance(error, ValidationError):
         error = _first_problem(error)
-    if not isinstance(error, DoesNotFitError):
+    if not isinstance(error, DoesNotFit):
         return f"{name}: {error}"
     return f"{plain('.'.join(map(str, (name, *error.path))))}: {error.problem}"
 
 
-def _first_problem(error: ValidationError) -> DoesNotFitError:
+def _first_problem(error: ValidationError) -> DoesNotFit:
     problem = problem_of(error)
     if problem.error_type == UNION_TAG_INVALID:
-        return DoesNotFitError(problem.path, f"the tag must be one of {problem.context['expected_tags']}")
-    return DoesNotFitError(problem.path, problem.reason)
+        return DoesNotFit(problem.path, f"the tag must be one of {problem.context['expected_tags']}")
+    return DoesNotFit(problem.path, problem.reason)
 
 
 def holder(lease_token: str | None) -> dict[str, str]:

@@ -254,7 +254,7 @@ class Lifecycle:
         """
         if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
             fresh = f"{TaskStatus.FAILURE} before its deadline; restore it, as if it were put now"
-            raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
+            raise IllegalTransition.of_task(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:

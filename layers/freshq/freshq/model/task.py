@@ -439,7 +439,7 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
         allowed = " or ".join(sources)
         if status is TaskStatus.TAKEN and verb in (Verb.CANCEL, Verb.BURY, Verb.RESTORE):
             allowed += ", or force"
-        raise IllegalTransition(task.task_id, verb, status, allowed)
+        raise IllegalTransition.of_task(task.task_id, verb, status, allowed)
     if to not in targets:
         msg = f"{verb} cannot lead to {to}"
         raise AssertionError(msg)

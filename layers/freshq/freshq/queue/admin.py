@@ -16,7 +16,7 @@ from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_ends
 from freshq.queue.put import parsed
 from freshq.queue.shared.measures import REFUSED
-from freshq.stores.base import ConflictError, Guard, parse_place, place_of
+from freshq.stores.base import Conflict, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Tending(Verbs):
             force: Cancel it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         return self._core.change(task_id, partial(self._core.lifecycle.cancelled, force=force))
@@ -64,7 +64,7 @@ class Tending(Verbs):
             force: Bury it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
         verb = partial(self._core.lifecycle.buried, error=checked_error(error), force=force)
@@ -82,9 +82,9 @@ class Tending(Verbs):
             force: Restore it even if it is TAKEN.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`.
-            NoPosition: If a record lacks the attribute that orders its attached table.
+            NotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`;
+                or its record lacks the attribute that orders the table.
         """
         core, restored = self._core, self._core.lifecycle.restored
         return core.change(
@@ -98,9 +98,9 @@ class Tending(Verbs):
         In a table attached with an order of its own, a record gets the position of its current value.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING.
-            NoPosition: If a record lacks the attribute that orders its attached table.
+            NotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING, or its record lacks the attribute that orders the
+                table.
         """
         core, touched = self._core, self._core.lifecycle.touched
         return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
@@ -110,7 +110,7 @@ class Tending(Verbs):
 
         Raises:
             ValueError: If the priority is not 0 to 9.
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
         """
         verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
@@ -130,7 +130,7 @@ class Tending(Verbs):
             How many were redriven.
 
         Raises:
-            TaskNotFound: If the queue has no task `task_id`.
+            NotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter, or is stale.
         """
         if limit is not None:
@@ -169,7 +169,7 @@ class Tending(Verbs):
             How many were deleted.
 
         Raises:
-            TaskNotFound: If the queue has no task `task_id`.
+            NotFound: If the queue has no task `task_id`.
             IllegalTransition: If the task `task_id` is no dead letter.
         """
         if limit is not None:
@@ -178,7 +178,7 @@ class Tending(Verbs):
             task = self._core.stored(task_id)
             if not self._discard(task):
                 state = (self._core.get(task_id) or task).status
-                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
+                raise IllegalTransition.of_task(task_id, "discard", state, TaskStatus.FAILURE)
             return 1
         dead = self._core.store.dead(self.name)
         return sum(islice((1 for task in dead if self._discard(task)), limit))
@@ -187,7 +187,7 @@ class Tending(Verbs):
         """Delete a dead letter; return False if it is not a dead letter."""
         try:
             self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
-        except ConflictError:
+        except Conflict:
             return False
         return True
 
@@ -235,7 +235,7 @@ class Reading(Verbs):
         """Return a task with its current status.
 
         Raises:
-            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
+            NotFound: If the queue has no task with this id; on an attached table the error says whether
                 the record exists.
         """
         return self._core.with_current_status(self._core.stored(task_id))
@@ -258,7 +258,7 @@ class Reading(Verbs):
 
         Raises:
             ValueError: If an argument is wrong.
-            TaskNotFound: If the queue has no such task: it was never put, or its retention has passed.
+            NotFound: If the queue has no such task: it was never put, or its retention has passed.
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
@@ -386,14 +386,15 @@ class Admin(Verbs):
             token: `Claim.token`, perhaps from another process.
 
         Raises:
-            TaskNotFound: If the queue has no such task.
+            NotFound: If the queue has no such task.
             LeaseLost: If the task is not held under this token.
         """
         task = self._core.stored(task_id)
         if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
             held = "it is held under another token"
             state = task.status_at(self._core.now())
-            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+            why = held if state is TaskStatus.TAKEN else f"it is {state} now"
+            raise LeaseLost.of_task(task_id, why, state)
         return Claim.of(task)
 
     def take_order_switches(self) -> list[OrderSwitch]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from typing_extensions import override
 
-from freshq.errors import IllegalTransition, TaskNotFound, needs
+from freshq.errors import IllegalTransition, NotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
@@ -19,7 +19,7 @@ from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.claim import checked_claim
 from freshq.queue.core import Core, Verbs
-from freshq.stores.base import ConflictError, Guard, Store, parse_place
+from freshq.stores.base import Conflict, Guard, Store, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,8 +57,8 @@ class AttachedStore(Store, Protocol):
         """Replace a waiting task as `replace` does; read the attribute that orders the table again, if any.
 
         Raises:
-            ConflictError: If the guard does not hold.
-            NoPosition: If the attribute is missing or of another type; nothing was changed.
+            Conflict: If the guard does not hold.
+            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
         """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -84,7 +84,7 @@ class AttachedStore(Store, Protocol):
     def record_key(self, record_id: str) -> dict[str, Any]:
         """Return the key attributes of the record with an id."""
 
-    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
         """Delete a record; with `force` even if it is in a queue."""
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
@@ -137,7 +137,7 @@ class AttachedCore(Core):
         if task is not None and task.status is TaskStatus.READY:
             return replace(task, queue=self.name)  # an unqueued record belongs to every queue
         if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name, is_record=task is None)
+            raise NotFound.of_task(task_id, self.name) if task else NotFound.of_record(task_id)
         return task
 
 
@@ -206,12 +206,10 @@ class Records(Verbs):
 
         Raises:
             ValueError: If no record can have this id.
-            TaskNotFound: If the record does not exist.
-            AlreadyQueued: If it is PENDING or TAKEN, and `force` is not set.
+            NotFound: If the record does not exist.
+            IllegalTransition: If it is PENDING or TAKEN, and `force` is not set.
         """
-        self._core.store.delete_record(
-            checked_id(record_id, "record_id"), self.name, self._core.now(), force=force
-        )
+        self._core.store.delete_record(checked_id(record_id, "record_id"), self._core.now(), force=force)
 
     def id_of(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
         """Return the id of the record with a key, as `Queue.put` and the other verbs take it.
@@ -229,7 +227,7 @@ class Records(Verbs):
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.
 
         Raises:
-            TaskNotFound: If the record does not exist.
+            NotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(record_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
@@ -238,7 +236,7 @@ class Records(Verbs):
         """Make an unqueued record ready to be put. A record that was never queued is ready already.
 
         Raises:
-            TaskNotFound: If the record does not exist.
+            NotFound: If the record does not exist.
             IllegalTransition: If the record is in the queue, or a dead letter.
         """
         return self._change_unqueued(record_id, TaskStatus.READY, "make ready")
@@ -273,7 +271,7 @@ class Records(Verbs):
         claimed = self._core.lifecycle.claimed_dead(task, now, token, until)
         try:
             held = self._core.store.replace(claimed, Guard.unchanged(task))
-        except ConflictError:
+        except Conflict:
             return None
         return Claim.of(held)
 
@@ -282,7 +280,7 @@ class Records(Verbs):
             status = task.status_at(now)
             if status not in UNQUEUED:
                 allowed = ", ".join(sorted(UNQUEUED))
-                raise IllegalTransition(record_id, verb, status, allowed)
+                raise IllegalTransition.of_task(record_id, verb, status, allowed)
             return self._core.lifecycle.unqueued(task, to, now)
 
         task = self._core.stored(record_id)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
-from freshq.errors import LeaseLost, LostRace, TaskNotFound, quoted
+from freshq.errors import LeaseLost, LostRace, NotFound, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
@@ -17,7 +17,7 @@ from freshq.policy.retry import until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.upkeep import Upkeep
-from freshq.stores.base import ConflictError, Guard, OnConflict
+from freshq.stores.base import Conflict, Guard, OnConflict
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
@@ -186,11 +186,11 @@ class Core:
         """Return a task with its stored status.
 
         Raises:
-            TaskNotFound: If the queue has no task with this id.
+            NotFound: If the queue has no task with this id.
         """
         task = self.store.get(checked_id(task_id))
         if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name)
+            raise NotFound.of_task(task_id, self.name)
         return task
 
     def found(self, task_id: str) -> Task:
@@ -205,7 +205,7 @@ class Core:
         """Return a task with its current status; None if the queue has no task with this id."""
         try:
             return self.found(task_id)
-        except TaskNotFound:
+        except NotFound:
             return None
 
     def with_current_status(self, task: Task) -> Task:
@@ -237,7 +237,7 @@ class Core:
             write: Writes it under a guard; None for the store's `replace`.
 
         Raises:
-            TaskNotFound: If the queue has no task with this id.
+            NotFound: If the queue has no task with this id.
             LostRace: If it changed in between at each try.
         """
 
@@ -246,15 +246,15 @@ class Core:
             return (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
 
         try:
-            return until_committed(attempt, ConflictError, MAX_READ_WRITE_TRIES)
-        except ConflictError:
-            raise LostRace(task_id, MAX_READ_WRITE_TRIES) from None
+            return until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
+        except Conflict:
+            raise LostRace.of_task(task_id, MAX_READ_WRITE_TRIES) from None
 
     def move(self, task: Task, guard: Guard) -> Task:
         """Write a task that is moved in time.
 
         Raises:
-            ConflictError: If the guard does not hold.
+            Conflict: If the guard does not hold.
         """
         return self.store.replace(task, guard)
 
@@ -266,7 +266,7 @@ class Core:
         """
         try:
             return self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
-        except ConflictError as conflict:
+        except Conflict as conflict:
             raise self.lease_lost(claim, conflict.current) from None
 
     def extend(self, claim: Claim, now: float, lease_until: float, progress: Progress | None = None) -> Task:
@@ -284,19 +284,19 @@ class Core:
             guard = Guard(TaskStatus.TAKEN, lease_token=claim.token, request_token=held.request_token)
             try:
                 return self.store.replace(self.lifecycle.extended(held, now, lease_until, progress), guard)
-            except ConflictError as conflict:
+            except Conflict as conflict:
                 current = conflict.current
                 if current is None or not replace(guard, request_token=None).admits(current):
                     raise self.lease_lost(claim, current) from None
                 held = current
-        raise LostRace(claim.task.task_id, MAX_READ_WRITE_TRIES)
+        raise LostRace.of_task(claim.task.task_id, MAX_READ_WRITE_TRIES)
 
     def lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
         """Return the error of a claim that no longer holds its task, which is now `current`."""
         if current is None:
-            return LeaseLost(claim.task.task_id, "it was deleted")
+            return LeaseLost.of_task(claim.task.task_id, "it was deleted")
         status = current.status_at(self.now())
-        return LeaseLost(claim.task.task_id, f"it is {status} now", status)
+        return LeaseLost.of_task(claim.task.task_id, f"it is {status} now", status)
 
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a finished task and its service time; return it."""

@@ -11,7 +11,7 @@ from freshq.model.lifecycle import SERVED, Settlement, checked_settlements, roun
 from freshq.model.task import Verb, checked_progress
 from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs
-from freshq.stores.base import ConflictError
+from freshq.stores.base import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ class Settling(Verbs):
         ]
         answers: list[Task | FreshqError] = []
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
-            if isinstance(answer, ConflictError):
+            if isinstance(answer, Conflict):
                 answers.append(core.lease_lost(each.claim, answer.current))
             elif isinstance(answer, FreshqError) or each.verb not in SERVED:
                 answers.append(answer)

@@ -260,7 +260,7 @@ class Guard:
         )
 
 
-class ConflictError(FreshqError):
+class Conflict(FreshqError):
     """A guard did not hold; nothing was changed.
 
     Attributes:
@@ -363,7 +363,7 @@ class Tasks(Protocol):
         """Store the new version of a task, all but its payload, group and queue.
 
         Raises:
-            ConflictError: If the guard does not hold.
+            Conflict: If the guard does not hold.
         """
 
     def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
@@ -377,7 +377,7 @@ class Tasks(Protocol):
     def _replaced_or_none(self, task: Task, guard: Guard) -> Task | None:
         try:
             return self.replace(task, guard)
-        except ConflictError:
+        except Conflict:
             return None
 
     def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
@@ -387,7 +387,7 @@ class Tasks(Protocol):
             settled: For each claim, the next version of its task and the lease token.
 
         Returns:
-            For each claim, in order: the stored task; ConflictError if the lease no longer holds it; or the
+            For each claim, in order: the stored task; Conflict if the lease no longer holds it; or the
             error that leaves open whether it was stored. An error for one does not affect the others.
         """
         return [self._settled(task, lease_token) for task, lease_token in settled]
@@ -395,7 +395,7 @@ class Tasks(Protocol):
     def _settled(self, task: Task, lease_token: str) -> Task | FreshqError:
         try:
             return self.replace(task, Guard(TaskStatus.TAKEN, lease_token=lease_token))
-        except ConflictError as conflict:
+        except Conflict as conflict:
             current = conflict.current
             # An earlier call may have stored it, and its reply was lost.
             return task if current and current.request_token == task.request_token else conflict
@@ -406,7 +406,7 @@ class Tasks(Protocol):
         """Delete a task. A missing task is no error, so a delete whose reply was lost can be repeated.
 
         Raises:
-            ConflictError: If the guard does not hold.
+            Conflict: If the guard does not hold.
         """
 
     def purge(self, queue: str) -> int:

@@ -18,7 +18,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
 from freshq.stores.base import (
-    ConflictError,
+    Conflict,
     DeadPlace,
     Due,
     Guard,
@@ -465,7 +465,7 @@ class MemoryTasks(MemoryPart):
         with self._lock:
             current = self._tasks.get(task.task_id)
             if current is None or not guard.admits(current):
-                raise ConflictError(current)
+                raise Conflict(current)
             self._store(changed(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
 
@@ -474,7 +474,7 @@ class MemoryTasks(MemoryPart):
         with self._lock:
             current = self._tasks.get(task.task_id)
             if current is not None and not guard.admits(current):
-                raise ConflictError(current)
+                raise Conflict(current)
             self._forget(task.task_id)
 
     @override

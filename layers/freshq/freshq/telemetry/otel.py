@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError, needs
+from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError, StoreError, needs
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
 from freshq.model.lifecycle import truncated
-from freshq.model.task import joined
+from freshq.model.task import LIVE, joined
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
@@ -201,7 +201,7 @@ def _metric_of(answer: object) -> str:
     """Return the metric that counts the outcome of a put of one task."""
     if isinstance(answer, Receipt):
         return METRIC_OF_PUT[answer.outcome]
-    if isinstance(answer, AlreadyQueued):
+    if isinstance(answer, IllegalTransition) and answer.status in LIVE:
         return METRIC_OF_PUT[PutOutcome.DUPLICATE]
     if isinstance(answer, Overloaded):
         return "TasksTurnedAway"

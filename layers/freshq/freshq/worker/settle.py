@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import DamagedTaskError, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
 from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
@@ -242,7 +242,7 @@ def _answers_others(queue: BaseQueue, pending: Iterable[PendingSettlement]) -> b
     for each in pending:
         try:
             queue.get(each.run.claim.task.task_id)
-        except DamagedTaskError:
+        except DamagedTask:
             return True
         except StoreError:
             return False

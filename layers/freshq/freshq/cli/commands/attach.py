@@ -13,7 +13,7 @@ from freshq.cli.errors import printable
 from freshq.cli.flags import help_of
 from freshq.cli.output import compact_json
 from freshq.cli.process import progress_bars
-from freshq.errors import TaskNotFound, needs, quoted
+from freshq.errors import NotFound, needs, quoted
 from freshq.model.checks import checked_count
 from freshq.model.storable_options import MAX_SHARDS, DynamoDBOptions
 from freshq.policy.order import Order
@@ -235,7 +235,7 @@ def record_get(context: QueueContext, record_id: RecordId = None) -> None:
     wanted = session.task_id(record_id)
     record = session.attached("record get").records.get(wanted)
     if record is None:
-        raise TaskNotFound(wanted, session.queue.name, is_record=True)
+        raise NotFound.of_record(wanted)
     session.see(wanted)
     session.output.answer(record, compact_json(record))
 

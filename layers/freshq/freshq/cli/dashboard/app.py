@@ -31,7 +31,7 @@ from freshq.cli.dashboard.snapshots import (
     schedule_rows,
 )
 from freshq.cli.output import json_text
-from freshq.errors import FreshqError, RefusedError, TaskNotFound
+from freshq.errors import FreshqError, NotFound, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -185,7 +185,7 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     ]
     handlers: dict[Any, Any] = {
         RefusedError: partial(_refused, status=HTTPStatus.CONFLICT),
-        TaskNotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
+        NotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
         FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
         ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
         HTTPException: lambda _request, error: Json(
@@ -258,7 +258,7 @@ class _Api:
     def _found(self, task_id: str) -> Any:
         task = self._queue.get(task_id)
         if task is None:
-            raise TaskNotFound(task_id, self._queue.name)
+            raise NotFound.of_task(task_id, self._queue.name)
         return task
 
     async def do(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from freshq.matching.resource import Caller, Entry, Resource
 
 
-class ChangedError(Exception):
+class Changed(Exception):
     """The resource, the caller or an entry has changed in between; nothing was written."""
 
 
@@ -144,7 +144,7 @@ class MatchStore(Protocol):
         key for each of its questions; other versions have none. Keys may be deleted after the others.
 
         Raises:
-            ChangedError: If something is not as in `change`; nothing was written.
+            Changed: If something is not as in `change`; nothing was written.
             StoreError: If the store did not carry it out.
         """
 

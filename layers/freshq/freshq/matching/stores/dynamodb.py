@@ -15,7 +15,7 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore
 from freshq.matching.stores.transactions import TransactionCalls
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
@@ -472,7 +472,7 @@ class DynamoDBMatchStore(MatchStore):
                 self._transactions.write(actions, next_version.token if next_version else new_token())
         except ConditionFailed as failed:
             if not _made(failed.item, change):
-                raise ChangedError from None
+                raise Changed from None
         self._forget_questions(change.caller_before)
 
     def _forget_questions(self, before: Caller | None) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from freshq.matching.places import places_of
 from freshq.matching.resource import CallerStatus, Entry, ResourceStatus, caller_id_of
-from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -114,11 +114,11 @@ class MemoryMatchStore(MatchStore):
         if resource is not None and _version(self._resources.get(resource.resource_id)) != _version(
             change.before
         ):
-            raise ChangedError
+            raise Changed
         if caller is not None and _version(self._callers.get(caller.caller_id)) != _version(
             change.caller_before
         ):
-            raise ChangedError
+            raise Changed
 
     def _replace(self, resource_id: str, change: Change) -> None:
         self._resources.pop(resource_id, None)

@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.places import MAX_NAME_BYTES, MAX_RESOURCE_ID_BYTES, places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.migrations import check_owned
@@ -579,7 +579,7 @@ class SqlMatchStore(MatchStore):
         """Leave a queued resource that another caller is taking at this moment, instead of waiting for it.
 
         Raises:
-            ChangedError: If it is locked, or is not as before.
+            Changed: If it is locked, or is not as before.
         """
         if before.status is not ResourceStatus.QUEUED:
             return
@@ -587,7 +587,7 @@ class SqlMatchStore(MatchStore):
         this = (resources.c.resource_id == before.resource_id, resources.c.token == before.token)
         locked = sa.select(resources.c.token).where(*this).with_for_update(skip_locked=True)
         if connection.execute(locked).one_or_none() is None:
-            raise ChangedError
+            raise Changed
 
     def _replace(
         self,
@@ -607,7 +607,7 @@ class SqlMatchStore(MatchStore):
             old: The token of the row; None if there must be none.
 
         Raises:
-            ChangedError: If the row has another token.
+            Changed: If the row has another token.
         """
         this = next(iter(table.primary_key)) == key
         if old is None and row is not None:
@@ -621,7 +621,7 @@ class SqlMatchStore(MatchStore):
             else:
                 done = connection.execute(sa.update(table).where(*unchanged).values(row)).rowcount == 1
         if not done:
-            raise ChangedError
+            raise Changed
 
     def _made(self, connection: sa.Connection, change: Change) -> bool:
         """Return whether an earlier try of a change was committed while its reply was lost."""

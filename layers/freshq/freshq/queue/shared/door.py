@@ -12,7 +12,7 @@ from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import DoorControl
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import ConflictError, Guard, OldestRequest
+from freshq.stores.base import Conflict, Guard, OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -208,7 +208,7 @@ class BacklogBound:
                 self._lifecycle.shed(task, now, eviction.reason),
                 Guard.unchanged(task),
             )
-        except ConflictError:
+        except Conflict:
             logger.debug("task %s changed before it could be evicted", task.task_id)
             return False
         return True

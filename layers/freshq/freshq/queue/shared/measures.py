@@ -34,7 +34,7 @@ SERVICE: Final = "service-times"
 SPANS: Final = "reserve-spans"
 
 
-class _RecordChangedError(Exception):
+class _RecordChanged(Exception):
     """Another process changed the record between the read and the write."""
 
 
@@ -63,11 +63,11 @@ def change_record(
         if values is None:
             return
         if not store.write_record(queue, name, values, None if record is None else record.version):
-            raise _RecordChangedError
+            raise _RecordChanged
 
     try:
-        until_committed(attempt, _RecordChangedError, MAX_TRIES)
-    except _RecordChangedError:
+        until_committed(attempt, _RecordChanged, MAX_TRIES)
+    except _RecordChanged:
         return False
     return True
 

@@ -111,11 +111,11 @@ def _filled_in(expression: str, values: Mapping[str, Item]) -> tuple[str, list[I
     return _MARK.sub(fill_in, expression), parameters
 
 
-class _NotAllowedError(Exception):
+class _NotAllowed(Exception):
     """A batch cannot be sent here."""
 
 
-class _LeftError(Throttled):
+class _Left(Throttled):
     """Statements of a batch were not carried out."""
 
     def __init__(self, table: str, codes: Sequence[str]) -> None:
@@ -226,12 +226,12 @@ class Batches:
                 else:
                     answers[index] = self._answer(writes[index], response, found)
             if codes:
-                raise _LeftError(self._calls.table, codes)
+                raise _Left(self._calls.table, codes)
 
         failure: FreshqError | None = None
         try:
-            BATCH_RETRY.run(send_rest, _LeftError, sleep=time.sleep, uniform=random.random)
-        except _NotAllowedError:
+            BATCH_RETRY.run(send_rest, _Left, sleep=time.sleep, uniform=random.random)
+        except _NotAllowed:
             pass  # logged once; each write is sent alone below
         except FreshqError as error:
             failure = error
@@ -258,12 +258,12 @@ class Batches:
             if error_code(error) not in CALL_NOT_ALLOWED:
                 raise
             self._forbid(error_code(error), str(error))
-            raise _NotAllowedError from error
+            raise _NotAllowed from error
         except Exception as error:  # an emulator within this process may raise anything
             if self._has_worked:
                 raise
             self._forbid(None, f"{type(error).__name__} from the endpoint", error)
-            raise _NotAllowedError from error
+            raise _NotAllowed from error
         responses: list[Item] = answer["Responses"]
         self._has_worked |= any("Error" not in response for response in responses)
         return responses

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import DamagedTaskError
+from freshq.errors import DamagedTask
 from freshq.model.fields import FIELDS, FieldType, SetBy
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
@@ -186,7 +186,7 @@ def decode_if_task(item: Item | None) -> Task | None:
         return None
     try:
         return decode(item)
-    except DamagedTaskError as damage:
+    except DamagedTask as damage:
         logger.warning("left out: %s", damage)
         return None
 
@@ -200,12 +200,12 @@ def decode(item: Item) -> Task:
     """Return the task that an item holds.
 
     Raises:
-        DamagedTaskError: If it is damaged, or of a newer version.
+        DamagedTask: If it is damaged, or of a newer version.
     """
     try:
         return _decoded(item)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedTaskError(item["taskId"]["S"], error) from error
+        raise DamagedTask(item["taskId"]["S"], error) from error
 
 
 def _decoded(item: Item) -> Task:

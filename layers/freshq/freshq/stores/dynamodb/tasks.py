@@ -16,7 +16,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import new_token, rounds
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
-from freshq.stores.base import ConflictError, DeadPlace, Guard, put_over
+from freshq.stores.base import Conflict, DeadPlace, Guard, put_over
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -87,7 +87,7 @@ class DynamoTasks(DynamoPart):
         try:
             return until_committed(lambda: self._put_over_once(task, on_conflict), ConditionFailed, MAX_TRIES)
         except ConditionFailed:
-            return LostRace(task.task_id, MAX_TRIES)
+            return LostRace.of_task(task.task_id, MAX_TRIES)
         except FreshqError as error:
             return error
 
@@ -178,13 +178,13 @@ class DynamoTasks(DynamoPart):
         """Store a new version of a task by an UpdateItem, whose condition is the guard or more.
 
         Raises:
-            ConflictError: If the condition did not hold.
+            Conflict: If the condition did not hold.
         """
         try:
             with self._announcing(task), self.lease_records.following(task, guard):
                 item = self.calls.update(arguments)
         except ConditionFailed as failed:
-            raise ConflictError(decode_if_task(failed.item)) from None
+            raise Conflict(decode_if_task(failed.item)) from None
         # Only the changes of an application's record are counted.
         return replace(task, version=version_of(item)) if item and self.keyspace.is_attached else task
 
@@ -226,7 +226,7 @@ class DynamoTasks(DynamoPart):
             self.calls.delete(task.task_id, delete_condition(task, guard))
         except ConditionFailed as failed:
             if failed.item is not None:
-                raise ConflictError(decode_if_task(failed.item)) from None
+                raise Conflict(decode_if_task(failed.item)) from None
 
     @override
     def purge(self, queue: str) -> int:
@@ -292,7 +292,7 @@ def _settled_by(task: Task, answer: Item | FreshqError) -> Task | FreshqError:
     """Return the answer of `settle_many` for a task."""
     if not isinstance(answer, ConditionFailed):
         return answer if isinstance(answer, FreshqError) else task
-    return ConflictError(decode_if_task(answer.item))
+    return Conflict(decode_if_task(answer.item))
 
 
 def _listed(dead: Task) -> tuple[Task, Guard]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import DamagedTaskError
+from freshq.errors import DamagedTask
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.policy.shedding import too_late
@@ -136,7 +136,7 @@ class Quarantine:
         """
         try:
             decode(item)
-        except DamagedTaskError as damage:
+        except DamagedTask as damage:
             if item["taskStatus"] not in WAITING_OR_HELD:
                 return
             error = str(damage)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard
+from freshq.stores.base import Conflict, Guard
 from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
@@ -376,7 +376,7 @@ class SqlLines(SqlCounts):
             self.replace(
                 as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)
             )
-        except ConflictError:
+        except Conflict:
             logger.warning("task %s changed before it could become a dead letter", task.task_id)
 
     def _claim(self, request: ClaimRequest) -> list[Stored]:

@@ -15,7 +15,7 @@ from freshq.errors import StoreError
 from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import UNHELD, new_token, truncated
 from freshq.model.task import TaskStatus, Verb, advance, changed
-from freshq.stores.base import ConflictError, Guard, place_of, put_over
+from freshq.stores.base import Conflict, Guard, place_of, put_over
 from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
@@ -479,7 +479,7 @@ class SqlTasks(SqlPart):
             current = self.find(task.task_id, task.queue)
             # An earlier try may have been committed, and its reply lost.
             if current is None or current.request_token != task.request_token:
-                raise ConflictError(current)
+                raise Conflict(current)
         return task
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection) -> bool:
@@ -561,7 +561,7 @@ class SqlTasks(SqlPart):
             return
         current = self.find(task.task_id, task.queue)
         if current is not None:
-            raise ConflictError(current)
+            raise Conflict(current)
 
 
 def _guard_key(guard: Guard) -> tuple[bool, bool]:

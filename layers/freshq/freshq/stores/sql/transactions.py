@@ -16,7 +16,7 @@ from freshq.model.checks import checked_error, checked_result
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
+from freshq.stores.base import Conflict, Guard, HeldTask, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.tasks import as_dead_letter
@@ -156,7 +156,7 @@ class SqlTransactions(Transactions):
         """
         done = context.lifecycle.completed(row.task, context.now(), result)
         if not self._tasks.replace_in(done, row.guard, row.connection):
-            raise LeaseLost(done.task_id, "it was changed within its own transaction")
+            raise LeaseLost.of_task(done.task_id, "it was changed within its own transaction")
         return done
 
     def _store_failed(self, row: _LockedRow, savepoint: sa.NestedTransaction, failed: Task) -> Task | None:
@@ -184,7 +184,7 @@ class SqlTransactions(Transactions):
     def _stored_apart(self, row: _LockedRow, failed: Task) -> Task | None:
         try:
             self._tasks.replace(failed, row.guard)
-        except (ConflictError, StoreError):
+        except (Conflict, StoreError):
             logger.warning("task %s: could not record the failed attempt", failed.task_id, exc_info=True)
             return None
         return failed

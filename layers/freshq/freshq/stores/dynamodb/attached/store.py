@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import (
-    AlreadyQueued,
-    DamagedTaskError,
+    DamagedTask,
     FreshqError,
     IllegalTransition,
-    NoPosition,
-    NotReady,
-    TaskNotFound,
+    NotFound,
     quoted,
 )
 from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
-from freshq.stores.base import ConflictError
+from freshq.stores.base import Conflict
 from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
@@ -134,19 +131,20 @@ class AttachedDynamoDBStore(TableStore):
     def _refusal(self, task: Task, item: Item | None) -> FreshqError:
         """Return the error that says why a record was not queued."""
         if item is None:
-            return TaskNotFound(task.task_id, task.queue, is_record=True)
+            return NotFound.of_record(task.task_id)
         try:
             found = _task_or_record(item)
-        except DamagedTaskError as damage:
+        except DamagedTask as damage:
             return damage
         status = found.status_at(task.updated)
         if status is TaskStatus.UNDER_CONSTRUCTION:
-            return NotReady(task.task_id)
+            return IllegalTransition.not_ready(task.task_id, status)
         if status in LIVE:
-            return AlreadyQueued(task.task_id, found.queue, status)
+            return IllegalTransition.already_queued(task.task_id, status, found.queue)
         if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
-            return NoPosition(task.task_id, order_by.name, order_by.attribute_type)
-        return IllegalTransition(task.task_id, "put", status, TaskStatus.READY)
+            place = order_by.name, order_by.attribute_type
+            return IllegalTransition.no_position(task.task_id, status, *place)
+        return IllegalTransition.of_task(task.task_id, "put", status, TaskStatus.READY)
 
     @override
     def get(self, task_id: str) -> Task | None:
@@ -160,8 +158,8 @@ class AttachedDynamoDBStore(TableStore):
         """Replace a task as `replace` does; where an attribute orders the table, copy it again.
 
         Raises:
-            ConflictError: If the guard does not hold.
-            NoPosition: If the attribute is missing or of another type; nothing was changed.
+            Conflict: If the guard does not hold.
+            IllegalTransition: If the attribute is missing or of another type; nothing was changed.
         """
         return self._placed(task, guard, self._ordered(replace_arguments(task, guard, self.keyspace)))
 
@@ -169,11 +167,12 @@ class AttachedDynamoDBStore(TableStore):
         """Store a new version of a task that has, or gets, its place in the order."""
         try:
             return self._replace(task, guard, arguments)
-        except ConflictError as conflict:
+        except Conflict as conflict:
             order_by, current = self._attachment.order_by, conflict.current
             if order_by is None or current is None or not guard.admits(current):
                 raise
-            raise NoPosition(task.task_id, order_by.name, order_by.attribute_type) from None
+            place = order_by.name, order_by.attribute_type
+            raise IllegalTransition.no_position(task.task_id, current.status, *place) from None
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -187,7 +186,7 @@ class AttachedDynamoDBStore(TableStore):
             item = self.calls.update(_unqueued_arguments(task, guard, self.keyspace)) or {}
         except ConditionFailed as failed:
             current = None if failed.item is None else _task_or_record(failed.item)
-            raise ConflictError(current) from None
+            raise Conflict(current) from None
         return replace(task, version=version_of(item))
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
@@ -291,18 +290,17 @@ class AttachedDynamoDBStore(TableStore):
         """Return the key attributes of the record with an id."""
         return plain_values(self._attachment.key.attributes(self.checked_id(record_id, "record_id")))
 
-    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
+    def delete_record(self, record_id: str, now: float, *, force: bool) -> None:
         """Delete a record.
 
         Args:
             record_id: Its id.
-            queue: The queue that asks, for the error.
             now: Current time in seconds.
             force: Whether to delete it even if it is in a queue.
 
         Raises:
-            TaskNotFound: If the record does not exist.
-            AlreadyQueued: If it is in a queue, and `force` is not set.
+            NotFound: If the record does not exist.
+            IllegalTransition: If it is in a queue, and `force` is not set.
         """
         record_id = self.checked_id(record_id, "record_id")
         condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
@@ -315,9 +313,10 @@ class AttachedDynamoDBStore(TableStore):
             self.calls.delete(record_id, condition)
         except ConditionFailed as failed:
             if failed.item is None:
-                raise TaskNotFound(record_id, queue, is_record=True) from None
+                raise NotFound.of_record(record_id) from None
             item = failed.item
-            raise AlreadyQueued(record_id, item["taskQueue"]["S"], item["taskStatus"]["S"]) from None
+            status, where = item["taskStatus"]["S"], item["taskQueue"]["S"]
+            raise IllegalTransition.already_queued(record_id, status, where) from None
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
         """Yield the records that are READY, in the order of the table."""
@@ -348,7 +347,7 @@ class AttachedDynamoDBStore(TableStore):
         out = replace(task, status=TaskStatus.READY, request_token=new_token())
         try:
             self.replace(out, guard)
-        except ConflictError as conflict:
+        except Conflict as conflict:
             if conflict.current is not None:
                 raise
 
