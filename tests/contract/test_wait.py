@@ -62,11 +62,12 @@ class TestWaitMany:
     def test_tasks_come_in_the_order_of_their_ends(self, queue: Queue, store: StoreUnderTest) -> None:
         for number in range(3):
             queue.put(number, task_id=f"t{number}")
-        for name in ("t1", "t2"):
+        queue.put("stale", task_id="old", max_age_seconds=0.5)
+        for name in ("t2", "t1"):
             queue.cancel(name)
             store.clock.advance(1)
-        ends = queue.wait_many(["t0", "t1", "t2"])
-        assert [next(ends).task_id, next(ends).task_id] == ["t1", "t2"]
+        ends = queue.wait_many(["t0", "t1", "t2", "old", "t1"])
+        assert [next(ends).task_id for _ in range(3)] == ["t2", "old", "t1"]
         queue.complete(queue.claim()[0], result=7)
         assert [task.result for task in ends] == [7]
 
@@ -75,13 +76,15 @@ class TestWaitMany:
         queue.cancel("b")
         ends = queue.wait_many(["a", "b", "c"], timeout_seconds=0)
         assert next(ends).task_id == "b"
-        with pytest.raises(WaitTimeout, match="1 others"):
+        with pytest.raises(WaitTimeout, match="2 tasks have not ended") as raised:
             next(ends)
+        assert raised.value.not_ended == 2
 
     def test_unknown_tasks_and_bare_ids_are_refused(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
         with pytest.raises(NotFound):
             list(queue.wait_many(["a", "nobody"]))
-        with refused("task_ids"):
-            list(queue.wait_many("a"))
+        for wrong in ("a", 7):
+            with refused("task_ids"):
+                list(queue.wait_many(wrong))  # type: ignore[arg-type]
         assert list(queue.wait_many([])) == []

@@ -190,17 +190,19 @@ class WaitTimeout(FreshqError, TimeoutError):
     Attributes:
         task_id: The task.
         status: Its last known status.
+        not_ended: How many of the tasks waited for have not ended.
     """
 
     def __init__(self, task_id: str, status: str, waited_seconds: float, others: int = 0) -> None:
         """Name the task, its status, the waited time, and how many other tasks have not ended either."""
-        more = f", and so are {others} others" if others else ""
+        more = f", and {others + 1} tasks have not ended" if others else ""
         super().__init__(
             f"task {task_id!r}: still {status} after {waited_seconds:.1f} s{more}; "
             "wait longer, or cancel the task"
         )
         self.task_id = task_id
         self.status = status
+        self.not_ended = others + 1
 
 
 class StoreError(FreshqError):

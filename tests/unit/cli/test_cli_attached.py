@@ -150,15 +150,17 @@ class TestDeadLetters:
         for record_id in ("A", "B"):
             dead(queue, record_id)
         first, second = answer("claim", "--dead", "--limit", "5", "--lease-seconds", "30")
-        answer("release", first["task_id"], "--token", first["token"])
+        answer("release", first["task_id"], "--token", first["token"], "--delay-seconds", "60")
         answer("fail", second["task_id"], "--token", second["token"], "--error", "as it was")
         assert status_of(queue, first["task_id"]) is TaskStatus.PENDING
         assert status_of(queue, second["task_id"]) is TaskStatus.FAILURE
+        assert queue.claim() == []
 
     @pytest.mark.usefixtures("shipments")
     def test_without_dead_letters_it_is_refused_and_a_wrong_limit_is_wrong_use(self) -> None:
         fails(1, "has no dead letter to claim", "claim", "--dead")
         fails(2, "limit: ", "claim", "--dead", "--limit", "0")
+        fails(2, "wait_seconds: not with dead", "claim", "--dead", "--wait-seconds", "1")
 
 
 @pytest.mark.parametrize(

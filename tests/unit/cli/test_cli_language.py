@@ -25,7 +25,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "recover": ({"index_dead"}, set()),
 }
 # Their verbs take over these arguments soon.
-PENDING: Final = {"release", "cancel", "redrive", "purge"}
+PENDING: Final = {"cancel", "redrive", "purge"}
 OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}
 
 

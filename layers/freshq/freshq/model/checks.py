@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
@@ -75,6 +76,15 @@ def checked_id(value: str, name: str = "task_id") -> str:
         msg = f"{name}: must be a non-empty string of at most {MAX_ID_BYTES} bytes, got {given:.60}"
         raise ValueError(msg)
     return value
+
+
+def checked_ids(values: Iterable[str]) -> list[str]:
+    """Return distinct task ids, in order, given as the argument `task_ids`."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        msg = f"task_ids: must be a list of ids, got {quoted(values)}; write task_ids=[task_id] for one"
+        raise ValueError(msg)
+    ids = [checked_id(value, f"task_ids[{index}]") for index, value in enumerate(values)]
+    return [*dict.fromkeys(ids)]
 
 
 def checked_error(value: object) -> str | None:

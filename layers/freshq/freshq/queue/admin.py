@@ -262,7 +262,7 @@ class Reading(Verbs):
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_ends(self._core.found, [task_id], timeout_seconds, poll_seconds)
+        poll = poll_for_ends(self._core.found, [checked_id(task_id)], timeout_seconds, poll_seconds)
         return answer_of(poll, self._core.store)[0]
 
     def wait_many(

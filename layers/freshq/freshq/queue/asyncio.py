@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from typing_extensions import override
 
 from freshq.errors import StoreError
+from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Settlement
 from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedQueue, Records
@@ -273,7 +274,8 @@ class AsyncQueue(AwaitedQueue):
         self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
-        poll = poll_for_ends(core_of(self.queue).found, [task_id], timeout_seconds, poll_seconds)
+        ids = [checked_id(task_id)]
+        poll = poll_for_ends(core_of(self.queue).found, ids, timeout_seconds, poll_seconds)
         return (await self._answer_of(poll))[0]
 
     async def wait_many(

@@ -5,14 +5,14 @@ A poll neither sleeps nor knows who waits, so that threads and coroutines wait b
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from freshq.errors import WaitTimeout, quoted
-from freshq.model.checks import checked_id, checked_seconds
+from freshq.errors import WaitTimeout
+from freshq.model.checks import checked_ids, checked_seconds
 from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ T = TypeVar("T")
 # The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
 # is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
+INTERVAL_PART: Final = 0.25
 # Longest time between two claims while nothing is claimable.
 CLAIM_SECONDS: Final = 1.0
-INTERVAL_PART: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: floa
         seen = store.put_count()
         if claims := claim():
             return claims
-        left = CLAIM_SECONDS if deadline is None else min(CLAIM_SECONDS, deadline - time.monotonic())
+        left = min(CLAIM_SECONDS, deadline - time.monotonic())
         if left <= 0:
             return []
         now = core.now()
@@ -109,10 +109,7 @@ def poll_for_ends(
     Raises:
         ValueError: If an argument is wrong.
     """
-    if isinstance(task_ids, str):
-        msg = f"task_ids: must be a list of ids, got {quoted(task_ids)}"
-        raise ValueError(msg)
-    left = dict.fromkeys(map(checked_id, task_ids))
+    left = dict.fromkeys(checked_ids(task_ids))
     checked_seconds("poll_seconds", poll_seconds, above_zero=True)
     deadline = _end_of_wait("timeout_seconds", timeout_seconds)
     began = time.monotonic()
@@ -123,17 +120,18 @@ def poll_for_ends(
         for task_id in ended:
             del left[task_id]
         if ended or not left:
-            return sorted(ended.values(), key=attrgetter("updated"))
+            # What went stale ended at its deadline, and nothing was written then.
+            return sorted(ended.values(), key=lambda task: task.ended_at(math.inf) or task.updated)
         now = time.monotonic()
-        if deadline is not None and now >= deadline:
+        if now >= deadline:
             task_id, task = next(iter(tasks.items()))
             raise WaitTimeout(task_id, task.status, now - began, others=len(tasks) - 1)
         interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * (now - began), poll_seconds))
-        return Interval(interval_seconds if deadline is None else min(interval_seconds, deadline - now))
+        return Interval(min(interval_seconds, deadline - now))
 
     return poll
 
 
-def _end_of_wait(name: str, seconds: float | None) -> float | None:
-    """Check how long to wait; return the end of the wait, by the monotonic clock."""
-    return None if seconds is None else time.monotonic() + checked_seconds(name, seconds)
+def _end_of_wait(name: str, seconds: float | None) -> float:
+    """Check how long to wait; return the end of the wait, by the monotonic clock; infinite for None."""
+    return math.inf if seconds is None else time.monotonic() + checked_seconds(name, seconds)

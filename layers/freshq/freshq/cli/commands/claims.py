@@ -26,6 +26,9 @@ DelaySeconds = Annotated[
     float | None,
     typer.Option(help="Seconds until the task can be claimed. By default, exponential backoff with jitter."),
 ]
+ReleaseDelaySeconds = Annotated[
+    float, typer.Option("--delay-seconds", help="Seconds until the task can be claimed.")
+]
 Progress = Annotated[
     float | None,
     typer.Option(metavar="0..1", help="Fraction of the work that is done, stored with the task."),
@@ -50,6 +53,8 @@ def claim(
     """
     session = context.session
     if dead:
+        if wait_seconds:
+            raise ValueError("wait_seconds: not with dead: dead letters are there, or not")
         claims = session.attached("claim --dead").records.claim_dead(limit, lease_seconds=lease_seconds)
     else:
         claims = session.queue.claim(limit, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
@@ -119,10 +124,15 @@ def retry(
     )
 
 
-def release(context: QueueContext, task_id: TaskId = None, token: Token = None) -> None:
+def release(
+    context: QueueContext,
+    task_id: TaskId = None,
+    token: Token = None,
+    delay_seconds: ReleaseDelaySeconds = 0,
+) -> None:
     """Return a claimed task without counting the attempt."""
     session = context.session
-    _settled(session, session.queue.release(session.claim(task_id, token)))
+    _settled(session, session.queue.release(session.claim(task_id, token), delay_seconds=delay_seconds))
 
 
 def _settled(session: Session, task: Task) -> None:
@@ -143,8 +153,7 @@ def extend(
     The new lease counts from now.
     """
     session = context.session
-    seconds = session.queue.admin.config.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)
-    held = session.queue.extend(claim, lease_seconds=seconds, progress=progress, step=step)
+    held = session.queue.extend(claim, lease_seconds=lease_seconds, progress=progress, step=step)
     session.remember_claims(held)
     session.output.claims([held])
