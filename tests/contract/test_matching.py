@@ -410,3 +410,33 @@ def test_wrong_ids(checked_desk: Desk, verb: str, resource_id: Any) -> None:
 def test_wrong_options(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         MatchQueue.memory(**option)
+
+
+class TestExtendedMeanwhile:
+    def test_a_recovery_that_read_the_expired_lease_does_not_take_it(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, sweeper = desk.staffed(lease_seconds=60), desk.queue(lease_seconds=60)
+        match = one(queue, {"gender": "T"})
+        desk.clock.advance(61)
+        read = list(sweeper.resources())
+        extended = queue.extend(match)
+        monkeypatch.setattr(sweeper._store, "resources", lambda: iter(read))
+        assert sweeper.admin.recover() == 0
+        monkeypatch.undo()
+        resource = queue.get("Remy")
+        assert resource is not None
+        assert (resource.status, resource.lease_until) == (ResourceStatus.MATCHED, extended.lease_until)
+
+    def test_its_holder_may_settle_with_the_match_from_before(self, desk: Desk) -> None:
+        queue = desk.staffed(lease_seconds=60)
+        match = one(queue, {"gender": "T"})
+        desk.clock.advance(30)
+        longer = queue.extend(match, lease_seconds=120)
+        assert queue.extend(match, lease_seconds=20).token == match.token
+        resource = queue.get("Remy")
+        assert resource is not None
+        assert resource.lease_until == longer.lease_until
+        assert queue.complete(match).status is ResourceStatus.AVAILABLE
+        with pytest.raises(LeaseLost):
+            queue.extend(longer)

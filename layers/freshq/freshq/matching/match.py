@@ -9,6 +9,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost
+from freshq.matching.lifecycle import MAX_COMMIT_TRIES
 from freshq.matching.places import (
     BEFORE_GROUP,
     GREATEST_KEY,
@@ -262,8 +263,17 @@ class Matches:
         Raises:
             LeaseLost: If the match no longer holds it.
         """
-        if not self._changes.committed(match.held(), after):
-            raise self.lost(match)
+        before = match.held()
+        for _ in range(MAX_COMMIT_TRIES):
+            if self._changes.committed(before, after):
+                return
+            stored = self._changes.stored(match.resource_id)
+            if stored is None or stored.token != match.token or stored.lease_until == before.lease_until:
+                break
+            if after.token == match.token and (stored.lease_until or 0) >= (after.lease_until or 0):
+                return  # extended for longer meanwhile
+            before = stored  # extended meanwhile
+        raise self.lost(match)
 
     def lost(self, match: Match) -> LeaseLost:
         """Return the error of a match that no longer holds its resource."""

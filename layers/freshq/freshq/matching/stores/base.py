@@ -24,7 +24,8 @@ class Change:
     """What one transaction changes: a resource with its entries, a caller with its entry, or both.
 
     Attributes:
-        before: The stored version of the resource, identified by status and token; None if it must be new.
+        before: The stored version of the resource, identified by its status, its token and the end of its
+            lease; None if it must be new.
         after: Its next version; None to delete it. If both are None, no resource is changed.
         last_name: The greatest attribute name, kept in the entries of `after`.
         caller_before: As `before`, of the caller.

@@ -153,11 +153,12 @@ def guard(before: Resource | None) -> Item:
     """Return the condition that a resource is still as before."""
     if before is None:
         return condition("attribute_not_exists(pk)")
-    return condition(
-        "resourceStatus = :status AND requestToken = :token",
-        status={"S": before.status.value},
-        token={"S": before.token},
-    )
+    same = {"status": {"S": before.status.value}, "token": {"S": before.token}}
+    lease = "attribute_not_exists(leaseUntil)"
+    if before.lease_until is not None:
+        same["lease"] = milliseconds(before.lease_until)
+        lease = "leaseUntil = :lease"
+    return condition(f"resourceStatus = :status AND requestToken = :token AND {lease}", **same)
 
 
 def same_token(token: str) -> Item:

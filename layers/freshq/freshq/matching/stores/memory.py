@@ -171,8 +171,8 @@ class MemoryMatchStore(MatchStore):
         yield from found
 
 
-def _version(stored: Resource | Caller | None) -> tuple[str, str] | None:
-    return None if stored is None else (stored.status, stored.token)
+def _version(stored: Resource | Caller | None) -> tuple[str, str, float | None] | None:
+    return None if stored is None else (stored.status, stored.token, getattr(stored, "lease_until", None))
 
 
 def _keys(resource: Resource | None) -> list[tuple[str, str]]:

@@ -545,8 +545,7 @@ class SqlMatchStore(MatchStore):
         if before is not None and after is not None and change.caller_after is None:
             self._skip_locked(connection, before)
         row = None if after is None else resource_row(after)
-        old = None if before is None else before.token
-        self._replace(connection, self._tables.resources, resource.resource_id, row, old)
+        self._replace(connection, self._tables.resources, resource.resource_id, row, before)
         self._change_entries(connection, change)
 
     def _change_entries(self, connection: sa.Connection, change: Change) -> None:
@@ -571,8 +570,7 @@ class SqlMatchStore(MatchStore):
         if caller is None:
             return
         row = None if after is None else caller_row(after)
-        old = None if before is None else before.token
-        self._replace(connection, self._tables.callers, caller.caller_id, row, old)
+        self._replace(connection, self._tables.callers, caller.caller_id, row, before)
         self._exchange(connection, self._tables.asks, asks_rows(before), asks_rows(after))
 
     def _skip_locked(self, connection: sa.Connection, before: Resource) -> None:
@@ -595,7 +593,7 @@ class SqlMatchStore(MatchStore):
         table: sa.Table,
         key: str,
         row: dict[str, Any] | None,
-        old: str | None,
+        before: Resource | Caller | None,
     ) -> None:
         """Replace the row of a key by the next.
 
@@ -604,22 +602,20 @@ class SqlMatchStore(MatchStore):
             table: Its table.
             key: Its primary key.
             row: The next row; None to delete it.
-            old: The token of the row; None if there must be none.
+            before: The version in the row; None if there must be none.
 
         Raises:
-            Changed: If the row has another token.
+            Changed: If the row has another version.
         """
         this = next(iter(table.primary_key)) == key
-        if old is None and row is not None:
-            connection.execute(insert_or_ignore(table, self._database.engine.dialect), [row])
-            token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
-            done = token == row["token"]
+        change: sa.Delete | sa.Update = sa.delete(table) if row is None else sa.update(table).values(row)
+        if before is not None:
+            done = connection.execute(change.where(this, *_is_still(table, before))).rowcount == 1
         else:
-            unchanged = (this, table.c.token == old)
-            if row is None:
-                done = connection.execute(sa.delete(table).where(*unchanged)).rowcount == 1
-            else:
-                done = connection.execute(sa.update(table).where(*unchanged).values(row)).rowcount == 1
+            new = row or {}
+            connection.execute(insert_or_ignore(table, self._database.engine.dialect), [new])
+            token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
+            done = token == new["token"]
         if not done:
             raise Changed
 
@@ -630,5 +626,15 @@ class SqlMatchStore(MatchStore):
         table = self._tables.resources if isinstance(stored, Resource) else self._tables.callers
         key = getattr(stored, next(iter(table.primary_key)).name)
         this = next(iter(table.primary_key)) == key
-        token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
-        return bool(token == (None if after is None else after.token))
+        wanted = [] if after is None else _is_still(table, after)
+        found = connection.execute(sa.select(table.c.token).where(this, *wanted)).one_or_none()
+        return (found is None) == (after is None)
+
+
+def _is_still(table: sa.Table, version: Resource | Caller) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that a row has a version: its token, and the end of its lease."""
+    conditions: list[sa.ColumnElement[bool]] = [table.c.token == version.token]
+    if isinstance(version, Resource):
+        lease = table.c.lease_until_us
+        conditions.append(lease.is_not_distinct_from(resource_row(version)["lease_until_us"]))
+    return conditions
