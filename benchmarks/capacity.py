@@ -288,9 +288,15 @@ def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
         ),
         bench.measure("list of 10 dead letters", tasks, lambda: queue.list("FAILURE", limit=tasks)),
         bench.measure("redrive of all dead letters", tasks, queue.redrive),
-        bench.measure("bury", tasks, lambda: [queue.bury(claim.task.task_id) for claim in claims]),
         bench.measure(
-            "restore of a dead letter", tasks, lambda: [queue.restore(claim.task.task_id) for claim in claims]
+            "cancel as a dead letter",
+            tasks,
+            lambda: [queue.cancel(claim.task.task_id, dead=True) for claim in claims],
+        ),
+        bench.measure(
+            "redrive as new of a dead letter",
+            tasks,
+            lambda: [queue.redrive([claim.task.task_id], as_new=True) for claim in claims],
         ),
     ]
 
@@ -557,7 +563,7 @@ def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
     queue.put(PAYLOAD, task_id="a")
     costs = [
         bench.measure("put of a taken id", 1, lambda: queue.put(PAYLOAD, task_id="a")),
-        bench.measure("touch", 1, lambda: queue.touch("a")),
+        bench.measure("redrive as new of a waiting task", 1, lambda: queue.redrive(["a"], as_new=True)),
         bench.measure("cancel", 1, lambda: queue.cancel("a")),
         bench.measure("get", 1, lambda: queue.get("a")),
     ]

@@ -55,7 +55,7 @@ async def opened_freshq(server: Postgres, sleep: Sleep | None) -> AsyncIterator[
 
     async with AsyncQueue(queue, CONNECTIONS) as async_queue:
         await async_queue.create_table()
-        await async_queue.purge(queue.name)
+        await async_queue.purge(confirm=queue.name)
         put = partial(async_queue.put, PAYLOAD, kind="sleep")
         if sleep is None:
             yield put

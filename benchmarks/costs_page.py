@@ -318,7 +318,7 @@ SHOWN_STEPS: Final = (
     "extend",
     "recover an orphan, 10 of one dead worker",
     "get",
-    "touch",
+    "redrive as new of a waiting task",
     "cancel",
     "redrive of all dead letters",
     "approximate stats, 2,000 tasks waiting",

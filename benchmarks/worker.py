@@ -139,7 +139,7 @@ def _process(ready: Callable[[], object], url: str, work: Callable[..., Span | N
     """Work in a process that logs no task."""
     logging.disable(logging.WARNING)
     queue = opened(url)
-    queue.contains("none")  # connects
+    queue.get("none")  # connects
     span = work(queue, ready, *job)
     queue.close()
     return span and tuple(span)

@@ -55,7 +55,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     recovered, failure = _recovered()
     queue, wakeup = _connections()
     stats = queue.stats(approximate=True)
-    emit_gauges(stats, queue.pressure(), paused=queue.paused)
+    emit_gauges(stats, queue.pressure(), paused=queue.paused())
     stopped = wakeup.switch.stops()
     count("KillSwitchStops", stopped)
     skipped = _reason_to_skip(stats, stopped=stopped)
@@ -87,7 +87,7 @@ def _reason_to_skip(stats: Stats, *, stopped: bool) -> str | None:
     queue, wakeup = _connections()
     if stats.pending == 0:
         return "no claimable tasks"
-    if queue.paused:
+    if queue.paused():
         return "the queue is paused"
     if stopped:
         return SWITCHED_OFF

@@ -36,7 +36,7 @@ class Blocking:
             return lambda *a, **k: self._iterated(verb(*a, **k))
         if not inspect.iscoroutinefunction(verb):
             return verb
-        return self._waited(verb()) if name == "paused" else lambda *a, **k: self._waited(verb(*a, **k))
+        return lambda *a, **k: self._waited(verb(*a, **k))
 
     def end(self) -> None:
         """End its threads."""

@@ -60,9 +60,9 @@ VERBS: dict[str, Callable[[AttachedQueue], object]] = {
     "hold": lambda queue: queue.records.hold("A"),
     "make ready": lambda queue: queue.records.ready("A"),
     "cancel": lambda queue: queue.cancel("A"),
-    "touch": lambda queue: queue.touch("A"),
-    "reprioritize": lambda queue: queue.reprioritize("A", 3),
-    "redrive": lambda queue: queue.redrive(task_id="A"),
+    "redrive as new": lambda queue: queue.redrive(["A"], as_new=True),
+    "reprioritize": lambda queue: queue.reprioritize("A", priority=3),
+    "redrive": lambda queue: queue.redrive(["A"]),
 }
 OUTSIDE = {TaskStatus.READY, TaskStatus.UNDER_CONSTRUCTION, TaskStatus.SUCCESS, TaskStatus.CANCELLED}
 ALLOWED = {
@@ -70,7 +70,7 @@ ALLOWED = {
     "hold": OUTSIDE,
     "make ready": OUTSIDE,
     "cancel": {TaskStatus.PENDING},
-    "touch": {TaskStatus.PENDING},
+    "redrive as new": {TaskStatus.PENDING, TaskStatus.FAILURE},
     "reprioritize": {TaskStatus.PENDING},
     "redrive": {TaskStatus.FAILURE},
 }
@@ -79,7 +79,7 @@ AFTER = {
     "hold": TaskStatus.UNDER_CONSTRUCTION,
     "make ready": TaskStatus.READY,
     "cancel": TaskStatus.CANCELLED,
-    "touch": TaskStatus.PENDING,
+    "redrive as new": TaskStatus.PENDING,
     "reprioritize": TaskStatus.PENDING,
     "redrive": TaskStatus.PENDING,
 }
@@ -174,8 +174,9 @@ class TestLife:
         note(queue.records.ready("A"))
         queue.put(task_id="A")
         note()
-        note(queue.touch("A"))
-        note(queue.reprioritize("A", 5))
+        queue.redrive(["A"], as_new=True)
+        note(queue.get("A"))
+        note(queue.reprioritize("A", priority=5))
         (claim,) = queue.claim()
         note(claim.task)
         claim = queue.extend(claim, lease_seconds=90)
@@ -250,9 +251,9 @@ class TestOrder:
     def test_touch_sends_to_the_back_and_reprioritize_moves(self, queue: AttachedQueue) -> None:
         for task_id in "ABC":
             queue.put(task_id=task_id)
-        queue.touch("A")
+        queue.redrive(["A"], as_new=True)
         assert ids(queue.claim(limit=1)) == ["B"]
-        queue.reprioritize("A", 9)
+        queue.reprioritize("A", priority=9)
         assert ids(queue.claim(limit=2)) == ["A", "C"]
 
     def test_the_order_it_was_attached_with_unless_the_queue_has_its_own(
@@ -351,8 +352,8 @@ class TestDeadLetters:
         assert first[0].error == "invalid data"
         assert queue.redrive(limit=1) == 1
         assert ids(queue.claim()) == ["C"]
-        assert queue.discard(task_id="B") == 1
-        assert queue.discard() == 1
+        assert queue.purge(status="FAILURE", task_ids=["B"], confirm=queue.name) == 1
+        assert queue.purge(status="FAILURE", confirm=queue.name) == 1
         assert [known(queue, task_id).status for task_id in "AB"] == [TaskStatus.READY] * 2
         assert queue.list("FAILURE").tasks == ()
         shipments.assert_untouched("A", "B", "C")
@@ -470,12 +471,12 @@ class TestFaults:
 
         def changed_after_the_read(task_id: str) -> Any:
             task = read(task_id)
-            other.touch(task_id)
+            other.redrive([task_id], as_new=True)
             return task
 
         monkeypatch.setattr(core_of(queue).store, "get", changed_after_the_read)
         with pytest.raises(LostRace, match=r"'A'.*10 attempts"):
-            queue.reprioritize("A", 3)
+            queue.reprioritize("A", priority=3)
 
     def test_of_two_changes_of_what_was_read_one_wins(
         self, shipments: Shipments, queue: AttachedQueue

@@ -142,7 +142,7 @@ def test_a_whole_life(attached: Attached) -> None:
     assert [task.task_id for task in queue.list("FAILURE")] == [names[1]]
     assert ids(queue.claim()) == [names[2]]
     assert counts(queue.stats()) == {"success": 1, "failure": 1, "taken": 1}
-    assert queue.redrive(task_id=names[1]) == 1
+    assert queue.redrive([names[1]]) == 1
     queue.cancel(names[1])
     assert {task.task_id: task.status for task in queue.list()} == {
         names[0]: TaskStatus.SUCCESS,
@@ -232,7 +232,7 @@ def test_a_record_that_is_not_there_is_not_made(attached: Attached) -> None:
         lambda name: queue.put(task_id=name),
         queue.records.hold,
         queue.cancel,
-        queue.touch,
+        lambda name: queue.redrive([name]),
     ):
         with pytest.raises(NotFound):
             verb(name)

@@ -105,14 +105,14 @@ def test_priority_levels_and_groups_come_first(table: Shipments) -> None:
 def test_a_touched_record_gets_the_place_of_its_present_value(table: Shipments, queue: AttachedQueue) -> None:
     table.change("cheap", price={"N": "9.5"})
     assert [each.task.task_id for each in queue.peek()] == DESCENDING
-    queue.touch("cheap")
+    queue.redrive(["cheap"], as_new=True)
     claims = queue.claim(limit=4)
     assert ids(claims) == ["dearest", "dear", "cheap", "fair"]
     table.change("fair", price={"N": "11"})
     for claim in claims:
         queue.fail(claim)
-    queue.redrive(task_id="dear")
-    queue.restore("fair")
+    queue.redrive(["dear"])
+    queue.redrive(["fair"], as_new=True)
     assert ids(queue.claim(limit=4)) == ["fair", "dear"]
 
 
@@ -132,7 +132,7 @@ def test_a_record_without_the_attribute_is_refused(table: Shipments, wrong: dict
     with_place = table.own("fair")
     table.change("fair", price=wrong)
     with pytest.raises(IllegalTransition, match="'fair'"):
-        queue.touch("fair")
+        queue.redrive(["fair"], as_new=True)
     assert table.own("fair") == with_place
     assert ids(queue.claim()) == ["fair"]
 
@@ -161,8 +161,8 @@ class TestDamage:
             ("dearest", True)
         ]
         with pytest.raises(IllegalTransition):
-            other.redrive(task_id="dearest")
-        other.restore("dearest")
+            other.redrive(["dearest"])
+        other.redrive(["dearest"], as_new=True)
         assert ids(other.claim()) == ["dearest"]
 
     def test_a_waiting_record_stops_nobody(self, table: Shipments, queue: AttachedQueue) -> None:
@@ -185,7 +185,7 @@ class TestAge:
 
     def test_a_shorter_max_age_of_the_queue_counts(self, table: Shipments, queue: AttachedQueue) -> None:
         table.clock.advance(10)
-        table.queue().touch("fair")
+        table.queue().redrive(["fair"], as_new=True)
         short = table.queue(max_age_seconds=5)
         approximate = short.stats(approximate=True)
         assert (approximate.pending, approximate.shed) == (1, 3)

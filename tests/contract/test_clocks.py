@@ -37,7 +37,7 @@ class TestOneMomentAhead:
         queue.put("ahead")
         store.clock.advance(-HOUR_SECONDS)
         for _ in range(2):
-            queue.touch("a")
+            queue.redrive(["a"], as_new=True)
 
         task = known(queue, "a")
         assert task.status is TaskStatus.PENDING

@@ -58,7 +58,7 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
         "extend": 1,
         "complete, one by one": 1,
         "put of a taken id": 1,
-        "touch": 3,
+        "redrive as new of a waiting task": 3,
         "cancel": 2,
         "get": 0,
         "claim from an empty queue": 0,
@@ -68,8 +68,8 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
         "fail: the task, and its entry among the dead letters": 2,
         "list of 10 dead letters": 0,
         "redrive of all dead letters": 3,
-        "bury": 3,
-        "restore of a dead letter": 3,
+        "cancel as a dead letter": 3,
+        "redrive as new of a dead letter": 3,
     }
     idle = costs["claim from an empty queue"]
     assert (idle.calls, idle.read_units) == (2, 1)

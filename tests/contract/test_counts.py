@@ -74,9 +74,9 @@ def test_the_first_ids_of_each_state(store: StoreUnderTest, order: Order) -> Non
         store.clock.advance(1)
     held = ids(queue.claim(limit=2))
     queue.cancel("t0")
-    queue.bury("t2")
+    queue.cancel("t2", dead=True)
     store.clock.advance(1)
-    queue.bury("t4")
+    queue.cancel("t4", dead=True)
     for seconds in (9, 5):
         queue.put("later", task_id=f"in {seconds}", delay_seconds=seconds)
     waiting = [each.task.task_id for each in queue.peek(10)]

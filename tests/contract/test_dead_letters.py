@@ -19,7 +19,7 @@ def bury(store: StoreUnderTest, queue: Queue, *task_ids: str, apart_seconds: flo
     """Make dead letters one after the other."""
     for task_id in task_ids:
         queue.put(task_id, task_id=task_id)
-        queue.bury(task_id, f"{task_id} is wrong")
+        queue.cancel(task_id, dead=True, error=f"{task_id} is wrong")
         store.clock.advance(apart_seconds)
 
 
@@ -60,7 +60,7 @@ class TestListing:
     ) -> None:
         bury(store, queue, "a", "b", "c", "d")
         page = queue.list(DEAD, limit=2)
-        queue.discard(task_id="c")
+        queue.purge(status="FAILURE", task_ids=["c"], confirm=queue.name)
         bury(store, queue, "e")
         assert [task.task_id for task in queue.list(DEAD, limit=2, cursor=page.cursor)] == ["b", "a"]
 
@@ -69,8 +69,8 @@ class TestListing:
     ) -> None:
         bury(store, store.queue(name="other"), "x")
         bury(store, queue, "a", "b", "c", "d")
-        queue.redrive(task_id="a")
-        queue.discard(task_id="b")
+        queue.redrive(["a"])
+        queue.purge(status="FAILURE", task_ids=["b"], confirm=queue.name)
         assert listed(queue, 10) == ["d", "c"]
         queue.fail(queue.claim()[0], error="again")
         assert listed(queue, 10) == ["a", "d", "c"]
@@ -86,7 +86,7 @@ class TestListing:
                 queue.fail(claim)
             elif claim.task.task_id == "retried":
                 queue.retry(claim)
-        queue.bury("expired", force=True)
+        queue.cancel("expired", dead=True, force=True)
         store.clock.advance(6)
         queue.admin.recover()
         assert counts(queue.stats())["failure"] == len(listed(queue, 10))
@@ -98,7 +98,7 @@ class TestAll:
     def test_all_are_redriven_or_discarded(self, store: StoreUnderTest, queue: Queue, number: int) -> None:
         bury(store, queue, *(f"t{n}" for n in range(number)), apart_seconds=0.001)
         assert queue.redrive(limit=2) == 2
-        assert queue.discard(limit=1) == 1
+        assert queue.purge(status="FAILURE", limit=1, confirm=queue.name) == 1
         assert counts(queue.stats()) == {"pending": 2} | ({"failure": number - 3} if number > 3 else {})
         assert queue.redrive() == number - 3
         assert listed(queue, 10) == []
@@ -107,7 +107,7 @@ class TestAll:
     def test_limits_take_the_last_to_die(self, store: StoreUnderTest, queue: Queue) -> None:
         bury(store, queue, "a", "b", "c")
         queue.redrive(limit=1)
-        queue.discard(limit=1)
+        queue.purge(status="FAILURE", limit=1, confirm=queue.name)
         assert listed(queue, 10) == ["a"]
 
     @pytest.mark.usefixtures("read_once")
@@ -264,7 +264,7 @@ class TestDeadLettersOfAnEarlierVersion:
         replace_many = core_of(queue).store.replace_many
 
         def redriven_before(changes: Any) -> Any:
-            queue.redrive(task_id="a")
+            queue.redrive(["a"])
             return replace_many(changes)
 
         monkeypatch.setattr(core_of(queue).store, "replace_many", redriven_before)
@@ -279,7 +279,7 @@ class TestDeadLettersOfAnEarlierVersion:
         queue = table.queue()
         for name in ("a", "b"):
             queue.put(task_id=name)
-            queue.bury(name)
+            queue.cancel(name, dead=True)
             # As the version before the index wrote it.
             table.change(name, freshq_dueShard=None, freshq_dueAt=None, freshq_deadAt=None)
         assert queue.list(DEAD).tasks == ()

@@ -344,8 +344,8 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
         queue.put("new", task_id=held.task.task_id, delay_seconds=1, on_conflict="ignore"),
     ),
     "cancel": lambda queue, _: queue.cancel(f"{queue.name}-waits"),
-    "touch": lambda queue, _: queue.touch(f"{queue.name}-waits"),
-    "reprioritize": lambda queue, _: queue.reprioritize(f"{queue.name}-waits", 4),
+    "redrive as new": lambda queue, _: queue.redrive([f"{queue.name}-waits"], as_new=True),
+    "reprioritize": lambda queue, _: queue.reprioritize(f"{queue.name}-waits", priority=4),
 }
 
 

@@ -287,7 +287,7 @@ class TestOnDynamoDB:
         queue, other = table.queue(), table.queue()
         queue.put("old", task_id="a")
         with (
-            hooked(client, AFTER, lambda **_: other.touch("a"), "PutItem"),
+            hooked(client, AFTER, lambda **_: other.redrive(["a"], as_new=True), "PutItem"),
             pytest.raises(LostRace, match=f"during each of {puts.MAX_TRIES} attempts"),
         ):
             queue.put("new", task_id="a", on_conflict="update")
@@ -336,13 +336,6 @@ class TestWhen:
         for expected in ("now", "delay", "at"):
             assert payloads(queue.claim(limit=3)) == [expected]
             store.clock.advance(10)
-
-    def test_contains_live_tasks_only(self, queue: Queue) -> None:
-        assert not queue.contains("a")
-        queue.put("work", task_id="a", delay_seconds=5)
-        assert queue.contains("a")
-        queue.cancel("a")
-        assert not queue.contains("a")
 
     def test_a_redelivery_is_recognized(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number} for number in range(2)])

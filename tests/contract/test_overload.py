@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from freshq import Overloaded, PutOutcome, Queue, Receipt, Settlement, TaskStatus
-from freshq.errors import PutIncomplete
+from freshq.errors import IllegalTransition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
@@ -330,9 +330,11 @@ class TestBacklog:
         queue.put("b", task_id="b")
         task = known(queue, "a")
         assert (task.status, task.shed_reason) == (TaskStatus.SHED, "overflow")
-        for verb in (queue.cancel, queue.touch, lambda task_id: queue.redrive(task_id=task_id)):
-            with pytest.raises(Exception, match="SHED"):
-                verb("a")
+        with pytest.raises(IllegalTransition, match="SHED"):
+            queue.cancel("a")
+        for as_new in (False, True):
+            with pytest.raises(IllegalTransition, match="SHED"):
+                queue.redrive(["a"], as_new=as_new)
 
 
 class TestPressure:

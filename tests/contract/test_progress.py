@@ -69,13 +69,13 @@ ENDS: dict[str, Callable[[Queue, Claim], object]] = {
     "fail": lambda queue, claim: queue.fail(claim, error="broken"),
     "retry after the last attempt": lambda queue, claim: queue.retry(claim, error="broken"),
     "cancel by force": lambda queue, _claim: queue.cancel("a", force=True),
-    "bury by force": lambda queue, _claim: queue.bury("a", force=True),
+    "cancel as dead by force": lambda queue, _claim: queue.cancel("a", dead=True, force=True),
 }
 RETURNS: dict[str, Callable[[Queue, Claim], object]] = {
     "retry": lambda queue, claim: queue.retry(claim, error="broken", delay_seconds=0),
     "retry later": lambda queue, claim: queue.retry(claim, error="broken", delay_seconds=30),
     "release": lambda queue, claim: queue.release(claim),
-    "restore by force": lambda queue, _claim: queue.restore("a", force=True),
+    "redrive by force": lambda queue, _claim: queue.redrive(["a"], as_new=True, force=True),
     "redrive": lambda queue, claim: (queue.fail(claim), queue.redrive()),
     "update": lambda queue, _claim: queue.put("more work", task_id="a", on_conflict="update"),
 }
@@ -127,9 +127,9 @@ class TestOnDynamoDB:
         queue.put(task_id="A")
         (claim,) = queue.claim()
         claim = queue.extend(claim, lease_seconds=60, progress=0.4, step="loading")
-        assert progress(queue.find("A")) == (0.4, "loading")
+        assert progress(core_of(queue).found("A")) == (0.4, "loading")
         queue.fail(claim, error="broken")
-        assert progress(queue.find("A")) == (0.4, "loading")
+        assert progress(core_of(queue).found("A")) == (0.4, "loading")
         (claim,) = queue.records.claim_dead()
-        assert progress(queue.find("A")) == progress(claim.task) == (None, None)
+        assert progress(core_of(queue).found("A")) == progress(claim.task) == (None, None)
         assert queue.records.get("A") == before

@@ -7,6 +7,7 @@ import pytest
 
 from freshq import AttachedQueue, LeaseLost, NotFound, TaskStatus
 from freshq.errors import IllegalTransition
+from freshq.queue.core import core_of
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
 
@@ -102,7 +103,7 @@ class TestRead:
     def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
         assert queue.records.get("Z") is None
         with pytest.raises(NotFound, match="the attached table has none with this id"):
-            queue.find("Z")
+            core_of(queue).found("Z")
 
     def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
         shipments.add("D", "E", "F")
@@ -111,7 +112,7 @@ class TestRead:
         for record_id in ("C", "D"):
             queue.put(task_id=record_id)
         queue.claim()
-        queue.bury("C")
+        queue.cancel("C", dead=True)
         queue.cancel("D")
         assert listed(queue, "READY") == ["E", "F"]
         assert listed(queue, "UNDER_CONSTRUCTION") == ["A"]
@@ -119,7 +120,7 @@ class TestRead:
         assert listed(queue, "FAILURE") == ["C"]
         assert listed(queue, "CANCELLED") == ["D"]
         queue.records.ready("D")
-        queue.discard()
+        queue.purge(status="FAILURE", confirm=queue.name)
         assert listed(queue, "READY") == ["C", "D", "E", "F"]
         assert listed(queue, "READY", limit=100) == ["C", "D", "E", "F"]
 
@@ -130,7 +131,7 @@ class TestDelete:
         queue.put(task_id="B", max_age_seconds=5)
         shipments.clock.advance(6)
         queue.records.delete("B")  # it is stale
-        queue.bury(queue.put(task_id="C").task_id)
+        queue.cancel(queue.put(task_id="C").task_id, dead=True)
         queue.records.delete("C")
         assert [queue.records.get(record_id) for record_id in "ABC"] == [None] * 3
         with pytest.raises(NotFound, match="the attached table has none with this id"):

@@ -1,4 +1,4 @@
-"""What an operator changes by id, whoever holds it: bury, cancel by force, restore."""
+"""What an operator changes by id, whoever holds it: cancel and redrive as new, by force too."""
 
 from collections.abc import Callable
 
@@ -9,16 +9,19 @@ from freshq.errors import IllegalTransition
 from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known, payloads
 
-FORCED: dict[str, Callable[[Queue], Task]] = {
-    "cancel": lambda queue: queue.cancel("a", force=True),
-    "bury": lambda queue: queue.bury("a", "by hand", force=True),
-    "restore": lambda queue: queue.restore("a", force=True),
+VERBS: dict[str, tuple[Callable[[Queue, bool], object], TaskStatus]] = {
+    "cancel": (lambda queue, force: queue.cancel("a", force=force), TaskStatus.CANCELLED),
+    "cancel as dead": (lambda queue, force: queue.cancel("a", dead=True, force=force), TaskStatus.FAILURE),
+    "redrive as new": (
+        lambda queue, force: queue.redrive(["a"], as_new=True, force=force),
+        TaskStatus.PENDING,
+    ),
 }
-UNFORCED: dict[str, Callable[[Queue], Task]] = {
-    "cancel": lambda queue: queue.cancel("a"),
-    "bury": lambda queue: queue.bury("a"),
-    "restore": lambda queue: queue.restore("a"),
-}
+
+
+def changed(queue: Queue, verb: str, *, force: bool = True) -> Task:
+    VERBS[verb][0](queue, force)
+    return known(queue, "a")
 
 
 def held(queue: Queue) -> Claim:
@@ -27,15 +30,15 @@ def held(queue: Queue) -> Claim:
     return claim
 
 
-class TestBury:
+class TestCancelAsDead:
     def test_a_waiting_task_becomes_a_dead_letter_with_the_reason(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
-        buried = queue.bury("a", "wrong address")
+        buried = queue.cancel("a", dead=True, error="wrong address")
         assert known(queue, "a") == buried
         assert (buried.status, buried.error, buried.attempts) == (TaskStatus.FAILURE, "wrong address", 0)
         assert queue.claim() == []
         assert counts(queue.stats()) == {"failure": 1}
-        assert queue.redrive(task_id="a") == 1
+        assert queue.redrive(["a"]) == 1
         assert payloads(queue.claim()) == ["work"]
 
     @pytest.mark.parametrize("restored", [False, True])
@@ -43,16 +46,16 @@ class TestBury:
         self, queue: Queue, store: StoreUnderTest, *, restored: bool
     ) -> None:
         queue.put("work", task_id="a", delay_seconds=30)
-        queue.bury("a")
+        queue.cancel("a", dead=True)
         if restored:
-            queue.restore("a")
+            queue.redrive(["a"], as_new=True)
             assert ids(queue.claim()) == ["a"]
         store.clock.advance(31)
         assert queue.admin.recover() == 0
         assert queue.claim() == []
 
 
-class TestRestore:
+class TestRedriveAsNew:
     @pytest.mark.parametrize(("order", "after"), [(Order.FIFO, ["b", "a"]), (Order.LIFO, ["a", "b"])])
     @pytest.mark.parametrize("state", ["waiting", "dead"])
     def test_it_goes_where_a_new_task_goes(
@@ -65,8 +68,8 @@ class TestRestore:
         store.clock.advance(1)
         queue.put("newer", task_id="b", priority=3, group="g")
         store.clock.advance(1)
-        restored = queue.restore("a")
-        assert known(queue, "a") == restored
+        assert queue.redrive(["a"], as_new=True) == 1
+        restored = known(queue, "a")
         assert (restored.status, restored.attempts) == (TaskStatus.PENDING, 0)
         assert restored.created == pytest.approx(store.clock.now, abs=1e-3)
         assert (restored.priority, restored.group) == (3, "g")
@@ -75,69 +78,63 @@ class TestRestore:
     def test_a_dead_letter_past_its_deadline_begins_anew(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=60)
         queue.put("work", task_id="a", max_age_seconds=10)
-        queue.bury("a")
+        queue.cancel("a", dead=True)
         store.clock.advance(30)
         with pytest.raises(IllegalTransition):
-            queue.redrive(task_id="a")
-        assert queue.restore("a").deadline == pytest.approx(store.clock.now + 10, abs=1e-3)
+            queue.redrive(["a"])
+        queue.redrive(["a"], as_new=True)
+        assert known(queue, "a").deadline == pytest.approx(store.clock.now + 10, abs=1e-3)
         store.clock.advance(9)
         assert ids(queue.claim()) == ["a"]
 
 
 class TestForce:
-    @pytest.mark.parametrize("verb", FORCED)
+    @pytest.mark.parametrize("verb", VERBS)
     def test_without_it_a_held_task_is_left_to_its_holder(self, queue: Queue, verb: str) -> None:
         claim = held(queue)
         with pytest.raises(IllegalTransition, match=f"cannot {verb} a task that is TAKEN; .*, or force$"):
-            UNFORCED[verb](queue)
+            changed(queue, verb, force=False)
         assert queue.complete(claim).status is TaskStatus.SUCCESS
 
-    @pytest.mark.parametrize("verb", FORCED)
+    @pytest.mark.parametrize("verb", VERBS)
     @pytest.mark.parametrize("settle", ["complete", "fail", "retry", "release", "extend"])
     def test_with_it_the_old_holder_has_lost_its_lease(
         self, queue: Queue, store: StoreUnderTest, verb: str, settle: str
     ) -> None:
         claim = held(queue)
-        changed = FORCED[verb](store.queue())
-        assert (changed.lease_token, changed.lease_until) == (None, None)
+        task = changed(store.queue(), verb)
+        assert (task.lease_token, task.lease_until) == (None, None)
         with pytest.raises(LeaseLost):
             getattr(queue, settle)(claim)
-        assert known(queue, "a") == changed
+        assert known(queue, "a") == task
         # What names the lease does not bring the task back once more.
         again = ids(queue.claim())
-        assert again == (["a"] if verb == "restore" else [])
+        assert again == (["a"] if verb == "redrive as new" else [])
 
-    @pytest.mark.parametrize("verb", ["cancel", "bury"])
+    @pytest.mark.parametrize("verb", ["cancel", "cancel as dead"])
     def test_the_end_of_the_old_lease_changes_nothing(
         self, queue: Queue, store: StoreUnderTest, verb: str
     ) -> None:
         held(queue)
-        changed = FORCED[verb](store.queue())
+        task = changed(store.queue(), verb)
         store.clock.advance(120)
         store.queue().admin.upkeep()
-        assert known(queue, "a") == changed
+        assert known(queue, "a") == task
         assert queue.claim() == []
 
-    @pytest.mark.parametrize("verb", FORCED)
+    @pytest.mark.parametrize("verb", VERBS)
     def test_it_is_not_needed_for_a_waiting_task(self, queue: Queue, verb: str) -> None:
         queue.put("work", task_id="a")
-        assert (
-            FORCED[verb](queue).status
-            is {
-                "cancel": TaskStatus.CANCELLED,
-                "bury": TaskStatus.FAILURE,
-                "restore": TaskStatus.PENDING,
-            }[verb]
-        )
+        assert changed(queue, verb).status is VERBS[verb][1]
 
-    @pytest.mark.parametrize("verb", FORCED)
+    @pytest.mark.parametrize("verb", VERBS)
     def test_what_is_over_stays_over(self, queue: Queue, store: StoreUnderTest, verb: str) -> None:
         queue.complete(held(queue))
         with pytest.raises(IllegalTransition, match="SUCCESS"):
-            FORCED[verb](queue)
+            changed(queue, verb)
         queue.put("late", task_id="b", max_age_seconds=1)
         store.clock.advance(2)
         with pytest.raises(IllegalTransition, match="SHED"):
-            queue.restore("b", force=True)
+            queue.redrive(["b"], as_new=True, force=True)
         with pytest.raises(NotFound):
-            queue.bury("nobody", force=True)
+            queue.cancel("nobody", dead=True, force=True)

@@ -241,7 +241,8 @@ class TestPlaceInTime:
         store.clock.advance(50)
         queue.put("young")
         store.clock.advance(1)
-        touched = queue.touch("old")
+        queue.redrive(["old"], as_new=True)
+        touched = known(queue, "old")
         assert touched.deadline - touched.created == 100
         assert payloads(queue.claim(limit=2)) == ["old", "young"]
 

@@ -54,9 +54,9 @@ def test_no_change_of_the_task_loses_it(store: StoreUnderTest) -> None:
     queue.admin.recover()
     (claim,) = queue.claim()
     queue.fail(claim, error="no")
-    queue.redrive(task_id="a")
-    queue.touch("a")
-    queue.reprioritize("a", 3)
+    queue.redrive(["a"])
+    queue.redrive(["a"], as_new=True)
+    queue.reprioritize("a", priority=3)
     (claim,) = queue.claim()
     assert queue.complete(claim).trace_context == CONTEXT
     assert known(queue, "a").trace_context == CONTEXT

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,20 +208,20 @@ def make_shed(queue: Queue, clock: Clock) -> None:
 
 # How a task gets into a status, the status, and the verbs on its id that the status allows.
 STATES: list[tuple[Callable[[Queue, Clock], None], str, set[str]]] = [
-    (make_pending, "pending", {"cancel", "touch", "reprioritize"}),
-    (make_delayed, "delayed", {"cancel", "touch", "reprioritize"}),
+    (make_pending, "pending", {"cancel", "redrive as new", "reprioritize"}),
+    (make_delayed, "delayed", {"cancel", "redrive as new", "reprioritize"}),
     (make_taken, "taken", set()),
     (make_success, "success", set()),
-    (make_failure, "failure", {"redrive"}),
-    (make_stale_failure, "failure", set()),
+    (make_failure, "failure", {"redrive", "redrive as new"}),
+    (make_stale_failure, "failure", {"redrive as new"}),
     (make_cancelled, "cancelled", set()),
     (make_shed, "shed", set()),
 ]
 VERBS: dict[str, Callable[[Queue], object]] = {
     "cancel": lambda queue: queue.cancel("a"),
-    "touch": lambda queue: queue.touch("a"),
-    "reprioritize": lambda queue: queue.reprioritize("a", 4),
-    "redrive": lambda queue: queue.redrive(task_id="a"),
+    "redrive as new": lambda queue: queue.redrive(["a"], as_new=True),
+    "reprioritize": lambda queue: queue.reprioritize("a", priority=4),
+    "redrive": lambda queue: queue.redrive(["a"]),
 }
 
 
@@ -281,9 +282,38 @@ class TestRedrive:
         assert queue.redrive(limit=2) == 1
         assert len(queue.claim(limit=5)) == len(dead)
 
-    def test_one(self, queue: Queue, dead: list[str]) -> None:
-        assert queue.redrive(task_id=dead[1]) == 1
-        assert ids(queue.claim(limit=5)) == [dead[1]]
+    def test_ids(self, queue: Queue, dead: list[str]) -> None:
+        with pytest.raises(NotFound, match="nobody"):
+            queue.redrive([dead[0], "nobody", "stale"])
+        with pytest.raises(IllegalTransition, match="'stale': cannot redrive a task that is SHED"):
+            queue.redrive([dead[0], "stale", "nobody"])
+        assert counts(queue.stats()) == {"failure": 4}
+        assert queue.redrive([dead[1], dead[0], dead[1]]) == 2
+        assert ids(queue.claim(limit=5)) == [dead[1], dead[0]]
+        assert queue.redrive([]) == 0
+
+    def test_as_new_the_stale_return_too(self, queue: Queue, dead: list[str]) -> None:
+        assert queue.redrive(limit=2, as_new=True) == 2
+        assert queue.redrive(as_new=True) == len(dead) - 1
+        assert counts(queue.stats()) == {"pending": 4}
+        deadlines = {task.task_id: task.deadline - task.created for task in queue.list()}
+        assert deadlines.pop("stale") == pytest.approx(10, abs=1e-3)
+        assert all(task.attempts == 0 for task in queue.list())
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"task_ids": "0"},
+            {"task_ids": ["0"], "limit": 1},
+            {"task_ids": ["0"], "force": True},
+            {"force": True, "as_new": True},
+            {"task_ids": 7},
+        ],
+    )
+    def test_arguments_that_contradict(self, queue: Queue, dead: list[str], arguments: Any) -> None:
+        with pytest.raises(ValueError, match=r"^(task_ids: must be a list of ids|limit|force)"):
+            queue.redrive(**arguments)
+        assert counts(queue.stats()) == {"failure": len(dead) + 1}
 
     def test_its_attempts_are_reset(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_attempts=2)
@@ -295,11 +325,6 @@ class TestRedrive:
         assert (task.attempts, task.status, task.error) == (0, TaskStatus.PENDING, "broken")
         queue.retry(claimed(queue), error="broken", delay_seconds=0)
         assert known(queue, "a").status is TaskStatus.PENDING
-
-    def test_a_stale_one_is_an_error(self, queue: Queue, dead: list[str]) -> None:
-        assert dead
-        with pytest.raises(IllegalTransition, match="cannot redrive a task that is SHED"):
-            queue.redrive(task_id="stale")
 
 
 class TestCancel:
@@ -320,14 +345,14 @@ class TestCancel:
         assert queue.claim() == []
 
 
-class TestTouch:
+class TestRedriveAsNewOfAWaitingTask:
     def test_only_its_creation_time_changes(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", priority=2, group="g", max_age_seconds=60)
         queue.retry(claimed(queue), error="broken", delay_seconds=0)
         before = known(queue, "a")
         store.clock.advance(30)
-        touched = queue.touch("a")
-        assert known(queue, "a") == touched
+        assert queue.redrive(["a"], as_new=True) == 1
+        touched = known(queue, "a")
         assert touched.created == pytest.approx(store.clock.now, abs=1e-3)
         assert touched.deadline == pytest.approx(store.clock.now + 60, abs=1e-3)
         assert (touched.attempts, touched.priority, touched.group, touched.error) == (1, 2, "g", "broken")
@@ -338,7 +363,7 @@ class TestTouch:
     def test_a_delayed_task_stays_delayed(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", delay_seconds=50)
         store.clock.advance(20)
-        queue.touch("a")
+        queue.redrive(["a"], as_new=True)
         assert queue.claim() == []
         store.clock.advance(30)
         assert payloads(queue.claim()) == ["work"]
@@ -347,7 +372,8 @@ class TestTouch:
         queue.put("work", task_id="a", max_age_seconds=1)
         for _ in range(20):
             store.clock.advance(0.9)
-            touched = queue.touch("a")
+            queue.redrive(["a"], as_new=True)
+        touched = known(queue, "a")
         assert touched.deadline - touched.created == pytest.approx(1, abs=1e-3)
 
 
@@ -357,20 +383,20 @@ class TestReprioritize:
     ) -> None:
         for task_id in ("old", "young", "urgent"):
             queue.put(task_id, task_id=task_id)
-        assert queue.reprioritize("urgent", 5).priority == 5
-        assert queue.reprioritize("old", 5).priority == 5
+        assert queue.reprioritize("urgent", priority=5).priority == 5
+        assert queue.reprioritize("old", priority=5).priority == 5
         assert payloads(store.queue().claim(limit=3)) == ["urgent", "old", "young"]
 
     def test_back_to_the_lowest(self, queue: Queue) -> None:
         queue.put("a", task_id="a", priority=9)
         queue.put("b", task_id="b", priority=1)
-        queue.reprioritize("a", 0)
+        queue.reprioritize("a", priority=0)
         assert payloads(queue.claim(limit=2)) == ["b", "a"]
 
     def test_a_delayed_task_stays_delayed(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("later", task_id="a", delay_seconds=5)
         queue.put("now")
-        queue.reprioritize("a", 3)
+        queue.reprioritize("a", priority=3)
         assert payloads(queue.claim(limit=2)) == ["now"]
         store.clock.advance(5)
         assert [claim.task.priority for claim in queue.claim()] == [3]
@@ -381,7 +407,7 @@ class TestReprioritize:
         producer.put("old", task_id="old")
         producer.put("new")
         assert payloads(worker.claim()) == ["new"]
-        producer.reprioritize("old", 8)
+        producer.reprioritize("old", priority=8)
         found: list[Claim] = []
 
         def claim() -> bool:
@@ -573,7 +599,7 @@ class TestPurge:
     def test_a_pause_outlives_it(self, queue: Queue) -> None:
         queue.pause()
         queue.purge(confirm="default")
-        assert queue.paused
+        assert queue.paused()
 
 
 class TestPause:
@@ -596,10 +622,10 @@ class TestPause:
         there.put_many([{"payload": number} for number in range(2)])
         assert len(there.claim()) == 1  # and has cached that nothing is paused
         here.pause()
-        assert within_seconds(PATIENCE_SECONDS, lambda: there.paused)
+        assert within_seconds(PATIENCE_SECONDS, there.paused)
         assert there.claim() == []
         here.resume()
-        assert within_seconds(PATIENCE_SECONDS, lambda: not there.paused)
+        assert within_seconds(PATIENCE_SECONDS, lambda: not there.paused())
         assert len(there.claim()) == 1
 
     def test_only_the_queue_of_that_name(self, store: StoreUnderTest) -> None:
@@ -664,30 +690,55 @@ class TestHeld:
             queue.admin.held("b", stale.token)
 
 
-class TestDiscard:
-    def test_only_dead_letters_are_deleted(self, queue: Queue) -> None:
+class TestPurgeOfSome:
+    def test_of_a_status(self, queue: Queue, store: StoreUnderTest) -> None:
         for name in ("a", "b", "c"):
             queue.put("bad", task_id=name)
             queue.fail(claimed(queue), error="no good")
-        queue.put("good", task_id="d")
-        assert queue.discard(limit=1) == 1
-        assert queue.discard() == 2
-        assert queue.discard() == 0
-        assert [task.task_id for task in queue.list()] == ["d"]
+        for name in ("stale", "cancelled", "done", "held", "good"):
+            queue.put("work", task_id=name, max_age_seconds=5 if name == "stale" else None, priority=1)
+        store.clock.advance(5)
+        queue.cancel("cancelled")
+        for claim in queue.claim(3):
+            if claim.task.task_id == "done":
+                queue.complete(claim)
+            elif claim.task.task_id == "good":
+                queue.release(claim)
+        purge = partial(queue.purge, confirm=queue.name)
+        assert (purge(status="FAILURE", limit=1), purge(status="FAILURE"), purge(status="FAILURE")) == (
+            1,
+            2,
+            0,
+        )
+        for status in ("SHED", "CANCELLED", TaskStatus.SUCCESS, "TAKEN"):
+            assert purge(status=status) == 1
+        assert [task.task_id for task in queue.list()] == ["good"]
+        assert (purge(status="READY"), purge(limit=5)) == (0, 1)
 
-    def test_one_by_its_id(self, queue: Queue) -> None:
-        queue.put("bad", task_id="a")
-        with pytest.raises(IllegalTransition, match="discard a task that is PENDING"):
-            queue.discard(task_id="a")
-        queue.fail(claimed(queue))
-        assert queue.discard(task_id="a") == 1
-        with pytest.raises(NotFound):
-            queue.discard(task_id="a")
+    def test_of_ids(self, queue: Queue, store: StoreUnderTest) -> None:
+        for name in "abcd":
+            queue.put("work", task_id=name)
+        dead = queue.fail(claimed(queue)).task_id
+        store.queue(name="other").put("work", task_id="other")
+        purge = partial(queue.purge, confirm=queue.name)
+        with pytest.raises(IllegalTransition, match=r"'a': cannot purge a task that is PENDING; .*FAILURE"):
+            purge(status="FAILURE", task_ids=[dead, "a", "b"])
+        for missing in ("nobody", "other"):
+            with pytest.raises(NotFound, match=missing):
+                purge(task_ids=["a", missing, "nothing"])
+        assert total(queue) == 4
+        assert purge(status="FAILURE", task_ids=[dead]) == 1
+        claim = claimed(queue)
+        assert purge(task_ids=iter(["b", "c", "b"])) == 2
+        with pytest.raises(LeaseLost):
+            queue.complete(claim)
+        assert [task.task_id for task in queue.list()] == ["a"]
+        assert purge(task_ids=[]) == 0
 
     def test_one_that_was_redriven_meanwhile_stays(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
-        queue.redrive(task_id="a")
+        queue.redrive(["a"])
         with pytest.raises(Conflict):
             core_of(queue).store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is not None

@@ -210,7 +210,7 @@ def buried_in_time(queue: Queue, task_id: str) -> bool:
     """Put a task that is soon past its deadline, and bury it; return whether it was before that."""
     queue.put("work", task_id=task_id, max_age_seconds=0.5)
     try:
-        queue.bury(task_id)
+        queue.cancel(task_id, dead=True)
     except RefusedError:
         return False
     return True
@@ -226,7 +226,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     page.focus("#pause")
     page.keyboard.press("Enter")
     until(page, lambda: page.inner_text("#pause") == "Resume", "not paused")
-    assert queue.paused
+    assert queue.paused()
     assert page.inner_text("#chip-state") == "paused"
     page.focus("button[aria-label='Redrive one']")
     page.keyboard.press("Enter")
@@ -242,10 +242,10 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     until(page, lambda: queue.get("two") is None, "not deleted")
     until(page, lambda: "was deleted" in page.inner_text("#said"), "it is not said")
     until(page, lambda: buried_in_time(queue, "late"), "it is not buried")
-    page.wait_for_selector("button[aria-label='Restore late']")
-    page.focus("button[aria-label='Restore late']")
+    page.wait_for_selector("button[aria-label='Redrive as new late']")
+    page.focus("button[aria-label='Redrive as new late']")
     page.keyboard.press("Enter")
-    until(page, lambda: queue.stats().pending == 2, "not restored")
+    until(page, lambda: queue.stats().pending == 2, "not redriven")
     assert wrong == []
     page.fill("#find-id", "nobody")
     page.keyboard.press("Enter")

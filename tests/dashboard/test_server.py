@@ -26,6 +26,7 @@ from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
+from freshq.queue.core import core_of
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
@@ -102,7 +103,7 @@ class TestAccess:
         for token in (None, "wrong"):
             assert page(queue, token).do("pause").status_code == 401
             assert page(queue, token).do("cancel", id="a").status_code == 401
-        assert not queue.paused
+        assert not queue.paused()
         assert queue.stats().cancelled == 0
 
     @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ class TestAccess:
         for path in ("/", "/static/main.js", "/api/queue"):
             assert shown.client.get(path, headers={"Host": host}).status_code == 421
         pause = shown.client.post("/api/do", json={"verb": "pause"}, headers={"Host": host})
-        assert (pause.status_code, shown.queue.paused) == (421, False)
+        assert (pause.status_code, shown.queue.paused()) == (421, False)
 
     @pytest.mark.parametrize(
         "origin",
@@ -121,13 +122,13 @@ class TestAccess:
     def test_a_foreign_origin_is_refused(self, shown: Page, origin: str) -> None:
         assert shown.client.get("/api/queue", headers={"Origin": origin}).status_code == 403
         pause = shown.client.post("/api/do", json={"verb": "pause"}, headers={"Origin": origin})
-        assert (pause.status_code, shown.queue.paused) == (403, False)
+        assert (pause.status_code, shown.queue.paused()) == (403, False)
 
     @pytest.mark.parametrize("host", ["127.0.0.1:8710", "localhost:4000", "LOCALHOST"])
     def test_its_own_page_is_admitted(self, shown: Page, host: str) -> None:
         headers = {"Host": host, "Origin": f"http://{host}"}
         assert shown.client.post("/api/do", json={"verb": "pause"}, headers=headers).status_code == 200
-        assert shown.queue.paused
+        assert shown.queue.paused()
 
     @pytest.mark.parametrize(
         "path", ["/", "/static/main.js", "/palette.css", "/api/queue", "/nothing", "/api/do"]
@@ -211,9 +212,9 @@ class TestReading:
 class TestChanging:
     def test_pause_and_resume(self, shown: Page) -> None:
         assert shown.do("pause").json()["said"].startswith("Claims are suspended")
-        assert shown.queue.paused
+        assert shown.queue.paused()
         shown.do("resume")
-        assert not shown.queue.paused
+        assert not shown.queue.paused()
 
     def test_a_dead_letter_is_redriven_or_deleted(self, shown: Page) -> None:
         assert shown.do("redrive", id="dead").status_code == 200
@@ -221,7 +222,7 @@ class TestChanging:
         shown.queue.fail(shown.queue.claim()[0], error="again")
         assert shown.do("redrive all").json()["said"] == "1 dead letters returned to their lines."
         shown.queue.fail(shown.queue.claim()[0], error="again")
-        assert shown.do("discard", id="dead").status_code == 200
+        assert shown.do("purge", id="dead").status_code == 200
         assert shown.queue.get("dead") is None
 
     def test_a_task_in_work_is_cancelled_by_force_only(self, shown: Page) -> None:
@@ -229,11 +230,11 @@ class TestChanging:
         task_id = claim.task.task_id
         assert shown.do("cancel", id=task_id).status_code == 409
         assert shown.do("cancel by force", id=task_id).status_code == 200
-        assert shown.queue.find(task_id).status == "CANCELLED"
+        assert core_of(shown.queue).found(task_id).status == "CANCELLED"
 
-    def test_a_waiting_task_is_touched_or_cancelled(self, shown: Page, clock: Clock) -> None:
+    def test_a_waiting_task_is_made_new_or_cancelled(self, shown: Page, clock: Clock) -> None:
         clock.advance(30)
-        assert shown.do("touch", id="a").status_code == 200
+        assert shown.do("redrive as new", id="a").status_code == 200
         assert shown.queue.stats().oldest_pending_seconds == pytest.approx(0, abs=0.01)
         assert shown.do("cancel", id="a").status_code == 200
         assert shown.queue.stats().cancelled == 1
@@ -265,7 +266,7 @@ class TestChanging:
         shown = page(queue, changes=False)
         assert shown.client.get("/api/queue").json()["changes"] is False
         assert shown.do("pause").status_code == 403
-        assert not queue.paused
+        assert not queue.paused()
 
 
 async def first_events(events: AsyncIterator[str], number: int) -> list[tuple[str, Any]]:

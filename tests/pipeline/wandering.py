@@ -11,7 +11,7 @@ OTHER_QUEUES = ("three",)
 # Seconds between changes: many fall on boundaries of minutes, age classes and deadlines.
 STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
 MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
-FROM_PENDING = ("take", "take", "take", "take", "cancel", "bury", "shed", "delay", "stay")
+FROM_PENDING = ("take", "take", "take", "take", "cancel", "cancel as dead", "shed", "delay", "stay")
 FROM_TAKEN = (
     *("succeed", "succeed", "fail", "retry", "release", "expire", "extend", "hand over", "stay"),
     "cancel by force",
@@ -76,7 +76,7 @@ def _wait(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
             tape.take(at, task_id, holder=holder, lease=rng.choice((30, 60)))
         case "cancel":
             tape.change(at, task_id, "CANCELLED")
-        case "bury":
+        case "cancel as dead":
             tape.change(at, task_id, "FAILURE")
         case "shed":
             tape.change(at, task_id, "SHED", shedReason=rng.choice(({"S": "overflow"}, None)))

@@ -25,12 +25,10 @@ SETTLEMENTS: Final = ("complete", "complete", "complete", "fail", "retry", "rele
 # What the first actors share out, and do until the queue has carried it out, before anything is disturbed.
 OPENING: Final = (
     "put", "claim", "complete", "fail", "redrive", "retry", "release", "extend",
-    "touch", "reprioritize", "cancel", "recover", "bury", "restore", "dequeue",
+    "reprioritize", "cancel", "recover", "cancel as dead", "redrive as new", "dequeue",
 )  # fmt: skip
-MEDDLING: Final = ("cancel", "touch", "reprioritize", "redrive", "recover", "bury", "restore")
-# The verbs that take a task from its holder by force.
-FORCING: Final = ("cancel", "bury", "restore")
-# How often they do.
+MEDDLING: Final = ("cancel", "reprioritize", "redrive", "recover", "cancel as dead", "redrive as new")
+# How often a task is taken from its holder by force.
 FORCED: Final = 0.5
 # Of a task that nobody claims during an opening.
 LONG_DELAY_SECONDS: Final = 20.0
@@ -169,7 +167,7 @@ class Actor:
             elif verb == "dequeue":
                 self._put()
                 return self._dequeue()
-            elif verb in ("bury", "restore"):
+            elif verb in ("cancel as dead", "redrive as new"):
                 self._put(1, LONG_DELAY_SECONDS)
                 self._meddle(verb, self._known[-1])
             elif verb == "redrive" and not self._failed:
@@ -258,13 +256,13 @@ class Actor:
             if verb == "recover":
                 self._queue.admin.recover()
             elif verb == "reprioritize":
-                self._queue.reprioritize(task_id, self._rng.choice((0, 1)))
+                self._queue.reprioritize(task_id, priority=self._rng.choice((0, 1)))
             elif verb == "redrive":
-                self._queue.redrive(task_id=task_id)
-            elif verb in FORCING:
-                getattr(self._queue, verb)(task_id, force=self._rng.random() < FORCED)
+                self._queue.redrive([task_id])
+            elif verb == "redrive as new":
+                self._queue.redrive([task_id], as_new=True, force=self._rng.random() < FORCED)
             else:
-                self._queue.touch(task_id)
+                self._queue.cancel(task_id, dead=verb != "cancel", force=self._rng.random() < FORCED)
 
 
 def opened(place: Place, watch: Watch) -> Queue | AttachedQueue:

@@ -26,13 +26,13 @@ ENDS: Final = {
     "complete": TaskStatus.SUCCESS,
     "fail": TaskStatus.FAILURE,
     "cancel": TaskStatus.CANCELLED,
-    "bury": TaskStatus.FAILURE,
+    "cancel as dead": TaskStatus.FAILURE,
     "dequeue": TaskStatus.SUCCESS,
 }
 # Those that return a task that is over to its line, with its attempts reset.
-REVIVALS: Final = ("redrive", "restore")
+REVIVALS: Final = ("redrive", "redrive as new")
 # Those that can take a task from its holder.
-FORCING: Final = ("cancel", "bury", *REVIVALS)
+FORCING: Final = ("cancel", "cancel as dead", *REVIVALS)
 # Those that claim tasks which the caller has not named.
 CLAIMING: Final = ("claim", "dequeue")
 # Stands for the task of a claim or dequeue that was never answered, or that the dequeue lost in between.

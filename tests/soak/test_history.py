@@ -93,22 +93,24 @@ def test_a_claim_after_a_redrive_is_no_violation() -> None:
     assert rules(events, left(TaskStatus.TAKEN)) == []
 
 
-@pytest.mark.parametrize("verb", ["cancel", "bury", "restore"])
+@pytest.mark.parametrize("verb", ["cancel", "cancel as dead", "redrive as new"])
 def test_a_task_taken_by_force_is_nobody_s(verb: str) -> None:
-    forced, restored = event(verb, 2), event("restore", 3)
+    forced, restored = event(verb, 2), event("redrive as new", 3)
     events = [event("put", 0), claim(1, "a"), forced, restored, claim(4, "b")]
 
     assert rules(events, left(TaskStatus.TAKEN)) == []
 
 
-def test_a_claim_of_what_is_buried() -> None:
-    events = [event("put", 0), event("bury", 1), claim(2, "a")]
+def test_a_claim_of_what_was_cancelled_as_dead() -> None:
+    events = [event("put", 0), event("cancel as dead", 1), claim(2, "a")]
 
     assert rules(events, left(TaskStatus.FAILURE)) == ["after the end"]
 
 
-def test_a_task_that_was_buried_and_is_not_dead() -> None:
-    assert rules([event("put", 0), event("bury", 1)], left(TaskStatus.CANCELLED, 0)) == ["wrong end"]
+def test_a_task_that_was_cancelled_as_dead_and_is_not_dead() -> None:
+    assert rules([event("put", 0), event("cancel as dead", 1)], left(TaskStatus.CANCELLED, 0)) == [
+        "wrong end"
+    ]
 
 
 def test_a_dequeue_of_what_another_holds() -> None:
@@ -202,7 +204,7 @@ def fates(events: list[Event], status: TaskStatus, *drained: str) -> list[str]:
         (event("complete", 2, "p", outcome=UNKNOWN), TaskStatus.SUCCESS, [], []),
         (event("complete", 2, "p", outcome=REFUSED), TaskStatus.SUCCESS, [], ["no cause"]),
         (event("fail", 2, "p"), TaskStatus.SUCCESS, [], ["no cause"]),
-        (event("bury", 2), TaskStatus.FAILURE, [], []),
+        (event("cancel as dead", 2), TaskStatus.FAILURE, [], []),
         (event("dequeue", 2), TaskStatus.SUCCESS, [], []),
         (event("release", 2, "p"), TaskStatus.SUCCESS, ["t"], []),
         (event("release", 2, "p"), TaskStatus.FAILURE, ["t"], ["wrong end"]),
@@ -242,10 +244,10 @@ def test_a_journal_that_ends_in_the_middle_of_a_call_is_read(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt), journal.call("cancel", "t"):
         raise KeyboardInterrupt
     with journal.path.open("ab") as file:
-        file.write(b'{"number": 3, "verb": "touch", "ids": ["t"], "token": null, "at": 5}\n{"num')
+        file.write(b'{"number": 3, "verb": "release", "ids": ["t"], "token": null, "at": 5}\n{"num')
 
     assert [(each.verb, each.outcome) for each in read([journal.path])] == [
-        ("touch", UNKNOWN),
+        ("release", UNKNOWN),
         ("put", OK),
         ("cancel", UNKNOWN),
     ]

@@ -78,8 +78,8 @@ class TestEvents:
         now = [time.time()]
         by_hand = Queue(kept, clock=lambda: now[0])
         by_hand.put("x", task_id="a")
-        by_hand.bury("a", "r")
-        by_hand.discard(task_id="a")
+        by_hand.cancel("a", dead=True, error="r")
+        by_hand.purge(status="FAILURE", task_ids=["a"], confirm=by_hand.name)
         queue = Queue(kept, clock=lambda: now[0], retention_seconds=0)
         queue.put("x", task_id="b")
         queue.complete(queue.claim()[0])

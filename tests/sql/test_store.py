@@ -68,7 +68,7 @@ def state_of(queue: Queue) -> tuple[list[tuple[Any, ...]], bool]:
             task.lease_until and round((task.lease_until - (task.last_claim_at or 0)) / 30),
         )
         for task in tasks
-    ], queue.paused
+    ], queue.paused()
 
 
 class TestUndecodable:
@@ -254,7 +254,7 @@ class TestMigrations:
         queue = Queue(store, clock=time.time)
         queue.put("old", task_id="a", priority=3)
         queue.put("wrong", task_id="dead")
-        queue.bury("dead")
+        queue.cancel("dead", dead=True)
         before, dead = known(queue, "a"), known(queue, "dead")
         tables = store.schema
         with fresh.begin() as connection:
@@ -413,13 +413,13 @@ class TestLostReply:
         assert queue.settle_many([Settlement.complete(claim) for claim in claims[:1]]) == [known(queue, "b")]
         queue.retry(queue.extend(claims[1], lease_seconds=90), delay_seconds=4)
         queue.cancel("0")
-        queue.touch("1")
-        queue.reprioritize("1", 4)
+        queue.redrive(["1"], as_new=True)
+        queue.reprioritize("1", priority=4)
         store.clock.advance(4)
         assert queue.admin.recover() == 1
         assert counts(queue.stats()) == {"pending": 3, "cancelled": 1, "success": 1}
         queue.pause()
-        assert queue.paused
+        assert queue.paused()
 
     def test_records(self, queue: Queue) -> None:
         store = core_of(queue).store

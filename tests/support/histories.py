@@ -133,11 +133,11 @@ class Life:
         verbs: list[Callable[[], object]] = [
             lambda: queue.cancel(task_id),
             lambda: queue.cancel(task_id, force=True),
-            lambda: queue.bury(task_id, "by hand"),
-            lambda: queue.restore(task_id),
-            lambda: queue.touch(task_id),
-            lambda: queue.reprioritize(task_id, self._random.randint(0, 3)),
-            lambda: queue.redrive(task_id=task_id),
+            lambda: queue.cancel(task_id, dead=True, error="by hand"),
+            lambda: queue.redrive([task_id], as_new=True),
+            lambda: queue.redrive([task_id], as_new=True),
+            lambda: queue.reprioritize(task_id, priority=self._random.randint(0, 3)),
+            lambda: queue.redrive([task_id]),
             lambda: queue.put("again", task_id=task_id, on_conflict="update"),
         ]
         try:

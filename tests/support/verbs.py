@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from freshq import Claim, Queue
+from freshq.queue.core import core_of
 
 
 def prepared(queue: Queue) -> Claim:
@@ -30,17 +31,17 @@ VERBS: Final[dict[str, Callable[[Queue, Claim], object]]] = {
     "recover": lambda queue, _: queue.admin.recover(),
     "cancel": lambda queue, _: queue.cancel("t0"),
     "cancel by force": lambda queue, claim: queue.cancel(claim.task.task_id, force=True),
-    "bury": lambda queue, _: queue.bury("t0", "by hand"),
-    "restore": lambda queue, _: queue.restore("dead"),
-    "touch": lambda queue, _: queue.touch("t0"),
-    "reprioritize": lambda queue, _: queue.reprioritize("t0", 3),
+    "cancel as dead": lambda queue, _: queue.cancel("t0", dead=True, error="by hand"),
+    "redrive as new": lambda queue, _: queue.redrive(["dead"], as_new=True),
+    "redrive as new of a waiting task": lambda queue, _: queue.redrive(["t0"], as_new=True),
+    "reprioritize": lambda queue, _: queue.reprioritize("t0", priority=3),
     "redrive": lambda queue, _: queue.redrive(),
-    "redrive one": lambda queue, _: queue.redrive(task_id="dead"),
+    "redrive one": lambda queue, _: queue.redrive(["dead"]),
     "held": lambda queue, claim: queue.admin.held(claim.task.task_id, claim.token),
-    "discard": lambda queue, _: queue.discard(),
-    "discard one": lambda queue, _: queue.discard(task_id="dead"),
+    "purge of dead letters": lambda queue, _: queue.purge(status="FAILURE", confirm=queue.name),
+    "purge of one": lambda queue, _: queue.purge(status="FAILURE", task_ids=["dead"], confirm=queue.name),
     "get": lambda queue, _: queue.get("t0"),
-    "find": lambda queue, _: queue.find("t0"),
+    "find": lambda queue, _: core_of(queue).found("t0"),
     "list": lambda queue, _: queue.list(),
     "list of dead letters": lambda queue, _: queue.list("FAILURE"),
     "stats": lambda queue, _: queue.stats(),

@@ -105,7 +105,7 @@ class TestTrigger:
         queue.put(task_id="c1/1")
         queued = orders.record("c1/1")
         assert attached.invoke("trigger", change(orders, "c1/1", before))["rang"]
-        queue.touch("c1/1")
+        queue.redrive(["c1/1"], as_new=True)
         assert not attached.invoke("trigger", change(orders, "c1/1", queued))["rang"]
         queue.cancel("c1/1")
         cancelled = orders.record("c1/1")

@@ -41,8 +41,8 @@ def test_several_at_a_time_need_confirmation(queue: Queue) -> None:
 def test_force_takes_a_task_from_its_holder(queue: Queue) -> None:
     put("a")
     _, token = claimed()
-    for verb in ("cancel", "bury", "restore"):
-        fails(1, f"cannot {verb} a task that is TAKEN", verb, "a")
+    for arguments in (["cancel"], ["cancel", "--dead"], ["redrive", "--as-new"]):
+        fails(1, "a task that is TAKEN; ", *arguments, "a")
     assert answer("cancel", "a", "--force")["status"] == "CANCELLED"
     fails(1, "no longer holds it", "complete", "a", "--token", token)
     assert known(queue, "a").status is TaskStatus.CANCELLED
@@ -71,7 +71,7 @@ def test_the_shell_restores_what_it_holds_to_where_a_new_task_goes(queue: Queue)
     assert shell.stderr == "freshq: queue 'default' has nothing to claim\n"
     assert shell.stdout.count("task b: PENDING") == 3  # released, restored, restored
     assert counts(queue.stats()) == {"taken": 1, "success": 1}
-    fails(1, "cannot restore a task that is TAKEN", "restore", "a")
+    fails(1, "cannot redrive as new a task that is TAKEN", "restore", "a")
 
 
 def test_get_shows_when_a_task_entered_each_state(queue: Queue) -> None:
@@ -118,8 +118,8 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: A
     assert redriven == (
         "1 redriven; expired dead letters stay: freshq redrive --as-new returns them as new\n"
     )
-    fails(1, "restore it, as if it were put now", "redrive", "stale")
-    fails(2, "limit: give either", "redrive", "--as-new", "stale", "--limit", "1")
+    fails(1, "redrive it as new", "redrive", "stale")
+    fails(2, "limit: not with task_ids", "redrive", "--as-new", "stale", "--limit", "1")
     assert answer("redrive", "--as-new") == {"redriven": 1}
     assert counts(queue.stats()) == {"pending": 2}
     assert freshq("redrive").stdout == "0 redriven\n"
@@ -130,7 +130,7 @@ def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
 ) -> None:
     monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=600")
     queue.put("work", task_id="old")
-    queue.bury("old")
+    queue.cancel("old", dead=True)
     ahead.seconds = 601
     assert freshq("redrive").stdout.startswith("0 redriven; expired dead letters stay")
     assert queue.redrive() == 1

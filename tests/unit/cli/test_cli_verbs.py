@@ -299,7 +299,7 @@ class TestDeletion:
         assert answer("redrive", "--limit", "1") == {"redriven": 1}
         fails(1, "cannot redrive", "redrive", "a")
         fails(2, "pass --yes", "purge", "--status", "FAILURE")
-        fails(1, "cannot discard a task that is PENDING", "purge", "--status", "FAILURE", "a", "--yes")
+        fails(1, "cannot purge a task that is PENDING", "purge", "--status", "FAILURE", "a", "--yes")
         assert answer("purge", "--status", "FAILURE", "--yes") == {"deleted": 1}
         assert (queue.stats().pending, queue.stats().failure) == (2, 0)
 

@@ -123,7 +123,7 @@ class TestSnapshots:
             queue.fail(queue.claim()[0])
             clock.advance(0.001)
         assert [task.payload for task in watcher.snapshot().dead_letters] == [*range(52, 2, -1)]
-        queue.discard()
+        queue.purge(status="FAILURE", confirm=queue.name)
         assert len(watcher.snapshot().dead_letters) == MAX_DEAD_LETTERS
         clock.advance(TASKS_EVERY_SECONDS)
         assert watcher.snapshot().dead_letters == ()

@@ -13,6 +13,7 @@ from freshq import AttachedQueue, LeaseLost, Queue, TaskStatus
 from freshq.cli.output import Output
 from freshq.cli.session import Session
 from freshq.cli.shell import Shell
+from freshq.queue.core import core_of
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids
 
@@ -92,18 +93,18 @@ def test_the_same_by_its_api(shipments: Shipments) -> None:
         queue.put(task_id=record_id)  # enqueue
         shipments.clock.advance(1)
     (first,) = queue.claim()  # peek
-    assert (first.task.task_id, queue.find("A").status) == ("A", TaskStatus.TAKEN)
-    queue.restore("A", force=True)  # restore: from any consumer, to the end of the queue
+    assert (first.task.task_id, core_of(queue).found("A").status) == ("A", TaskStatus.TAKEN)
+    queue.redrive(["A"], as_new=True, force=True)  # restore: from any consumer, to the end of the queue
     with pytest.raises(LeaseLost):
         queue.complete(first)
     assert [each.task.task_id for each in queue.peek(5)] == ["B", "C", "A"]
     shipments.clock.advance(1)
-    queue.touch("B")  # touch
+    queue.redrive(["B"], as_new=True)  # touch
     assert [each.task.task_id for each in queue.peek(5)] == ["C", "A", "B"]
-    queue.bury("C", "invalid data")  # sendToDLQ
+    queue.cancel("C", dead=True, error="invalid data")  # sendToDLQ
     assert [(task.task_id, task.error) for task in queue.list("FAILURE")] == [("C", "invalid data")]
     assert queue.stats(ids=100).ids["failure"] == ("C",)  # getDLQStats
-    queue.restore("C")
+    queue.redrive(["C"], as_new=True)
     assert queue.stats(ids=100).ids["pending"] == ("A", "B", "C")  # getQueueStats
     assert [queue.complete(claim).task_id for claim in queue.claim()] == ["A"]  # dequeue
     queue.cancel("B")  # remove

@@ -28,7 +28,7 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
         "delay_seconds: must be a number of seconds, 0 or more and at most 3153600000, got -1",
     ),
     (
-        lambda queue, _: queue.reprioritize("t0", 10),
+        lambda queue, _: queue.reprioritize("t0", priority=10),
         "priority: must be a whole number from 0 to 9, got 10",
     ),
     (lambda queue, _: queue.list("done"), f"status: unknown value 'done'; use one of {STATUSES}"),
@@ -44,13 +44,16 @@ CALLS: list[tuple[Callable[[Queue, Claim], object], str]] = [
         lambda queue, _: queue.complete("t0"),  # type: ignore[arg-type]
         "claim: must be a Claim, as returned by claim(), got str",
     ),
-    (lambda queue, _: queue.discard(0), "limit: must be a whole number of 1 or more, got 0"),
+    (
+        lambda queue, _: queue.purge(status="FAILURE", limit=0, confirm=queue.name),
+        "limit: must be a whole number of 1 or more, got 0",
+    ),
     (
         lambda queue, _: queue.claim(wait_seconds=-1),
         "wait_seconds: must be a number of seconds, 0 or more and at most 3153600000, got -1",
     ),
     (
-        lambda queue, _: queue.purge("other"),
+        lambda queue, _: queue.purge(confirm="other"),
         "confirm: must be the queue's name 'default', got 'other'; nothing was deleted",
     ),
 ]
@@ -126,7 +129,7 @@ def test_results_must_fit_beside_their_payloads() -> None:
 def test_the_limits_themselves_are_allowed() -> None:
     queue = Queue.memory(backoff=Backoff(base_seconds=1e-9, cap_seconds=MAX_SECONDS))
     queue.put("work", task_id="x" * 1024, priority=0)
-    assert queue.reprioritize("x" * 1024, 9).priority == 9
+    assert queue.reprioritize("x" * 1024, priority=9).priority == 9
     (claim,) = queue.claim(1000, lease_seconds=MAX_SECONDS)
     assert queue.extend(claim, lease_seconds=MAX_SECONDS).lease_until >= claim.lease_until
 

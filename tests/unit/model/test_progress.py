@@ -184,7 +184,7 @@ class TestCancelled:
 
         def run(task: Task) -> None:
             queue.pause()
-            queue.restore("a", force=True)
+            queue.redrive(["a"], as_new=True, force=True)
             clock.advance(15)
             wait_until(lambda: task.cancelled)
             tries = len(store.reports)

@@ -67,8 +67,9 @@ def test_a_moved_deadline_is_at_a_whole_microsecond(clock: Clock, queue: Queue) 
     queue.put("work", task_id="a")
     clock.now = START + 5.000_028
     # Unrounded, the sum of these is a tenth of a microsecond later.
-    assert queue.touch("a").deadline == START + 65.000_028
-    assert queue.restore("a").deadline == START + 65.000_029
+    for deadline in (START + 65.000_028, START + 65.000_029):
+        queue.redrive(["a"], as_new=True)
+        assert known(queue, "a").deadline == deadline
 
 
 def test_a_lease_ends_at_a_whole_microsecond(queue: Queue) -> None:
@@ -114,11 +115,11 @@ def test_an_error_names_the_status_that_the_verb_needs(queue: Queue) -> None:
 def test_an_error_names_force_only_where_it_helps(queue: Queue) -> None:
     claim = claimed(queue)
     with pytest.raises(IllegalTransition) as caught:
-        queue.restore("a")
-    assert str(caught.value).endswith("; restore needs PENDING or FAILURE, or force")
+        queue.redrive(["a"], as_new=True)
+    assert str(caught.value).endswith("; redrive as new needs PENDING or FAILURE, or force")
     with pytest.raises(IllegalTransition) as caught:
-        queue.touch("a")
-    assert str(caught.value).endswith("; touch needs PENDING")
+        queue.redrive(["a"])
+    assert str(caught.value).endswith("; redrive needs FAILURE")
     queue.complete(claim)
     with pytest.raises(IllegalTransition) as caught:
         queue.cancel("a")
@@ -158,7 +159,7 @@ def test_who_loses_a_lease_learns_what_the_task_is_now(queue: Queue) -> None:
         with pytest.raises(LeaseLost, match=r"\(it is CANCELLED now\)") as lost:
             verb(claim)
         assert lost.value.status is TaskStatus.CANCELLED
-        queue.purge("default")
+        queue.purge(confirm="default")
         with pytest.raises(LeaseLost, match=r"\(it was deleted\)") as lost:
             verb(claim)
         assert lost.value.status is None

@@ -17,6 +17,7 @@ from freshq.matching import AsyncMatchAdmin, AsyncMatchQueue, MatchAdmin
 from freshq.queue import AsyncAdmin, AsyncAttachedQueue, AsyncRecords
 from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedStore, Records
+from freshq.queue.core import core_of
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
@@ -332,7 +333,7 @@ class TestTransaction:
 
             with pytest.raises(KeyError):
                 await fail()
-            assert "broken" in ((await queue.find("a")).error or "")
+            assert "broken" in (core_of(queue.queue).found("a").error or "")
 
         standing, attempts, orders_made = self._after(orders, work)
         assert sum(standing.values()) == 1

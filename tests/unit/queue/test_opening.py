@@ -115,6 +115,6 @@ def test_paused_and_resumed() -> None:
     queue = Queue.memory()
     queue.put("work", task_id="a")
     queue.pause()
-    assert (queue.paused, ids(queue.claim())) == (True, [])
+    assert (queue.paused(), ids(queue.claim())) == (True, [])
     queue.resume()
-    assert (queue.paused, ids(queue.claim())) == (False, ["a"])
+    assert (queue.paused(), ids(queue.claim())) == (False, ["a"])

@@ -141,7 +141,7 @@ class TestClaim:
     def test_a_task_behind_that_changes_meanwhile_is_not_shed(self, place: Place) -> None:
         queue, other = self.overloaded(place), place.queue()
         (behind,) = [task for task in queue.list() if task.payload == 3]
-        place.before("replace_many", lambda: other.touch(behind.task_id), calls=range(1))
+        place.before("replace_many", lambda: other.redrive([behind.task_id], as_new=True), calls=range(1))
         queue.claim()
         assert queue.get(behind.task_id) is not None
         assert known(queue, behind.task_id).status is not TaskStatus.SHED
@@ -173,7 +173,7 @@ class TestClaim:
         place.clock.advance(2)
         for number in range(4):
             queue.put(number, task_id=f"{number}")
-        queue.touch("r")
+        queue.redrive(["r"], as_new=True)
         place.clock.advance(30)
         first = queue.claim()
         place.clock.advance(11)
@@ -204,7 +204,7 @@ class TestClaim:
         queue, other = place.queue(), place.queue()
         queue.put("work", task_id="a", delay_seconds=5)
         place.clock.advance(6)
-        place.before("replace", lambda: other.touch("a"), calls=range(1))
+        place.before("replace", lambda: other.redrive(["a"], as_new=True), calls=range(1))
         assert queue.admin.recover() == 0
 
     def test_poll_claims_a_task_at_its_due_time(self, place: Place) -> None:
@@ -321,9 +321,9 @@ class TestTend:
     def test_a_task_that_changes_during_every_attempt_is_a_lost_race(self, place: Place) -> None:
         queue, other = place.queue(), place.queue()
         queue.put("work", task_id="a")
-        place.before("replace", lambda: other.touch("a"))
+        place.before("replace", lambda: other.redrive(["a"], as_new=True))
         with pytest.raises(LostRace) as lost:
-            queue.reprioritize("a", 3)
+            queue.reprioritize("a", priority=3)
         assert str(lost.value) == LOST_RACE
 
     def test_a_lease_that_others_extend_each_time_is_a_lost_race(self, place: Place) -> None:
@@ -340,7 +340,7 @@ class TestTend:
         queue = place.queue()
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
-        queue.purge(queue.name)
+        queue.purge(confirm=queue.name)
         with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it was deleted\)"):
             queue.complete(claim)
 
@@ -359,8 +359,8 @@ class TestTend:
         queue.put("work", task_id="a")
         place.clock.advance(60)
         with pytest.raises(IllegalTransition) as caught:
-            queue.discard(task_id="a")
-        assert str(caught.value) == "task 'a': cannot discard a task that is SHED; discard needs FAILURE"
+            queue.purge(status="FAILURE", task_ids=["a"], confirm=queue.name)
+        assert str(caught.value) == "task 'a': cannot purge a task that is SHED; purge needs FAILURE"
 
     def test_a_dead_letter_that_another_process_revived_meanwhile_is_not_discarded(
         self, place: Place
@@ -373,12 +373,15 @@ class TestTend:
             other.fail(other.claim()[0])
 
         place.before("delete", die_again, calls=range(1))
-        assert (queue.discard(), queue.discard()) == (0, 1)
+        assert (
+            queue.purge(status="FAILURE", confirm=queue.name),
+            queue.purge(status="FAILURE", confirm=queue.name),
+        ) == (0, 1)
 
     def test_a_dead_letter_that_another_process_deletes_first_is_not_counted(self, place: Place) -> None:
         queue, other = place.queue(), place.queue()
         self.dead(queue, "a")
-        place.before("replace_many", lambda: other.purge(other.name), calls=range(1))
+        place.before("replace_many", lambda: other.purge(confirm=other.name), calls=range(1))
         assert queue.redrive() == 0
 
     def test_limits_count_what_was_changed(self, place: Place) -> None:
@@ -386,7 +389,7 @@ class TestTend:
         for task_id in ("a", "b", "c"):
             self.dead(queue, task_id)
         assert queue.redrive(limit=2) == 2
-        assert queue.discard(limit=2) == 1
+        assert queue.purge(status="FAILURE", limit=2, confirm=queue.name) == 1
 
 
 class TestShared:

@@ -28,11 +28,15 @@ from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Store
 from freshq.stores.dynamodb import line_records
 from tests.conftest import DYNAMODB, Clock, StoreUnderTest
-from tests.support.readings import counts, ids
+from tests.support.readings import counts, ids, known
 
 SETTLEMENTS: Final = ["complete", "fail", "retry", "release", "extend"]
-CHANGES: Final = ["cancel", "touch", "reprioritize", "redrive"]
-REPAIRS: Final = ["cancel", "bury", "restore"]
+CHANGES: Final = ["cancel", "reprioritize", "redrive"]
+REPAIRS: Final[dict[str, Callable[..., object]]] = {
+    "cancel": lambda queue, task_id, force: queue.cancel(task_id, force=force),
+    "cancel as dead": lambda queue, task_id, force: queue.cancel(task_id, dead=True, force=force),
+    "redrive as new": lambda queue, task_id, force: queue.redrive([task_id], as_new=True, force=force),
+}
 MAX_ATTEMPTS: Final = 3
 MAX_AGE_SECONDS: Final = 120.0
 
@@ -219,33 +223,34 @@ class Conservation(RuleBasedStateMachine):
                     self.producer.cancel(task_id)
                     task.let_go(TaskStatus.CANCELLED)
                     task.not_before = None
-                case "touch":
-                    touched = self.producer.touch(task_id)
-                    since = max(self.clock.now, task.created if state == "delayed" else 0.0)
-                    assert touched.created == pytest.approx(since, abs=1e-3)
-                    task.created, task.deadline = touched.created, touched.deadline
                 case "reprioritize":
-                    self.producer.reprioritize(task_id, 9)
+                    self.producer.reprioritize(task_id, priority=9)
                     task.priority = 9
                 case _:
-                    assert self.producer.redrive(task_id=task_id) == 1
+                    assert self.producer.redrive([task_id]) == 1
                     task.let_go(TaskStatus.PENDING)
                     task.attempts = 0
 
     @precondition(lambda self: self.model)
-    @rule(index=st.integers(0, 50), verb=st.sampled_from(REPAIRS), force=st.booleans())
+    @rule(index=st.integers(0, 50), verb=st.sampled_from([*REPAIRS]), force=st.booleans())
     def repair(self, index: int, verb: str, force: bool) -> None:
         task_id = self.known_id(index)
         task = self.model[task_id]
         states = {"pending", "delayed"} | ({"taken"} if force else set())
-        states |= {"failure"} if verb == "restore" else set()
-        with self.refused_unless(task.state(self.clock.now) in states, IllegalTransition):
-            changed = getattr(self.producer, verb)(task_id, force=force)
+        states |= {"failure"} if verb == "redrive as new" else set()
+        state = task.state(self.clock.now)
+        with self.refused_unless(state in states, IllegalTransition):
+            REPAIRS[verb](self.producer, task_id, force)
+            changed = known(self.producer, task_id)
             task.let_go(changed.status)
-            task.not_before = None
-            if verb == "restore":
-                assert changed.created == pytest.approx(self.clock.now, abs=1e-3)
-                task.created, task.deadline, task.attempts = changed.created, changed.deadline, 0
+            if verb == "redrive as new":
+                since = max(self.clock.now, task.created if state == "delayed" else 0.0)
+                assert changed.created == pytest.approx(since, abs=1e-3)
+                task.created, task.deadline = changed.created, changed.deadline
+            if verb != "redrive as new" or state in ("taken", "failure"):
+                task.not_before = None
+            if verb == "redrive as new" and state in ("taken", "failure"):
+                task.attempts = 0
 
     @rule(process=st.integers(0, 1), orderly=st.booleans())
     def restart(self, process: int, orderly: bool) -> None:
@@ -334,7 +339,8 @@ def walk(machine: Conservation, steps: int, seed: int) -> None:
         ): 20,
         lambda: machine.claim(dice.randrange(2), dice.randint(1, 4), dice.choice([4, 10, 50])): 25,
         lambda: machine.settle(dice.randrange(2), dice.randrange(8), dice.choice(SETTLEMENTS), 5): 30,
-        lambda: machine.change(dice.randrange(500), dice.choice(CHANGES)): 10,
+        lambda: machine.change(dice.randrange(500), dice.choice(CHANGES)): 6,
+        lambda: machine.repair(dice.randrange(500), dice.choice([*REPAIRS]), dice.random() < 0.5): 4,
         lambda: machine.time_passes(dice.choice([0.5, 4, 10, 31])): 15,
         machine.sweep: 5,
         lambda: machine.restart(dice.randrange(2), dice.random() < 0.5): 5,

@@ -260,7 +260,7 @@ class TestOneTask:
         assert parent(told.span("release")) == own(told.span("put"))
         assert told.counted()["freshq.tasks_shed_before_run"] == 1
 
-    @pytest.mark.parametrize(("verb", "metric"), [("cancel", "tasks_cancelled"), ("restore", "leases_lost")])
+    @pytest.mark.parametrize(("verb", "metric"), [("cancel", "tasks_cancelled"), ("redrive", "leases_lost")])
     def test_whose_lease_was_lost_has_a_settlement_that_failed(
         self, told: Told, queue: Queue, verb: str, metric: str
     ) -> None:
@@ -270,7 +270,10 @@ class TestOneTask:
         def run(task: Task) -> None:
             if not taken:
                 taken.append(task.task_id)
-                getattr(queue, verb)(task.task_id, force=True)
+                if verb == "cancel":
+                    queue.cancel(task.task_id, force=True)
+                else:
+                    queue.redrive([task.task_id], as_new=True, force=True)
 
         work_off(queue, run)
         end = told.spans("complete")[0]

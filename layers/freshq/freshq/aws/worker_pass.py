@@ -252,7 +252,7 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     """
     queue, max_hops = connections.queue, connections.settings.max_hops
     stats = queue.stats(approximate=True)
-    if stats.pending == 0 or report.progress == 0 or queue.paused:
+    if stats.pending == 0 or report.progress == 0 or queue.paused():
         return False
     if ring.hop >= max_hops:
         logger.warning("too many tail calls in a row; the sweep will ring", **fields(max_hops=max_hops))

@@ -27,6 +27,7 @@ from freshq.cli.output import compact_json, details, state
 from freshq.errors import FreshqError, RefusedError, needs
 from freshq.model.task import TaskStatus
 from freshq.queue.attached import AttachedQueue
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -172,7 +173,7 @@ class ShellCommands:
 
     def _task(self, arguments: list[str]) -> Task:
         task_id = self._session.task_id(arguments[0] if arguments else None)
-        task = self._session.queue.find(task_id)
+        task = core_of(self._session.queue).found(task_id)
         self._session.see(task_id)
         return task
 

@@ -210,19 +210,25 @@ class Lifecycle:
         verb = Verb.FORCED_CANCEL if force else Verb.CANCEL
         return self._settled(task, verb, TaskStatus.CANCELLED, now, not_before=None)
 
-    def buried(self, task: Task, now: float, error: str | None, *, force: bool = False) -> Task:
+    def cancelled_as_dead(self, task: Task, now: float, error: str | None, *, force: bool = False) -> Task:
         """Return a waiting task as a dead letter; with `force` a held one too."""
-        verb = Verb.FORCED_BURY if force else Verb.BURY
+        verb = Verb.FORCED_CANCEL_AS_DEAD if force else Verb.CANCEL_AS_DEAD
         return self._settled(task, verb, TaskStatus.FAILURE, now, not_before=None, error=truncated(error))
 
-    def restored(self, task: Task, now: float, created: float, *, force: bool = False) -> Task:
+    def renewed(self, task: Task, now: float, created: float, *, force: bool = False) -> Task:
         """Return a waiting task or a dead letter as if it were put at `created`; with `force` a held one too.
 
-        Its payload, priority, group and the length of its max age stay.
+        Its payload, priority, group and the length of its max age stay; a waiting task also keeps its
+        attempts and its delay. A delayed put that is not due yet becomes the newest when it is due.
         """
-        changes = {"created": created, "deadline": _moved_deadline(task, created), "attempts": 0}
-        verb = Verb.FORCED_RESTORE if force else Verb.RESTORE
-        return self._settled(task, verb, TaskStatus.PENDING, now, not_before=None, **changes)
+        verb = Verb.FORCED_REDRIVE if force else Verb.REDRIVE_AS_NEW
+        if task.status is TaskStatus.PENDING:
+            created = max(created, task.created) if task.delayed else created
+            changes: dict[str, Any] = {}
+        else:
+            changes = {"attempts": 0, "not_before": None} | UNHELD
+        changes |= {"created": created, "deadline": _moved_deadline(task, created)}
+        return self._next(task, verb, TaskStatus.PENDING, now, **changes)
 
     def shed(self, task: Task, now: float, reason: ShedReason) -> Task:
         """Return a PENDING task as shed by a rule."""
@@ -231,16 +237,6 @@ class Lifecycle:
     def shed_claimed(self, task: Task, now: float, reason: ShedReason) -> Task:
         """Return a task as shed by a rule right after it was claimed."""
         return self._settled(task, Verb.SHED_CLAIMED, TaskStatus.SHED, now, shed_reason=reason)
-
-    def touched(self, task: Task, now: float, created: float) -> Task:
-        """Return the task created at `created`, with its original max age.
-
-        A delayed put that is not due yet keeps its times: it becomes the newest when it is due.
-        """
-        if task.delayed:
-            created = max(created, task.created)
-        deadline = _moved_deadline(task, created)
-        return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
 
     def reprioritized(self, task: Task, now: float, priority: int) -> Task:
         """Return the task in another priority level."""
@@ -253,7 +249,7 @@ class Lifecycle:
             IllegalTransition: If it is no dead letter, or is stale and could not be claimed.
         """
         if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
-            fresh = f"{TaskStatus.FAILURE} before its deadline; restore it, as if it were put now"
+            fresh = f"{TaskStatus.FAILURE} before its deadline; redrive it as new"
             raise IllegalTransition.of_task(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 

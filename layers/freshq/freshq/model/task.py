@@ -168,17 +168,16 @@ class Verb(StrEnum):
     RECOVER = "recover"
     PROMOTE = "promote"
     CANCEL = "cancel"
-    TOUCH = "touch"
     REPRIORITIZE = "reprioritize"
     REDRIVE = "redrive"
     SHED = "shed"
     SHED_CLAIMED = "shed claimed"
     CLAIM_DEAD = "claim dead"
-    BURY = "bury"
-    RESTORE = "restore"
+    CANCEL_AS_DEAD = "cancel as dead"
+    REDRIVE_AS_NEW = "redrive as new"
     FORCED_CANCEL = "cancel by force"
-    FORCED_BURY = "bury by force"
-    FORCED_RESTORE = "restore by force"
+    FORCED_CANCEL_AS_DEAD = "cancel as dead by force"
+    FORCED_REDRIVE = "redrive by force"
 
 
 _RESTORABLE: Final = (TaskStatus.PENDING, TaskStatus.FAILURE)
@@ -195,17 +194,16 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
     Verb.RECOVER: ((TaskStatus.TAKEN,), frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
     Verb.PROMOTE: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
     Verb.CANCEL: ((TaskStatus.PENDING,), frozenset({TaskStatus.CANCELLED})),
-    Verb.TOUCH: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
     Verb.REPRIORITIZE: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
     Verb.REDRIVE: ((TaskStatus.FAILURE,), frozenset({TaskStatus.PENDING})),
     Verb.SHED: ((TaskStatus.PENDING,), frozenset({TaskStatus.SHED})),
     Verb.SHED_CLAIMED: ((TaskStatus.TAKEN,), frozenset({TaskStatus.SHED})),
     Verb.CLAIM_DEAD: ((TaskStatus.FAILURE,), frozenset({TaskStatus.TAKEN})),
-    Verb.BURY: ((TaskStatus.PENDING,), frozenset({TaskStatus.FAILURE})),
-    Verb.RESTORE: (_RESTORABLE, frozenset({TaskStatus.PENDING})),
+    Verb.CANCEL_AS_DEAD: ((TaskStatus.PENDING,), frozenset({TaskStatus.FAILURE})),
+    Verb.REDRIVE_AS_NEW: (_RESTORABLE, frozenset({TaskStatus.PENDING})),
     Verb.FORCED_CANCEL: (LIVE, frozenset({TaskStatus.CANCELLED})),
-    Verb.FORCED_BURY: (LIVE, frozenset({TaskStatus.FAILURE})),
-    Verb.FORCED_RESTORE: ((*_RESTORABLE, TaskStatus.TAKEN), frozenset({TaskStatus.PENDING})),
+    Verb.FORCED_CANCEL_AS_DEAD: (LIVE, frozenset({TaskStatus.FAILURE})),
+    Verb.FORCED_REDRIVE: ((*_RESTORABLE, TaskStatus.TAKEN), frozenset({TaskStatus.PENDING})),
 }
 
 
@@ -437,7 +435,7 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
     # A stale delayed task is still promoted, which removes it from the due index.
     if status not in sources and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
         allowed = " or ".join(sources)
-        if status is TaskStatus.TAKEN and verb in (Verb.CANCEL, Verb.BURY, Verb.RESTORE):
+        if status is TaskStatus.TAKEN and verb in (Verb.CANCEL, Verb.CANCEL_AS_DEAD, Verb.REDRIVE_AS_NEW):
             allowed += ", or force"
         raise IllegalTransition.of_task(task.task_id, verb, status, allowed)
     if to not in targets:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import IllegalTransition, LeaseLost, quoted
 from freshq.model.answers import Claim, DeadLetterCounts, Page
 from freshq.model.checks import checked_count, checked_error, checked_id, checked_priority, checked_status
-from freshq.model.task import LIVE, TaskStatus
+from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_ends
 from freshq.queue.put import parsed
@@ -20,7 +22,7 @@ from freshq.stores.base import Conflict, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.queue.upkeep import Portion
     from freshq.stores.base import Stats
 
-# Dead letters to redrive in one batch.
+# Tasks to redrive in one batch.
 BATCH_TASKS: Final = 100
 
 
@@ -42,70 +44,31 @@ class Tending(Verbs):
     work so far is not undone.
     """
 
-    def cancel(self, task_id: str, *, force: bool = False) -> Task:
-        """Cancel a PENDING task.
+    def cancel(
+        self, task_id: str, *, force: bool = False, dead: bool = False, error: str | None = None
+    ) -> Task:
+        """Cancel a PENDING task, or make it a dead letter.
 
         Args:
             task_id: Its id.
             force: Cancel it even if it is TAKEN.
+            dead: Make it a dead letter, which `redrive` can bring back.
+            error: With `dead`: why, kept with the task.
 
         Raises:
+            ValueError: If an argument is wrong.
             NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
         """
-        return self._core.change(task_id, partial(self._core.lifecycle.cancelled, force=force))
+        life = self._core.lifecycle
+        if dead:
+            verb = partial(life.cancelled_as_dead, error=checked_error(error), force=force)
+            return self._core.change(task_id, verb)
+        if error is not None:
+            raise ValueError("error: only for a dead letter, with dead=True")
+        return self._core.change(task_id, partial(life.cancelled, force=force))
 
-    def bury(self, task_id: str, error: str | None = None, *, force: bool = False) -> Task:
-        """Make a PENDING task a dead letter.
-
-        Args:
-            task_id: Its id.
-            error: Why.
-            force: Bury it even if it is TAKEN.
-
-        Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is over, or TAKEN without `force`.
-        """
-        verb = partial(self._core.lifecycle.buried, error=checked_error(error), force=force)
-        return self._core.change(task_id, verb)
-
-    def restore(self, task_id: str, *, force: bool = False) -> Task:
-        """Return a dead letter or a PENDING task to its line as if it were put now.
-
-        Its creation time, deadline and attempts are reset, and it is no longer delayed. So it goes to the
-        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep the position. In a
-        table attached with an order of its own, it gets the position of the record's current value.
-
-        Args:
-            task_id: Its id.
-            force: Restore it even if it is TAKEN.
-
-        Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is neither a dead letter nor PENDING, or TAKEN without `force`;
-                or its record lacks the attribute that orders the table.
-        """
-        core, restored = self._core, self._core.lifecycle.restored
-        return core.change(
-            task_id, lambda task, now: restored(task, now, core.stamp(now), force=force), core.move
-        )
-
-    def touch(self, task_id: str) -> Task:
-        """Set the creation time of a PENDING task to now; its max age stays the same.
-
-        A delayed put that is not due keeps its times: it becomes the newest of its line when it is due.
-        In a table attached with an order of its own, a record gets the position of its current value.
-
-        Raises:
-            NotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING, or its record lacks the attribute that orders the
-                table.
-        """
-        core, touched = self._core, self._core.lifecycle.touched
-        return core.change(task_id, lambda task, now: touched(task, now, core.stamp(now)), core.move)
-
-    def reprioritize(self, task_id: str, priority: int) -> Task:
+    def reprioritize(self, task_id: str, *, priority: int) -> Task:
         """Change the priority of a PENDING task; its creation time stays the same.
 
         Raises:
@@ -116,99 +79,132 @@ class Tending(Verbs):
         verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
         return self._core.change(task_id, verb)
 
-    def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
+    def redrive(
+        self,
+        task_ids: Iterable[str] | None = None,
+        *,
+        limit: int | None = None,
+        as_new: bool = False,
+        force: bool = False,
+    ) -> int:
         """Return dead letters to their lines, with their attempts reset and their creation times kept.
 
-        Dead letters past their deadline, or older than this queue's max age, stay dead letters, because they
-        could not be claimed.
+        Dead letters past their deadline, or older than this queue's max age, could not be claimed: without
+        `as_new` they stay dead letters.
 
         Args:
-            limit: Most dead letters to redrive; None for all.
-            task_id: Redrive only this one.
+            task_ids: Redrive exactly these; all are checked before the first write. None for all dead
+                letters.
+            limit: Most dead letters to redrive; None for all. Not with `task_ids`.
+            as_new: As if they were put now: with a new creation time and deadline. Then a PENDING task may be
+                among `task_ids`; its attempts and its delay stay. In a table attached with an order of its
+                own, a record gets the position of its current value.
+            force: With `task_ids` and `as_new`: take TAKEN tasks from their workers.
 
         Returns:
             How many were redriven.
 
         Raises:
-            NotFound: If the queue has no task `task_id`.
-            IllegalTransition: If the task `task_id` is no dead letter, or is stale.
+            ValueError: If an argument is wrong.
+            NotFound: If the queue has no task with one of `task_ids`; names the first.
+            IllegalTransition: If one of `task_ids` is no dead letter, or is stale, and the arguments do not
+                allow it; or its record lacks the attribute that orders the table.
         """
-        if limit is not None:
-            checked_count("limit", limit)
-        if task_id is not None:
-            self._core.change(task_id, self._core.lifecycle.redriven)
-            return 1
-        live_until = self._core.lifecycle.live_until
-        live = (task for task in self._core.store.dead(self.name) if live_until(task) > self._core.now())
-        redriven = 0
-        while limit is None or redriven < limit:
-            some = list(islice(live, BATCH_TASKS if limit is None else min(BATCH_TASKS, limit - redriven)))
-            if not some:
-                break
-            redriven += self._redrive_if_still_dead(some)
-        return redriven
+        ids = _checked_ids(task_ids, limit)
+        if force and not (as_new and ids is not None):
+            raise ValueError("force: only for task_ids that return as new, with as_new=True")
+        core = self._core
+        redriven = partial(self._renewed, force=force) if as_new else core.lifecycle.redriven
+        if ids is not None:
+            return core.change_each(ids, redriven, core.move if as_new else core.store.replace)
+        return self._redrive_dead(redriven, limit, as_new=as_new)
 
-    def _redrive_if_still_dead(self, tasks: Sequence[Task]) -> int:
-        """Redrive dead letters unless another process changes them first; return how many."""
-        now = self._core.now()
-        changes = [
-            (self._core.lifecycle.redriven(task, now), Guard.unchanged(task))
-            for task in tasks
-            if self._core.lifecycle.live_until(task) > now
-        ]
-        return sum(task is not None for task in self._core.store.replace_many(changes))
+    def _renewed(self, task: Task, now: float, *, force: bool) -> Task:
+        return self._core.lifecycle.renewed(task, now, self._core.stamp(now), force=force)
 
-    def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
-        """Delete dead letters. On an attached table the records stay, and become READY.
+    def _redrive_dead(
+        self, redriven: Callable[[Task, float], Task], limit: int | None, *, as_new: bool
+    ) -> int:
+        """Redrive dead letters that can be claimed then, the last to die first; return how many."""
+        core = self._core
+        write_many = core.move_many if as_new else core.store.replace_many
+
+        def changes() -> Iterator[tuple[Task, Guard]]:
+            for task in core.store.dead(self.name):
+                now = core.now()
+                if as_new or core.lifecycle.live_until(task) > now:
+                    yield redriven(task, now), Guard.unchanged(task)
+
+        fresh = changes()
+        left: float = math.inf if limit is None else limit
+        moved = 0
+        while some := list(islice(fresh, int(min(BATCH_TASKS, left - moved)))):
+            moved += sum(task is not None for task in write_many(some))  # others changed the rest first
+        return moved
+
+    def purge(
+        self,
+        *,
+        status: TaskStatus | str | None = None,
+        task_ids: Iterable[str] | None = None,
+        limit: int | None = None,
+        confirm: str,
+    ) -> int:
+        """Delete tasks, including TAKEN ones. On an attached table the records stay, and become READY.
 
         Args:
-            limit: Most dead letters to delete; None for all.
-            task_id: Delete only this one.
-
-        Returns:
-            How many were deleted.
-
-        Raises:
-            NotFound: If the queue has no task `task_id`.
-            IllegalTransition: If the task `task_id` is no dead letter.
-        """
-        if limit is not None:
-            checked_count("limit", limit)
-        if task_id is not None:
-            task = self._core.stored(task_id)
-            if not self._discard(task):
-                state = (self._core.get(task_id) or task).status
-                raise IllegalTransition.of_task(task_id, "discard", state, TaskStatus.FAILURE)
-            return 1
-        dead = self._core.store.dead(self.name)
-        return sum(islice((1 for task in dead if self._discard(task)), limit))
-
-    def _discard(self, task: Task) -> bool:
-        """Delete a dead letter; return False if it is not a dead letter."""
-        try:
-            self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
-        except Conflict:
-            return False
-        return True
-
-    def purge(self, confirm: str) -> int:
-        """Delete all tasks, including TAKEN ones. On an attached table the records stay, and become READY.
-
-        Args:
+            status: Delete only tasks with this status.
+            task_ids: Delete exactly these; all are checked before the first is deleted. None for all tasks.
+            limit: Most tasks to delete; None for no limit. Not with `task_ids`.
             confirm: The name of the queue.
 
         Returns:
             How many were deleted.
 
         Raises:
-            ValueError: If `confirm` is not the name of the queue; nothing was deleted.
+            ValueError: If an argument is wrong, or `confirm` is not the name of the queue; nothing was
+                deleted.
+            NotFound: If the queue has no task with one of `task_ids`; names the first.
+            IllegalTransition: If one of `task_ids` has another status.
         """
+        core = self._core
         if confirm != self.name:
-            msg = (
-                f"confirm: must be the queue's name {self.name!r}, got {quoted(confirm)}; nothing was deleted"
-            )
+            wrong = f"must be the queue's name {self.name!r}, got {quoted(confirm)}"
+            msg = f"confirm: {wrong}; nothing was deleted"
             raise ValueError(msg)
-        return self._core.store.purge(self.name)
+        wanted, ids = checked_status(status), _checked_ids(task_ids, limit)
+        if ids is not None:
+            return self._purge_each(ids, wanted)
+        if wanted is None and limit is None:
+            return core.store.purge(self.name)
+        tasks = core.store.dead(self.name) if wanted is TaskStatus.FAILURE else core.store.scan(self.name)
+        found = (task for task in tasks if wanted in (None, core.with_current_status(task).status))
+        return sum(islice((1 for task in found if self._delete_unchanged(task)), limit))
+
+    def _delete_unchanged(self, task: Task) -> bool:
+        """Delete a task; return False if it changed in between."""
+        try:
+            self._core.store.delete(task, Guard.unchanged(task))
+        except Conflict:
+            return False
+        return True
+
+    def _purge_each(self, ids: Sequence[str], wanted: TaskStatus | None) -> int:
+        """Delete tasks by their ids, if each of them may be; return how many."""
+        core = self._core
+
+        def checked(task: Task, now: float) -> Task:
+            status = task.status_at(now)
+            if status is TaskStatus.READY or wanted not in (None, status):
+                allowed = "a task of the queue" if wanted is None else wanted
+                raise IllegalTransition.of_task(task.task_id, "purge", status, allowed)
+            return task
+
+        def delete(task: Task, guard: Guard) -> Task:
+            core.store.delete(task, guard)
+            return task
+
+        return core.change_each(ids, checked, delete)
 
     def pause(self) -> None:
         """Suspend claims, here immediately and in other processes within seconds. Other verbs still work."""
@@ -218,10 +214,28 @@ class Tending(Verbs):
         """Allow claims again."""
         self._core.store.set_paused(self.name, paused=False)
 
-    @property
     def paused(self) -> bool:
-        """Whether claims are suspended."""
+        """Return whether claims are suspended."""
         return self._core.store.paused(self.name)
+
+
+def _checked_ids(task_ids: Iterable[str] | None, limit: int | None) -> list[str] | None:
+    """Return distinct ids, in order; None if there is no list of ids.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+    if limit is not None:
+        checked_count("limit", limit)
+    if task_ids is None:
+        return None
+    if limit is not None:
+        raise ValueError("limit: not with task_ids, which says which tasks")
+    if isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
+        msg = f"task_ids: must be a list of ids, got {quoted(task_ids)}; write task_ids=[task_id] for one"
+        raise ValueError(msg)
+    ids = [checked_id(task_id, f"task_ids[{index}]") for index, task_id in enumerate(task_ids)]
+    return [*dict.fromkeys(ids)]
 
 
 class Reading(Verbs):
@@ -230,20 +244,6 @@ class Reading(Verbs):
     def get(self, task_id: str) -> Task | None:
         """Return a task with its current status; None if the queue has no task with this id."""
         return self._core.get(task_id)
-
-    def find(self, task_id: str) -> Task:
-        """Return a task with its current status.
-
-        Raises:
-            NotFound: If the queue has no task with this id; on an attached table the error says whether
-                the record exists.
-        """
-        return self._core.with_current_status(self._core.stored(task_id))
-
-    def contains(self, task_id: str) -> bool:
-        """Return whether the task with this id is PENDING or TAKEN."""
-        task = self.get(task_id)
-        return task is not None and task.status in LIVE
 
     def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.

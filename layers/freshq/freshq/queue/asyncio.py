@@ -239,26 +239,17 @@ class AsyncQueue(AwaitedQueue):
     extend = verb(BaseQueue.extend)
 
     cancel = verb(BaseQueue.cancel)
-    bury = verb(BaseQueue.bury)
-    restore = verb(BaseQueue.restore)
-    touch = verb(BaseQueue.touch)
     reprioritize = verb(BaseQueue.reprioritize)
     redrive = verb(BaseQueue.redrive)
-    discard = verb(BaseQueue.discard)
     purge = verb(BaseQueue.purge)
     pause = verb(BaseQueue.pause)
     resume = verb(BaseQueue.resume)
+    paused = verb(BaseQueue.paused)
 
     get = verb(BaseQueue.get)
-    find = verb(BaseQueue.find)
-    contains = verb(BaseQueue.contains)
     list = verb(BaseQueue.list)
     stats = verb(BaseQueue.stats)
     pressure = verb(BaseQueue.pressure)
-
-    async def paused(self) -> bool:
-        """Return whether claims are suspended. A property of `Queue`; here it is awaited."""
-        return await self.threads.run(lambda: self.queue.paused)
 
     async def claim(
         self, limit: int = 1, *, lease_seconds: float | None = None, wait_seconds: float | None = 0

@@ -22,7 +22,7 @@ from freshq.queue.core import Core, Verbs
 from freshq.stores.base import Conflict, Guard, Store, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Unpack
 
@@ -115,6 +115,16 @@ class AttachedCore(Core):
     @override
     def move(self, task: Task, guard: Guard) -> Task:
         return self.store.move(task, guard)
+
+    @override
+    def move_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        return [self._moved(task, guard) for task, guard in changes]
+
+    def _moved(self, task: Task, guard: Guard) -> Task | None:
+        try:
+            return self.move(task, guard)
+        except (Conflict, IllegalTransition):
+            return None
 
     @override
     def checked(self, new: NewTask, where: str = "") -> NewTask:

@@ -250,6 +250,27 @@ class Core:
         except Conflict:
             raise LostRace.of_task(task_id, MAX_READ_WRITE_TRIES) from None
 
+    def change_each(
+        self,
+        task_ids: Sequence[str],
+        verb: Callable[[Task, float], Task],
+        write: Callable[[Task, Guard], Task],
+    ) -> int:
+        """Change tasks as `change` does, unless the verb does not apply to one of them; return how many.
+
+        Raises:
+            NotFound: If the queue has no task with one of the ids; nothing was changed.
+            LostRace: As for `change`.
+        """
+        now = self.now()
+        changes = [(verb(task, now), Guard.unchanged(task)) for task in map(self.stored, task_ids)]
+        for changed, guard in changes:
+            try:
+                write(changed, guard)
+            except Conflict:
+                self.change(changed.task_id, verb, write)
+        return len(changes)
+
     def move(self, task: Task, guard: Guard) -> Task:
         """Write a task that is moved in time.
 
@@ -257,6 +278,10 @@ class Core:
             Conflict: If the guard does not hold.
         """
         return self.store.replace(task, guard)
+
+    def move_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        """Write tasks that are moved in time; return the stored tasks, None for each that was not written."""
+        return self.store.replace_many(changes)
 
     def settle(self, claim: Claim, changed: Task) -> Task:
         """Write the settled version of a claimed task.

@@ -169,7 +169,7 @@ class _GaugeReading:
     def _read(self) -> dict[str, float]:
         queue = self._queue
         try:
-            return gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused)
+            return gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused())
         except StoreError as error:
             logger.warning("queue %r was not read, so its metrics have no values: %s", queue.name, error)
             return {}

@@ -64,7 +64,7 @@ def claim(
         session.remember_claims(*claims)
         session.output.claims(claims)
     if not claims:
-        why = "has no dead letter" if dead else "is paused" if session.queue.paused else "has nothing"
+        why = "has no dead letter" if dead else "is paused" if session.queue.paused() else "has nothing"
         msg = f"queue {session.queue.name!r} {why}" + ("" if why == "is paused" else " to claim")
         raise RefusedError(msg)
 

@@ -47,7 +47,7 @@ class QueueCollector(Collector):
         """
         queue = self._queue
         for name, value in gauges(
-            queue.stats(approximate=True), queue.pressure(), paused=queue.paused
+            queue.stats(approximate=True), queue.pressure(), paused=queue.paused()
         ).items():
             gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
             gauge.add_metric([queue.name], value)

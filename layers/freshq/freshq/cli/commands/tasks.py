@@ -14,7 +14,6 @@ from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes
 from freshq.cli.errors import printable, raise_last
 from freshq.cli.output import counted, fields, span
 from freshq.errors import RefusedError
-from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 
@@ -78,7 +77,7 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     """Show everything about a task."""
     session = context.session
     wanted = session.task_id(task_id)
-    task = session.queue.find(wanted)
+    task = core_of(session.queue).found(wanted)
     session.see(wanted)
     session.output.task(task, session.queue.admin.now())
 
@@ -146,7 +145,7 @@ def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = No
     session, queue = context.session, context.session.queue
     counted = queue.stats(approximate=approximate, ids=ids)
     session.see(*chain.from_iterable(counted.ids.values()))
-    session.output.stats(counted, queue.name, paused=queue.paused)
+    session.output.stats(counted, queue.name, paused=queue.paused())
 
 
 def pressure(context: QueueContext) -> None:
@@ -168,7 +167,7 @@ def reprioritize(context: QueueContext, priority: Priority, task_id: TaskId = No
     Its creation time stays.
     """
     session = context.session
-    session.print_changed(session.queue.reprioritize(session.task_id(task_id), priority))
+    session.print_changed(session.queue.reprioritize(session.task_id(task_id), priority=priority))
 
 
 def cancel(
@@ -184,13 +183,7 @@ def cancel(
     Several tasks need confirmation.
     """
     session = context.session
-    if error is not None and not dead:
-        raise ValueError("error: only with --dead")
-    verb: Callable[[str], Task] = (
-        partial(session.queue.bury, error=error, force=force)
-        if dead
-        else partial(session.queue.cancel, force=force)
-    )
+    verb = partial(session.queue.cancel, force=force, dead=dead, error=error)
     wanted = task_ids or [session.task_id(None)]
     if len(wanted) > 1:
         session.confirm(f"{'Bury' if dead else 'Cancel'} {len(wanted)} tasks?", yes=yes)
@@ -218,47 +211,23 @@ def redrive(
     session, queue = context.session, context.session.queue
     if current and not task_ids:
         task_ids = [session.task_id(None)]
-    if task_ids and limit is not None:
-        raise ValueError("limit: give either tasks or --limit")
-    if task_ids:
+    if task_ids and limit is None:
         _redrive_each(session, task_ids, as_new=as_new, force=force)
         return
-    redriven = _restore_dead(queue, limit) if as_new else queue.redrive(limit)
+    redriven = queue.redrive(task_ids or None, limit=limit, as_new=as_new, force=force)
     hint = STALE_HINT if limit is None and not as_new and _has_stale(queue) else ""
     session.output.answer({"redriven": redriven}, f"{redriven:,} redriven{hint}")
 
 
 def _redrive_each(session: Session, task_ids: Sequence[str], *, as_new: bool, force: bool) -> None:
-    if force and not as_new:
-        raise ValueError("force: only with --as-new")
-
     def back(task_id: str) -> str:
-        if as_new:
-            session.queue.restore(task_id, force=force)
-        else:
-            session.queue.redrive(task_id=task_id)
+        session.queue.redrive([task_id], as_new=as_new, force=force)
         return task_id
 
     done, refused = _each(session, task_ids, back)
     lines = (f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in done)
     session.output.answer({"redriven": len(done)}, *lines)
     raise_last(refused)
-
-
-def _restore_dead(queue: BaseQueue, limit: int | None) -> int:
-    """Return the latest dead letters to their lines as if they were put now; return how many."""
-    if limit is not None:
-        checked_count("limit", limit)
-    restored = 0
-    while limit is None or restored < limit:
-        left = PAGE_TASKS if limit is None else min(PAGE_TASKS, limit - restored)
-        dead = queue.list(TaskStatus.FAILURE, limit=left).tasks
-        for task in dead:
-            queue.restore(task.task_id)
-        restored += len(dead)
-        if len(dead) < left:
-            break
-    return restored
 
 
 def _each(
@@ -311,22 +280,15 @@ def purge(
     Asks for confirmation. By default, every task is deleted, including claimed ones.
     """
     session, queue = context.session, context.session.queue
-    if status is None and (task_ids or limit is not None):
-        raise ValueError("status: missing; only FAILURE goes with tasks or --limit")
-    if status is None:
-        which = "every task, including claimed ones"
-    elif status.upper() == TaskStatus.FAILURE:
-        which = "every dead letter"
-    else:
-        raise ValueError("status: must be FAILURE")
-    session.confirm(f"Delete {which}, of queue {queue.name!r}?", yes=yes)
-    if status is None:
-        deleted = queue.purge(confirm=queue.name)
+    which = "every task" if limit is None else f"up to {limit} tasks"
+    which = f"{len(task_ids)} tasks" if task_ids else which
+    which += "" if status is None else f" with status {status}"
+    session.confirm(f"Delete {which}, including claimed ones, of queue {queue.name!r}?", yes=yes)
+    deleted = queue.purge(
+        status=status and status.upper(), task_ids=task_ids or None, limit=limit, confirm=queue.name
+    )
+    if not (status or task_ids or limit):
         session.claims.clear()
-    elif task_ids:
-        deleted = sum(queue.discard(task_id=task_id) for task_id in task_ids)
-    else:
-        deleted = queue.discard(limit)
     session.output.answer({"deleted": deleted}, f"queue {queue.name}: {counted(deleted, 'task')} deleted")
 
 

@@ -130,7 +130,7 @@ class Watcher:
         return Snapshot(
             at=now,
             queue=queue.name,
-            paused=queue.paused,
+            paused=queue.paused(),
             stats=stats,
             pressure=pressure,
             claimed_per_second=self._claimed_per_second(now, stats.taken, pressure.served_per_second),

@@ -355,7 +355,7 @@ def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
     """
     waiting = [each for each in queue.peek(limit) if each.waits_for is not WaitsFor.DUE]
     if not output.as_json:
-        paused = ", but the queue is paused" if queue.paused else ""
+        paused = ", but the queue is paused" if queue.paused() else ""
         output.console.print(f"The next to be claimed{paused}:")
     output.waiting(waiting, queue.admin.now())
 

@@ -328,18 +328,18 @@ VERBS: Final = {
         "{result} dead letters returned to their lines.",
         of_task=False,
     ),
-    "redrive": _Verb(
-        lambda queue, task_id: queue.redrive(task_id=task_id), "Task {id} returned to its line."
+    "redrive": _Verb(lambda queue, task_id: queue.redrive([task_id]), "Task {id} returned to its line."),
+    "redrive as new": _Verb(
+        lambda queue, task_id: queue.redrive([task_id], as_new=True),
+        "Task {id} is in its line as if it were put now.",
     ),
-    "restore": _Verb(
-        lambda queue, task_id: queue.restore(task_id),
-        "Task {id} returned to its line as if it were put now.",
+    "purge": _Verb(
+        lambda queue, task_id: queue.purge(status="FAILURE", task_ids=[task_id], confirm=queue.name),
+        "Dead letter {id} was deleted.",
     ),
-    "discard": _Verb(lambda queue, task_id: queue.discard(task_id=task_id), "Dead letter {id} was deleted."),
     "cancel": _Verb(lambda queue, task_id: queue.cancel(task_id), "Task {id} was cancelled."),
     "cancel by force": _Verb(
         lambda queue, task_id: queue.cancel(task_id, force=True),
         "Task {id} was cancelled. Its run is asked to stop, and its result will be dropped.",
     ),
-    "touch": _Verb(lambda queue, task_id: queue.touch(task_id), "Task {id} counts as created now."),
 }

@@ -489,7 +489,7 @@ class PageWatcher:
         horizon_seconds = horizon(queue.admin.config.max_age_seconds, stats.oldest_pending_seconds)
         return PageSnapshot(
             at=now,
-            paused=queue.paused,
+            paused=queue.paused(),
             stats=stats,
             pressure=pressure,
             shed_per_second=self._shed_rate.per_second(now, stats, pressure),

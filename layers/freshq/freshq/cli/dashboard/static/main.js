@@ -13,7 +13,7 @@ const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
 // A snapshot that is older than this, or than three times the pause between snapshots, is said to be old.
 const OLD_MS = 5_000;
-const VERBS = { Redrive: "redrive", Restore: "restore", Delete: "discard" };
+const VERBS = { Redrive: "redrive", "Redrive as new": "redrive as new", Delete: "purge" };
 
 class Page {
   #queue;

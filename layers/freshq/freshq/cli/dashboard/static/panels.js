@@ -129,6 +129,6 @@ export function showDeadLetters({ survey, dead_letters: letters }, queue, show, 
     make("td", { className: "number wide" }, count(letter.attempts)),
     make("td", { className: "number" }, span(letter.since_seconds)),
     make("td", { className: "actions" }, ...(queue.changes
-      ? [letter.redrivable ? button("Redrive", `redrive ${letter.task_id}`, letter) : button("Restore", `restore ${letter.task_id}`, letter), button("Delete", `delete ${letter.task_id}`, letter)]
+      ? [letter.redrivable ? button("Redrive", `redrive ${letter.task_id}`, letter) : button("Redrive as new", `redrive as new ${letter.task_id}`, letter), button("Delete", `delete ${letter.task_id}`, letter)]
       : [])))), 5, "no dead letters");
 }

@@ -5,7 +5,7 @@ import { byId, count, exactInstant, make, rows, say, span } from "./format.js";
 import { progressText, taskLink } from "./panels.js";
 
 const QUESTIONS = {
-  discard: (id) => `Delete dead letter ${id}? This cannot be undone.`,
+  purge: (id) => `Delete dead letter ${id}? This cannot be undone.`,
   cancel: (id) => `Cancel task ${id}? It will not run.`,
   "cancel by force": (id) => `Cancel the running task ${id}? Its run is asked to stop, and its result is dropped.`,
   "redrive all": () => "Redrive up to 100 dead letters that have not expired?",
@@ -107,14 +107,14 @@ export class Tasks {
         say("task-said", error.message);
       }
     };
-    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "restore", "discard"] }[task.status] ?? [];
-    const names = { touch: "Make new", cancel: "Cancel", "cancel by force": "Cancel", redrive: "Redrive", restore: "Restore as new", discard: "Delete" };
+    const verbs = !this.#queue.changes ? [] : { PENDING: ["redrive as new", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "redrive as new", "purge"] }[task.status] ?? [];
+    const names = { cancel: "Cancel", "cancel by force": "Cancel", redrive: "Redrive", "redrive as new": "Redrive as new", purge: "Delete" };
     return [shown, ...verbs.map((verb) => make("button", {
       type: "button",
       className: "button",
       onclick: async () => {
         if (!await act(verb, task.task_id, "task-said")) return;
-        if (verb === "discard") byId("task").close();
+        if (verb === "purge") byId("task").close();
         else this.#fill(await read("task", { id: task.task_id }));
       },
     }, names[verb]))];
