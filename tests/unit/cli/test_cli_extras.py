@@ -37,7 +37,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("sqlalchemy", "sql", ["relay", "--from", "sqlite:///tasks.db", "--to", "memory://"]),
         ("starlette", "dashboard", ["dashboard", "--queue", "memory://"]),
         ("uvicorn", "dashboard", ["dashboard", "--queue", "memory://"]),
-        ("prometheus_client", "metrics", ["watch", "--prometheus-port", "0", "--queue", "memory://"]),
+        ("prometheus_client", "metrics", ["metrics", "--queue", "memory://"]),
         ("opentelemetry", "otel", ["stats", "--queue", "memory://?telemetry=opentelemetry"]),
         ("altair", "plot", ["simulate", "--rate", "1", "--plot", "plot.png"]),
     ],

@@ -1,4 +1,4 @@
-"""`freshq watch --prometheus-port`: the gauges of a queue, as Prometheus reads them."""
+"""`freshq metrics`: the gauges of a queue, as Prometheus reads them."""
 
 import json
 import re
@@ -95,10 +95,10 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
         sys.executable,
         "-m",
         "freshq.cli",
-        "watch",
+        "metrics",
         "--queue",
         sqlite_url,
-        "--prometheus-port",
+        "--port",
         "0",
         "--json",
     ]
@@ -117,9 +117,9 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
 
 def test_wrong_use_is_one_line(sqlite_url: str) -> None:
     for arguments, why in (
-        (["--prometheus-host", "256.1.1.1"], "port: cannot listen"),
+        (["--host", "256.1.1.1"], "port: cannot listen"),
         (["--queue", "memory://"], "memory://"),
     ):
-        done = CliRunner().invoke(app, ["watch", "--prometheus-port", "0", "--queue", sqlite_url, *arguments])
+        done = CliRunner().invoke(app, ["metrics", "--port", "0", "--queue", sqlite_url, *arguments])
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert why in done.stderr

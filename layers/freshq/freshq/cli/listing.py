@@ -131,6 +131,7 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "hold": "record hold",
         "ready": "record ready",
         "cron": "schedule",
+        "metrics": "watch --prometheus",
     },
     "dlq": {
         "ls": "list --status FAILURE",

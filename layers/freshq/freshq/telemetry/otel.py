@@ -363,7 +363,7 @@ class OpenTelemetry(Telemetry, Observer):
         self._instruments = instruments_of(meter_provider)
 
     def watch(self, queue: BaseQueue | AsyncQueue) -> None:
-        """Observe the state of a queue, as `freshq watch --prometheus-port`, whenever metrics are collected.
+        """Observe the state of a queue, as `freshq metrics`, whenever metrics are collected.
 
         Let one process do so: each collection costs about six reads per queue. If the store of a queue does
         not answer, a warning is logged, and its metrics have no values.

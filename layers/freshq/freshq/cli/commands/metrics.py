@@ -1,4 +1,4 @@
-"""`freshq watch --prometheus-port`: serve the gauges of a queue to Prometheus."""
+"""`freshq watch --prometheus`, or `freshq metrics`: serve the gauges of a queue to Prometheus."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def metrics_server(queue: BaseQueue, host: str, port: int) -> HttpServer:
     Raises:
         ValueError: If it cannot listen there.
     """
-    return HttpServer(partial(_answer, QueueCollector(queue)), host, port, "prometheus_port")
+    return HttpServer(partial(_answer, QueueCollector(queue)), host, port, "port")
 
 
 def _answer(collector: QueueCollector, path: str) -> HttpResponse:

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from freshq.cli.command import QueueContext, checked_interval
+from freshq.cli.command import Port, QueueContext, checked_interval
 from freshq.cli.errors import printable
 from freshq.cli.http_server import LOOPBACK
 from freshq.cli.output import excerpt, fields, json_text, progress, span
@@ -58,13 +58,11 @@ GAP: Final = "  "
 ONCE_ROWS: Final = 24
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two frames.")]
-PrometheusPort = Annotated[
-    int | None,
-    typer.Option(
-        min=0, max=65_535, help="Instead, serve gauges to Prometheus on this port; 0 for a free one."
-    ),
+Prometheus = Annotated[bool, typer.Option(help="Instead, serve gauges to Prometheus.")]
+Host = Annotated[
+    str, typer.Option(help="With --prometheus: address to serve on; 0.0.0.0 for a Prometheus elsewhere.")
 ]
-PrometheusHost = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prometheus elsewhere.")]
+METRICS_PORT: Final = 9710
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +370,9 @@ def watch(
     context: QueueContext,
     once: Once = False,
     every_seconds: EverySeconds = 1.0,
-    prometheus_port: PrometheusPort = None,
-    prometheus_host: PrometheusHost = LOOPBACK,
+    prometheus: Prometheus = False,
+    port: Port = METRICS_PORT,
+    host: Host = LOOPBACK,
 ) -> None:
     """Show the queue live in the terminal.
 
@@ -381,11 +380,11 @@ def watch(
     """
     checked_interval(every_seconds)
     session = context.session
-    if prometheus_port is not None:
+    if prometheus:
         with needs("metrics"):
             from freshq.cli.commands.metrics import serve_metrics
 
-        serve_metrics(session, prometheus_host, prometheus_port)
+        serve_metrics(session, host, port)
         return
     watcher = Watcher(session.queue)
     console = session.output.console
