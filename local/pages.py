@@ -2,7 +2,7 @@
 
     python -m local.pages architecture   # the rooms, and the functions that each verb enters
     python -m local.pages coverage       # branch coverage of the fast tests by room
-    python -m local.pages options        # the tables of options, from the models that check the options
+    python -m local.pages options        # the tables of options, and the page of all names
 
 Each verb runs under a profile function, so the architecture page names the functions that really run.
 """
@@ -10,30 +10,39 @@ Each verb runs under a profile function, so the architecture page names the func
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+import typer
 from annotated_types import Ge, Gt, Le
 from moto import mock_aws
 
-from freshq import Queue
+from freshq import FreshqError, MatchQueue, Queue, Worker, errors
+from freshq.cli.main import app as cli
+from freshq.feeds import Relay, Scheduler
+from freshq.matching import MatchAdmin
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import ReserveRule
+from freshq.queue.admin import Admin
+from freshq.queue.attached import Records
 from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
@@ -348,10 +357,97 @@ def _bound(constraint: Any) -> str:
     return f"`{pattern}`" if pattern else ""
 
 
+SURFACE: Final = REFERENCE / "surface.md"
+SURFACE_HEAD: Final = """# All names on one page
+
+Every verb, name, error and command. A command takes the arguments of its verb as flags; `AsyncQueue` and
+`AsyncMatchQueue` have the same verbs, awaited.
+"""
+WIDTH: Final = 110
+# The order of a first application; what is not here comes after it by name.
+FIRST: Final = (
+    *("put", "put_many", "claim", "complete", "fail", "retry", "release", "settle_many", "extend", "get"),
+    *("list", "peek", "stats", "pressure", "wait", "wait_many", "cancel", "redrive", "purge", "reprioritize"),
+    *("register", "offer", "match", "request"),
+)
+ROOMS: Final = ("policy", "matching", "feeds", "telemetry", "worker", "model", "stores", "queue", "testing")
+
+
+def signature_line(name: str, function: Any) -> str:
+    """Return the names of a verb's arguments and its result, on lines that fit."""
+    signature = inspect.signature(function)
+    names, is_named = [], False
+    for each in [*signature.parameters.values()]:
+        if each.name in ("self", "cls"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not is_named:
+            names.append("*")
+            is_named = True
+        names.append(f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name)
+    result = "" if signature.return_annotation in ("None", None) else f" -> {signature.return_annotation}"
+    return textwrap.fill(f"{name}({', '.join(names)}){result}", WIDTH, subsequent_indent="    ")
+
+
+def verbs_of(owner: type, name: str = "") -> Iterator[str]:
+    """Yield a line for each public method of a class, in the order in which one meets them."""
+    public = [verb for verb in dir(owner) if verb[0] != "_" and callable(getattr(owner, verb))]
+    for verb in sorted(public, key=lambda verb: (*FIRST, verb).index(verb)):
+        yield signature_line(f"{name}.{verb}" if name else verb, getattr(owner, verb))
+
+
+def code_block(*lines: str) -> list[str]:
+    """Return lines as a block of text."""
+    return ["", "```text", *lines, "```"]
+
+
+def error_lines(base: type[FreshqError] = FreshqError, depth: int = 0) -> Iterator[str]:
+    """Yield the tree of errors."""
+    yield "    " * depth + base.__name__
+    below: list[type[FreshqError]] = base.__subclasses__()
+    for error in sorted(below, key=lambda each: each.__name__):
+        if error.__name__ in dir(errors):
+            yield from error_lines(error, depth + 1)
+
+
+def names_of(package: str) -> str:
+    """Return the public names of a package on lines that fit."""
+    names = ", ".join(dir(import_module(package)))
+    return textwrap.fill(f"{package}: {names}", WIDTH, subsequent_indent="    ")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the visible commands by the headings of help, those of a group after its name."""
+    app: Any = typer.main.get_command(cli)
+    by_heading: dict[str, list[str]] = {}
+    for name, command in app.commands.items():
+        if command.hidden:
+            continue
+        inner = getattr(getattr(command, "loaded", command), "commands", {})
+        visible = ", ".join(each for each, found in inner.items() if not found.hidden)
+        heading = str(getattr(command, "rich_help_panel", "") or "")
+        by_heading.setdefault(heading, []).append(f"{name} ({visible})" if visible else name)
+    for heading, names in by_heading.items():
+        yield textwrap.fill(f"{heading}: {', '.join(names)}", WIDTH, subsequent_indent="    ")
+
+
+def surface_page() -> str:
+    """Return the page of all names."""
+    lines = [SURFACE_HEAD, "## Queue"]
+    lines += code_block(*verbs_of(Queue), *verbs_of(Admin, "admin"), *verbs_of(Records, "records"))
+    lines += ["", "## MatchQueue", *code_block(*verbs_of(MatchQueue), *verbs_of(MatchAdmin, "admin"))]
+    running = (Worker, Scheduler, Relay)
+    runs = (f"{each.__name__}.{verb}" for each in running for verb in dir(each) if verb[0] != "_")
+    lines += ["", "## What runs", *code_block(textwrap.fill(", ".join(runs), WIDTH))]
+    lines += ["", "## Names", *code_block(*map(names_of, ("freshq", *(f"freshq.{room}" for room in ROOMS))))]
+    lines += ["", "## Errors", *code_block(*error_lines())]
+    return "\n".join([*lines, "", "## Commands", *code_block(*command_lines())]) + "\n"
+
+
 def write_options() -> int:
     """Write the pages; return 0."""
     for name in OPTION_PAGES:
         (REFERENCE / name).write_text(option_page(name), "utf-8")
+    SURFACE.write_text(surface_page(), "utf-8")
     return 0
 
 
