@@ -31,7 +31,7 @@ INTERVAL: Final = "{0[mean]:.2f} ± {0[half_width]:.2f}"
 # Names in the results of the part `sql`.
 PUT: Final = "freshq, put one by one"
 ONE_BY_ONE: Final = "freshq, claim and complete one by one"
-BY_TEN: Final = "freshq, claims of 10 and complete_many"
+BY_TEN: Final = "freshq, claims of 10 and settle_many"
 DURABLE: Final = ", durable"
 WAYS: Final = {
     PUT: "put one by one",

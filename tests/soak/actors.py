@@ -25,7 +25,7 @@ SETTLEMENTS: Final = ("complete", "complete", "complete", "fail", "retry", "rele
 # What the first actors share out, and do until the queue has carried it out, before anything is disturbed.
 OPENING: Final = (
     "put", "claim", "complete", "fail", "redrive", "retry", "release", "extend",
-    "reprioritize", "cancel", "recover", "cancel as dead", "redrive as new", "dequeue",
+    "reprioritize", "cancel", "recover", "cancel as dead", "redrive as new",
 )  # fmt: skip
 MEDDLING: Final = ("cancel", "reprioritize", "redrive", "recover", "cancel as dead", "redrive as new")
 # How often a task is taken from its holder by force.
@@ -134,11 +134,9 @@ class Actor:
 
     def act(self) -> None:
         """Do one random thing."""
-        verbs: list[Callable[[], object]] = [
-            *(self._put, self._claim, self._settle, self._meddle, self._dequeue)
-        ]
+        verbs: list[Callable[[], object]] = [*(self._put, self._claim, self._settle, self._meddle)]
         with contextlib.suppress(FreshqError):  # the journal has it
-            self._rng.choices(verbs, weights=(8, 8, 12, 3, 1))[0]()
+            self._rng.choices(verbs, weights=(8, 8, 12, 3))[0]()
 
     def open(self, verbs: Sequence[str]) -> None:
         """Do some verbs until the queue has carried out each once."""
@@ -164,9 +162,6 @@ class Actor:
                 if not self._held:
                     return False
                 self._settle(verb)
-            elif verb == "dequeue":
-                self._put()
-                return self._dequeue()
             elif verb in ("cancel as dead", "redrive as new"):
                 self._put(1, LONG_DELAY_SECONDS)
                 self._meddle(verb, self._known[-1])
@@ -203,13 +198,6 @@ class Actor:
         for each in ids:
             self._queue.records.put({"id": each, "written_by": self._journal.process})
         return [None] * len(ids)
-
-    def _dequeue(self) -> bool:
-        """Take one task at most once; return whether there was one."""
-        with self._journal.call("dequeue") as written:
-            done = [self._queue.complete(claim) for claim in self._queue.claim()]
-            written["claims"] = [{"task_id": task.task_id, "deadline": task.deadline} for task in done]
-        return bool(done)
 
     def _claim(self) -> None:
         with self._journal.call("claim") as written:

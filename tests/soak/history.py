@@ -27,15 +27,12 @@ ENDS: Final = {
     "fail": TaskStatus.FAILURE,
     "cancel": TaskStatus.CANCELLED,
     "cancel as dead": TaskStatus.FAILURE,
-    "dequeue": TaskStatus.SUCCESS,
 }
 # Those that return a task that is over to its line, with its attempts reset.
 REVIVALS: Final = ("redrive", "redrive as new")
 # Those that can take a task from its holder.
 FORCING: Final = ("cancel", "cancel as dead", *REVIVALS)
-# Those that claim tasks which the caller has not named.
-CLAIMING: Final = ("claim", "dequeue")
-# Stands for the task of a claim or dequeue that was never answered, or that the dequeue lost in between.
+# Stands for the task of a claim that was never answered.
 NO_TASK: Final = ""
 SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 # Two readings of one clock in two processes; far less than any lease in a soak.
@@ -148,8 +145,7 @@ def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | Non
     ended = float("inf") if tail is None else tail["at"]
     outcome = UNKNOWN if tail is None else tail["outcome"]
     claims = () if tail is None else tail.get("claims", ())
-    lost = outcome == UNKNOWN or (head["verb"] == "dequeue" and not claims)
-    if head["verb"] in CLAIMING and lost:
+    if head["verb"] == "claim" and outcome == UNKNOWN:
         yield Event(process, head["verb"], NO_TASK, head["at"], ended, outcome)
     for task_id in head["ids"]:
         refused = tail is not None and task_id in tail.get("refused", ())
@@ -236,7 +232,7 @@ def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
     yield from _one_holder(task_id, life)
     yield from _no_stale_settlement(task_id, life)
     yield from _no_claim_of_what_is_over(task_id, life)
-    for claim in life.of(*CLAIMING):
+    for claim in life.of("claim"):
         if claim.deadline is not None and claim.began > claim.deadline + CLOCK_SLACK_SECONDS:
             yield Violation(
                 "stale claim", task_id, f"{claim.process} {claim.began - claim.deadline:.3f} s late"
@@ -259,7 +255,7 @@ def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[
 
 def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
     for held in life.holdings():
-        for other in life.of(*CLAIMING):
+        for other in life.of("claim"):
             inside = held.claim.ended <= other.began and other.ended <= held.until
             if inside and other.token != held.claim.token:
                 yield Violation(
@@ -272,7 +268,7 @@ def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
     ended = {claim.token: claim.ended for claim in life.of("claim")}
     for settled in life.of(*SETTLING, "extend"):
         own = ended.get(settled.token, float("inf"))
-        for claim in life.of(*CLAIMING):
+        for claim in life.of("claim"):
             if own < claim.began and claim.ended < settled.began:
                 yield Violation(
                     "stale settlement",
@@ -303,7 +299,7 @@ def _of_end(
     doubtful = [event for event in life.events if event.outcome == UNKNOWN or event.verb in REVIVALS]
     if ends and not doubtful and task.status is not ENDS[ends[-1].verb]:
         yield Violation("wrong end", task_id, f"{ends[-1].verb} was answered, and it is {task.status}")
-    claims = len(life.of(*CLAIMING)) + unanswered_claims
+    claims = len(life.of("claim")) + unanswered_claims
     if task.attempts > claims and not doubtful:
         yield Violation("attempts", task_id, f"{task.attempts} counted, {claims} made")
 
@@ -323,8 +319,6 @@ def balance(
         if event.verb in ENDS and event.outcome != REFUSED:
             causes[ENDS[event.verb]].add(event.task_id)
     causes[TaskStatus.SUCCESS].update(drained)
-    # Each dequeue that was never answered may have completed one task, which nobody was told of.
-    untold = sum(event.verb == "dequeue" and event.outcome == UNKNOWN for event in events)
     put = {event.task_id for event in events if event.verb == "put" and event.outcome == OK}
     found = [
         Violation("lost", task_id, "its put was answered, and it is gone") for task_id in put - ended.keys()
@@ -334,8 +328,6 @@ def balance(
             found.append(Violation("wrong end", task_id, f"it was completed at the end, and it is {status}"))
         elif status is TaskStatus.SHED or task_id in causes[status]:
             continue
-        elif status is TaskStatus.SUCCESS and untold:
-            untold -= 1
         else:
             found.append(Violation("no cause", task_id, f"it is {status} by no call"))
     found += [

@@ -113,31 +113,6 @@ def test_a_task_that_was_cancelled_as_dead_and_is_not_dead() -> None:
     ]
 
 
-def test_a_dequeue_of_what_another_holds() -> None:
-    events = [event("put", 0), claim(1, "a"), event("dequeue", 5)]
-
-    assert rules(events, left(TaskStatus.SUCCESS, attempts=2)) == ["two holders"]
-
-
-def test_a_dequeue_of_what_is_done() -> None:
-    events = [event("put", 0), event("dequeue", 1), event("dequeue", 2)]
-
-    assert rules(events, left(TaskStatus.SUCCESS, attempts=2)) == ["after the end"]
-
-
-def test_a_settlement_after_a_dequeue() -> None:
-    events = [event("put", 0), claim(1, "a"), event("dequeue", 12), event("extend", 13, by="a")]
-
-    assert rules(events, left(TaskStatus.SUCCESS, attempts=2)) == ["stale settlement"]
-
-
-def test_a_dequeue_that_found_nothing_may_have_claimed_a_task_and_lost_it() -> None:
-    lost = event("dequeue", 1, task_id="")
-    events = [event("put", 0), lost, claim(12, "a")]
-
-    assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == []
-
-
 def test_a_claim_past_the_deadline() -> None:
     events = [event("put", 0), claim(1, "a", deadline=0.5)]
 
@@ -205,7 +180,6 @@ def fates(events: list[Event], status: TaskStatus, *drained: str) -> list[str]:
         (event("complete", 2, "p", outcome=REFUSED), TaskStatus.SUCCESS, [], ["no cause"]),
         (event("fail", 2, "p"), TaskStatus.SUCCESS, [], ["no cause"]),
         (event("cancel as dead", 2), TaskStatus.FAILURE, [], []),
-        (event("dequeue", 2), TaskStatus.SUCCESS, [], []),
         (event("release", 2, "p"), TaskStatus.SUCCESS, ["t"], []),
         (event("release", 2, "p"), TaskStatus.FAILURE, ["t"], ["wrong end"]),
         (event("release", 2, "p"), TaskStatus.SUCCESS, ["t", "t"], ["drained twice"]),
@@ -217,20 +191,6 @@ def test_every_fate_has_a_cause(
     last: Event, status: TaskStatus, drained: list[str], broken: list[str]
 ) -> None:
     assert fates([event("put", 0), claim(1, "p"), last], status, *drained) == broken
-
-
-@pytest.mark.parametrize(
-    ("outcome", "tasks", "broken"),
-    [(UNKNOWN, "t", []), (OK, "t", ["no cause"]), (UNKNOWN, "tu", ["no cause"])],
-)
-def test_a_dequeue_that_was_not_answered_may_have_completed_one_task(
-    outcome: str, tasks: str, broken: list[str]
-) -> None:
-    events = [event("put", 0, task_id=task) for task in tasks]
-    events.append(event("dequeue", 1, task_id="", outcome=outcome))
-    ended = dict.fromkeys(tasks, TaskStatus.SUCCESS)
-
-    assert [violation.rule for violation in balance(events, ended, [])] == broken
 
 
 def test_a_put_that_is_not_there_at_the_end() -> None:
