@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -526,16 +527,16 @@ class Settlement:
         return life.released(task, now, self.delay_seconds or 0, self.request_token)
 
 
-def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
-    """Check that all arguments are settlements; return them.
+def checked_settlements(settlements: object) -> list[Settlement]:
+    """Check that an argument is a list of settlements; return them.
 
     Raises:
-        ValueError: If one is not.
+        ValueError: If it is not.
     """
     found: list[Settlement] = []
-    for each in settlements:
-        if not isinstance(each, Settlement):
-            msg = f"settlements: must be Settlement objects, got {type(each).__name__}"
+    for each in settlements if isinstance(settlements, Iterable) else [settlements]:
+        if not isinstance(each, Settlement) or each is settlements:
+            msg = f"settlements: must be a list of Settlement objects, got {type(each).__name__}"
             raise ValueError(msg)
         found.append(each)
     return found
