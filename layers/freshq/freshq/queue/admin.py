@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, LeaseLost, quoted
 from freshq.model.answers import Claim, DeadLetterCounts, Page
-from freshq.model.checks import checked_count, checked_error, checked_id, checked_priority, checked_status
+from freshq.model.checks import (
+    checked_count,
+    checked_error,
+    checked_id,
+    checked_ids,
+    checked_priority,
+    checked_status,
+)
 from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_ends
@@ -22,7 +28,7 @@ from freshq.stores.base import Conflict, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
@@ -231,11 +237,7 @@ def _checked_ids(task_ids: Iterable[str] | None, limit: int | None) -> list[str]
         return None
     if limit is not None:
         raise ValueError("limit: not with task_ids, which says which tasks")
-    if isinstance(task_ids, str) or not isinstance(task_ids, Iterable):
-        msg = f"task_ids: must be a list of ids, got {quoted(task_ids)}; write task_ids=[task_id] for one"
-        raise ValueError(msg)
-    ids = [checked_id(task_id, f"task_ids[{index}]") for index, task_id in enumerate(task_ids)]
-    return [*dict.fromkeys(ids)]
+    return checked_ids(task_ids)
 
 
 class Reading(Verbs):
