@@ -24,8 +24,6 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "purge": ({"yes"}, {"confirm"}),
     "recover": ({"index_dead"}, set()),
 }
-# Their verbs take over these arguments soon.
-PENDING: Final = {"cancel", "redrive", "purge"}
 OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}
 
 
@@ -57,7 +55,7 @@ def test_help_is_one_screen(group: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "listed",
-    [each for each in COMMANDS if hasattr(Queue, each.name) and each.name not in PENDING],
+    [each for each in COMMANDS if hasattr(Queue, each.name)],
     ids=lambda listed: listed.name,
 )
 def test_a_command_has_the_arguments_of_its_verb(listed: Listed) -> None:

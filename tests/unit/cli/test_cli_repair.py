@@ -144,11 +144,12 @@ def test_some_dead_letters_are_restored(queue: Queue) -> None:
     assert answer("redrive", "--as-new", left) == {"redriven": 1}
 
 
-def test_what_cannot_be_restored_is_said_after_the_rest_is_done(queue: Queue) -> None:
+def test_of_several_tasks_all_are_redriven_or_none(queue: Queue) -> None:
     put("a", "b")
     answer("cancel", "--dead", "a", "b", "--yes")
     done = freshq("redrive", "--as-new", "a", "nobody", "b")
-    assert (done.exit_code, done.stdout) == (1, "task a: PENDING\ntask b: PENDING\n")
+    assert (done.exit_code, done.stdout) == (1, "")
     assert "task 'nobody'" in done.stderr
-    assert counts(queue.stats()) == {"pending": 2}
+    assert counts(queue.stats()) == {"failure": 2}
+    assert freshq("redrive", "--as-new", "a", "b").stdout == "task a: PENDING\ntask b: PENDING\n"
     fails(2, "limit: ", "redrive", "--as-new", "--limit", "0")

@@ -14,7 +14,6 @@ from freshq import Queue
 from freshq.cli.addresses import Address
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
-from tests.support.refusals import refused
 
 WRONG_URLS = [
     "postgres://user:s3cret@host/db",
@@ -53,7 +52,7 @@ def test_no_command_shows_the_password_of_a_url(url: str, arguments: tuple[str, 
 
 def test_postgres_is_refused_with_the_scheme_to_use() -> None:
     for opened in (Queue.sql, Address.parse):
-        with refused("postgresql"):
+        with pytest.raises(ValueError, match=r"postgresql://"):
             opened("postgres://host/db")
 
 

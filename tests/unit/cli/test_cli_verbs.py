@@ -277,6 +277,36 @@ class TestWaitingTasks:
         assert line.split()[:4] == ["a", "PENDING", "0", "0"]
 
 
+@pytest.mark.usefixtures("queue")
+class TestWait:
+    def test_each_task_is_printed_as_it_ends(self, queue: Queue) -> None:
+        for name in ("a", "b"):
+            answer("put", "1", "--task-id", name)
+        for _ in range(2):
+            queue.complete(queue.claim()[0])
+        assert freshq("wait", "a", "b").stdout.splitlines() == ["task b: SUCCESS", "task a: SUCCESS"]
+        lines = freshq("wait", "a", "b", "--json").stdout.splitlines()
+        assert [json.loads(line)["status"] for line in lines] == ["SUCCESS", "SUCCESS"]
+
+    def test_the_status_says_how_they_ended(self) -> None:
+        for name in ("a", "b"):
+            answer("put", "1", "--task-id", name)
+        answer("cancel", "a")
+        done = freshq("wait", "a", "b", "--timeout-seconds", "0")
+        assert (done.exit_code, done.stdout) == (4, "task a: CANCELLED\n")
+        fails(1, "1 of 1 task did not end as SUCCESS", "wait", "a")
+        fails(1, "'nobody'", "wait", "nobody")
+        fails(2, "timeout_seconds: ", "wait", "a", "--timeout-seconds", "-1")
+
+
+def test_pressure_and_recovery(queue: Queue) -> None:
+    queue.put("work")
+    shown = answer("pressure")
+    assert (shown["probability_in_time"], shown["overloaded"]) == (1.0, False)
+    assert "in time" in freshq("pressure").stdout
+    assert answer("recover") == {"recovered": 0}
+
+
 class TestDeletion:
     def test_purge_needs_confirmation(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         answer("put", "1")

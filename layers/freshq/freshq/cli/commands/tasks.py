@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,13 +17,9 @@ from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from freshq.cli.session import Session
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
 
-T = TypeVar("T")
 # Dead letters that are read at a time.
 PAGE_TASKS: Final = 100
 STALE_HINT: Final = "; expired dead letters stay: freshq redrive --as-new returns them as new"
@@ -122,22 +117,13 @@ def wait(
     session = context.session
     wanted = task_ids or [session.task_id(None)]
     failed = 0
-    for task in _ended(session.queue, wanted, timeout_seconds, poll_seconds):
+    ended = session.queue.wait_many(wanted, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds)
+    for task in ended:
         session.print_changed(task)
         failed += task.status is not TaskStatus.SUCCESS
     if failed:
-        msg = f"{counted(failed, 'task')} of {len(wanted)} did not end as SUCCESS"
+        msg = f"{failed} of {counted(len(wanted), 'task')} did not end as SUCCESS"
         raise RefusedError(msg)
-
-
-def _ended(
-    queue: BaseQueue, task_ids: Sequence[str], timeout_seconds: float | None, poll_seconds: float
-) -> Iterator[Task]:
-    began = time.monotonic()
-    for task_id in task_ids:
-        passed = time.monotonic() - began
-        left = None if timeout_seconds is None else max(0.0, timeout_seconds - passed)
-        yield queue.wait(task_id, timeout_seconds=left, poll_seconds=poll_seconds)
 
 
 def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
@@ -186,8 +172,17 @@ def cancel(
     verb = partial(session.queue.cancel, force=force, dead=dead, error=error)
     wanted = task_ids or [session.task_id(None)]
     if len(wanted) > 1:
-        session.confirm(f"{'Bury' if dead else 'Cancel'} {len(wanted)} tasks?", yes=yes)
-    changed, refused = _each(session, wanted, verb)
+        question = f"Make {len(wanted)} tasks dead letters?" if dead else f"Cancel {len(wanted)} tasks?"
+        session.confirm(question, yes=yes)
+    changed: list[Task] = []
+    refused: list[RefusedError] = []
+    for task_id in wanted:
+        try:
+            changed.append(verb(task_id))
+        except RefusedError as refusal:
+            refused.append(refusal)
+        else:
+            session.claims.pop(task_id, None)
     now = session.queue.admin.now()
     answer = [fields(task, now) for task in changed]
     lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
@@ -205,44 +200,21 @@ def redrive(
 ) -> None:
     """Return dead letters to their lines.
 
-    Their attempts start again, and they keep their places unless they return as new. Without --as-new,
-    expired dead letters stay. With --limit, only the latest dead letters return.
+    Their attempts start again, and they keep their places unless they return as new. Without ids, expired
+    dead letters stay unless they return as new. Of several ids all return, or none.
     """
     session, queue = context.session, context.session.queue
     if current and not task_ids:
         task_ids = [session.task_id(None)]
-    if task_ids and limit is None:
-        _redrive_each(session, task_ids, as_new=as_new, force=force)
-        return
     redriven = queue.redrive(task_ids or None, limit=limit, as_new=as_new, force=force)
-    hint = STALE_HINT if limit is None and not as_new and _has_stale(queue) else ""
-    session.output.answer({"redriven": redriven}, f"{redriven:,} redriven{hint}")
-
-
-def _redrive_each(session: Session, task_ids: Sequence[str], *, as_new: bool, force: bool) -> None:
-    def back(task_id: str) -> str:
-        session.queue.redrive([task_id], as_new=as_new, force=force)
-        return task_id
-
-    done, refused = _each(session, task_ids, back)
-    lines = (f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in done)
-    session.output.answer({"redriven": len(done)}, *lines)
-    raise_last(refused)
-
-
-def _each(
-    session: Session, task_ids: Sequence[str], verb: Callable[[str], T]
-) -> tuple[list[T], list[RefusedError]]:
-    """Return the answers of a verb for each of some tasks, and its refusals."""
-    done, refused = [], []
-    for task_id in task_ids:
-        try:
-            done.append(verb(task_id))
-        except RefusedError as error:
-            refused.append(error)
-        else:
+    if task_ids:
+        for task_id in task_ids:
             session.claims.pop(task_id, None)
-    return done, refused
+        lines = [f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in task_ids]
+    else:
+        hint = STALE_HINT if limit is None and not as_new and _has_stale(queue) else ""
+        lines = [f"{redriven:,} redriven{hint}"]
+    session.output.answer({"redriven": redriven}, *lines)
 
 
 def _has_stale(queue: BaseQueue) -> bool:
@@ -280,15 +252,12 @@ def purge(
     Asks for confirmation. By default, every task is deleted, including claimed ones.
     """
     session, queue = context.session, context.session.queue
-    which = "every task" if limit is None else f"up to {limit} tasks"
-    which = f"{len(task_ids)} tasks" if task_ids else which
-    which += "" if status is None else f" with status {status}"
-    session.confirm(f"Delete {which}, including claimed ones, of queue {queue.name!r}?", yes=yes)
+    which = f"{len(task_ids)} tasks" if task_ids else "every task" if limit is None else f"{limit} tasks"
+    which += ", including claimed ones," if status is None else f" with status {status.upper()}"
+    session.confirm(f"Delete {which} of queue {queue.name!r}?", yes=yes)
     deleted = queue.purge(
         status=status and status.upper(), task_ids=task_ids or None, limit=limit, confirm=queue.name
     )
-    if not (status or task_ids or limit):
-        session.claims.clear()
     session.output.answer({"deleted": deleted}, f"queue {queue.name}: {counted(deleted, 'task')} deleted")
 
 

@@ -58,7 +58,7 @@ GAP: Final = "  "
 ONCE_ROWS: Final = 24
 Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two frames.")]
-Prometheus = Annotated[bool, typer.Option(help="Instead, serve gauges to Prometheus.")]
+Prometheus = Annotated[bool, typer.Option("--prometheus", help="Instead, serve gauges to Prometheus.")]
 Host = Annotated[
     str, typer.Option(help="With --prometheus: address to serve on; 0.0.0.0 for a Prometheus elsewhere.")
 ]
