@@ -163,14 +163,14 @@ VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expi
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
--- The puts that some tasks remember, by id.
+-- Puts remembered by some tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
 
 -- put: lock
--- One task with the puts that it remembers, locked until the transaction ends.
+-- One task and its remembered puts, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -182,7 +182,7 @@ AND tasks.queue = :of_queue
 FOR UPDATE;
 
 -- put: overwrite
--- Put a task over one of the same id, unless that one has changed.
+-- Overwrite a task of the same id, unless it has changed.
 UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, put_token=:put_token, priority=:priority, task_group=:task_group, kind=:kind,
@@ -232,7 +232,7 @@ ORDER BY tasks.task_id
 LIMIT :page;
 
 -- read: dead
--- A page of the dead letters of a queue that follow a place, the last to die first.
+-- A page of the dead letters of a queue after a position, most recently dead first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -247,7 +247,7 @@ ORDER BY tasks.dead_us DESC, tasks.task_id DESC
 LIMIT :page;
 
 -- find lines: finds, following
--- The statements by name.
+-- Statements by name.
 WITH RECURSIVE next_lines(line, place) AS
 (
   SELECT (
@@ -280,7 +280,7 @@ WHERE next_lines.line IS NOT NULL;
 --| select_type=UNION RESULT  table=<union2,4>  type=ALL
 
 -- find lines: finds, last
--- The statements by name.
+-- Statements by name.
 SELECT tasks.line
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -392,7 +392,7 @@ LIMIT :at_most;
 --| select_type=DERIVED  table=in_line  type=range  key=tasks_lines  rows=181336  Extra=Using where; Using index
 
 -- claim: take
--- Take the tasks that the transaction has locked.
+-- Take the locked tasks.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
     lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
@@ -403,7 +403,7 @@ AND tasks.line IS NOT NULL;
 --| select_type=SIMPLE  table=tasks  type=range  key=PRIMARY  rows=1  Extra=Using where
 
 -- claim: taken
--- The tasks that are held under a token, with a lease that ends in a range.
+-- Tasks held under a token, with a lease that ends in a range.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -470,7 +470,7 @@ AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
 
 -- settle: lock_listed
--- Lock several tasks, but for those whose row a transaction holds.
+-- Lock several tasks, except tasks whose row is already locked.
 SELECT tasks.task_id, tasks.status, tasks.lease_token, tasks.request_token
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -478,7 +478,7 @@ AND tasks.task_id IN (:ids)
 FOR UPDATE SKIP LOCKED;
 
 -- settle: replace_locked
--- Store the new version of a task that the transaction has locked.
+-- Store the new version of a locked task.
 UPDATE tasks
 SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=:deadline_us, expires=:expires,
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
@@ -532,7 +532,7 @@ AND tasks.status = 'TAKEN'
 AND tasks.lease_token = :of_lease_token;
 
 -- what waits: count_line
--- The number of live tasks among the first `looked` tasks of a line, counted up to a limit.
+-- Number of live tasks among the first `looked` tasks of a line, counted up to a limit.
 SELECT count(*) AS count_1
 FROM (
   SELECT seen.created_us AS created_us
@@ -548,7 +548,7 @@ FROM (
   LIMIT :at_most) AS anon_1;
 
 -- what waits: newest_of_line
--- As `oldest_of_line`, for the creation times of the newest ones.
+-- Creation times of the newest live tasks; otherwise as `oldest_of_line`.
 SELECT seen.created_us
 FROM (
   SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
@@ -573,7 +573,7 @@ WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
 
 -- what waits: count_groups
--- The number of claimable tasks by group, of those with the latest deadlines.
+-- Number of claimable tasks by group, among the tasks with the latest deadlines.
 SELECT waiting.task_group, count(*) AS count_1
 FROM (
   SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
@@ -586,7 +586,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us GROUP BY waiting.task_group;
 
 -- what waits: newest_by_group
--- The groups and creation times of the claimable tasks with the latest deadlines.
+-- Groups and creation times of the claimable tasks with the latest deadlines.
 SELECT waiting.task_group, waiting.created_us
 FROM (
   SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
@@ -599,7 +599,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us;
 
 -- what waits: sum_up
--- Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest.
+-- Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time.
 SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS
     count_2, min(CASE WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS min_1, max(CASE
     WHEN (waiting.created_us > :created_after_us) THEN waiting.created_us END) AS max_1
@@ -613,7 +613,7 @@ FROM (
   LIMIT :page) AS waiting;
 
 -- what waits: newest_waiting
--- The creation time of the newest claimable task, of those with the latest deadlines.
+-- Creation time of the newest claimable task among the tasks with the latest deadlines.
 SELECT max(waiting.created_us) AS max_1
 FROM (
   SELECT tasks.created_us AS created_us
@@ -626,7 +626,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us;
 
 -- what waits: first_to_expire
--- The priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
+-- Priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
 SELECT waiting.priority, waiting.created_us, waiting.task_id
 FROM (
   SELECT tasks.priority AS priority, tasks.task_id AS task_id, tasks.created_us AS created_us
@@ -639,7 +639,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us;
 
 -- oldest of a line: oldest_of_line
--- The creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
+-- Creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
 SELECT seen.created_us, seen.task_id
 FROM (
   SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
@@ -653,7 +653,7 @@ WHERE seen.deadline_us > :deadline_after_us
 LIMIT :at_most;
 
 -- counts by status: statuses, due
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -664,7 +664,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- counts by status: statuses, over
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -675,7 +675,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- counts by status: statuses, stale
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -687,7 +687,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- stale tasks: stale_ids
--- The ids of stale tasks, the earliest first; locked until the transaction ends.
+-- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -698,14 +698,14 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- stale tasks: leave_line
--- Take tasks that the transaction has locked out of their lines.
+-- Remove locked tasks from their lines.
 UPDATE tasks
 SET line=NULL, agenda='over', due_us=(tasks.expires * 1000000)
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
 
 -- upkeep: due
--- Held and delayed tasks that are due, the earliest first.
+-- Held and delayed tasks that are due, earliest first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -720,7 +720,7 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- upkeep: next_due
--- When the next delay or lease ends.
+-- Time at which the next delay or lease ends.
 SELECT tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -730,7 +730,7 @@ ORDER BY tasks.due_us
 LIMIT 1;
 
 -- upkeep: coming
--- The tasks of a status among the first `looked` held and delayed ones, the next due first.
+-- Tasks of a status among the first `looked` held and delayed tasks, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -751,7 +751,7 @@ ORDER BY coming.due_us
 LIMIT :page;
 
 -- upkeep: over_ids
--- The ids of tasks past their retention, the earliest first; locked until the transaction ends.
+-- Ids of tasks past their retention, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -762,7 +762,7 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- upkeep: page_of_ids
--- Some ids of a queue.
+-- A page of ids of a queue.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -771,8 +771,8 @@ LIMIT :page;
 -- upkeep: purge
 -- Delete tasks, whatever their status.
 --
--- To delete tasks past their retention, it has no other condition than their ids, which the transaction
--- has locked: with one, databases read the index of all that are past it.
+-- Ids are the only condition, because the transaction has locked the tasks: with the retention as a
+-- condition, databases would read the index of all tasks past it.
 DELETE FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -785,7 +785,7 @@ WHERE tasks_records.queue = :of_queue
 AND tasks_records.name = :of_name;
 
 -- records: add
--- Insert a record unless there is one of its name.
+-- Insert a record unless its name is taken.
 INSERT INTO tasks_records (queue, name, version, record)
 VALUES (:queue, :name, :version, :record)
 ON DUPLICATE KEY UPDATE queue = tasks_records.queue;
@@ -806,7 +806,7 @@ WHERE tasks_counts.queue = :of_queue
 AND tasks_counts.name = :of_name;
 
 -- records: add_counts
--- Insert numbers, or add them to those that are there.
+-- Add numbers to the stored ones, or insert them.
 INSERT INTO tasks_counts (queue, name, field, number, expires)
 VALUES (:queue, :name, :field, :number, :expires)
 ON DUPLICATE KEY UPDATE number = (tasks_counts.number +
@@ -820,7 +820,7 @@ WHERE tasks_counts.queue = :of_queue
 AND tasks_counts.expires < :before;
 
 -- history: switch
--- The id of the history of a queue, and how long it is kept.
+-- Id and retention of a queue's history.
 SELECT tasks_histories.history_id, tasks_histories.keep_seconds
 FROM tasks_histories
 WHERE tasks_histories.queue = :of_queue;
@@ -832,18 +832,18 @@ SELECT EXISTS (
   FROM tasks_histories) AS anon_1;
 
 -- history: keep
--- Change how long a history is kept.
+-- Change the retention of a history.
 UPDATE tasks_histories
 SET keep_seconds=:seconds
 WHERE tasks_histories.queue = :of_queue;
 
 -- history: switch_off
--- Keep no history of a queue any more.
+-- Stop keeping the history of a queue.
 DELETE FROM tasks_histories
 WHERE tasks_histories.queue = :of_queue;
 
 -- history: lock_state
--- A shared record, locked until the transaction ends.
+-- A shared record, which stays locked until the transaction ends.
 SELECT tasks_records.record, tasks_records.version
 FROM tasks_records
 WHERE tasks_records.queue = :of_queue
@@ -864,7 +864,7 @@ WHERE tasks_records.queue = :of_queue
 AND tasks_records.name = :of_name;
 
 -- history: first_of_batch
--- The numbers of the first events of a batch that no other transaction holds.
+-- Numbers of the first events of a batch, without events that another transaction has locked.
 SELECT tasks_history.event_id
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
@@ -893,7 +893,7 @@ AND tasks_history.batch = :of_batch
 ORDER BY tasks_history.event_id;
 
 -- history: oldest
--- The oldest events of a queue that no other transaction holds: those in no batch come last.
+-- Oldest events of a queue, without locked events; unbatched events come last.
 SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue

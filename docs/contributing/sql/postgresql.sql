@@ -177,14 +177,14 @@ VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VAR
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
--- The puts that some tasks remember, by id.
+-- Puts remembered by some tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
 
 -- put: lock
--- One task with the puts that it remembers, locked until the transaction ends.
+-- One task and its remembered puts, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -196,7 +196,7 @@ AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 FOR UPDATE;
 
 -- put: overwrite
--- Put a task over one of the same id, unless that one has changed.
+-- Overwrite a task of the same id, unless it has changed.
 UPDATE tasks
 SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
     deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
@@ -249,7 +249,7 @@ ORDER BY tasks.task_id
 LIMIT :page;
 
 -- read: dead
--- A page of the dead letters of a queue that follow a place, the last to die first.
+-- A page of the dead letters of a queue after a position, most recently dead first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -264,7 +264,7 @@ ORDER BY tasks.dead_us DESC, tasks.task_id DESC
 LIMIT :page;
 
 -- find lines: finds, following
--- The statements by name.
+-- Statements by name.
 WITH RECURSIVE next_lines(line, place) AS
 (
   SELECT (
@@ -310,7 +310,7 @@ WHERE next_lines.line IS NOT NULL;
 --|                               Heap Fetches: 2
 
 -- find lines: finds, last
--- The statements by name.
+-- Statements by name.
 SELECT tasks.line
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -455,7 +455,7 @@ LIMIT :at_most;
 --|               Filter: (COALESCE(line, ''::text) = ($2)::text)
 
 -- claim: taken
--- The tasks that are held under a token, with a lease that ends in a range.
+-- Tasks held under a token, with a lease that ends in a range.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -472,9 +472,9 @@ AND tasks.lease_token = :token::VARCHAR;
 --|   Filter: ((lease_token)::text = ($4)::text)
 
 -- claim: take_only_line, newest first
--- Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+-- Take the live tasks among the best `at_most` of a line, unless there are other lines. PostgreSQL.
 --
--- It does not look beyond tasks that are too late, which would take a join.
+-- It does not look past expired tasks, because that would take a join.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
@@ -533,9 +533,9 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|         Filter: (deadline_us > $12)
 
 -- claim: take_only_line, oldest first
--- Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+-- Take the live tasks among the best `at_most` of a line, unless there are other lines. PostgreSQL.
 --
--- It does not look beyond tasks that are too late, which would take a join.
+-- It does not look past expired tasks, because that would take a join.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
@@ -594,7 +594,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|         Filter: (deadline_us > $12)
 
 -- claim: take_lines, newest first
--- Take the best tasks of several lines; each statement is made once for a store.
+-- Take the best tasks of several lines; each statement is built once per store.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
@@ -675,7 +675,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|         TID Cond: (ctid = ANY ($6))
 
 -- claim: take_lines, oldest first
--- Take the best tasks of several lines; each statement is made once for a store.
+-- Take the best tasks of several lines; each statement is built once per store.
 UPDATE tasks
 SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
@@ -820,7 +820,7 @@ AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR;
 
 -- settle: replace_many
--- Store new versions of several tasks, but of none whose row a transaction holds; on PostgreSQL.
+-- Store new versions of several tasks, except tasks whose row is locked; on PostgreSQL.
 WITH free AS
 (
   SELECT given.status AS status, given.created_us AS created_us, given.updated_us AS updated_us, given.deadline_us AS
@@ -866,7 +866,7 @@ AND tasks.queue = free.queue
 RETURNING tasks.task_id, tasks.request_token;
 
 -- settle: replace_locked
--- Store the new version of a task that the transaction has locked.
+-- Store the new version of a locked task.
 UPDATE tasks
 SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated_us::BIGINT,
     deadline_us=:deadline_us::BIGINT, expires=:expires::BIGINT, request_token=:request_token::VARCHAR,
@@ -924,7 +924,7 @@ AND tasks.status = 'TAKEN'
 AND tasks.lease_token = :of_lease_token::VARCHAR;
 
 -- settle: finish_many
--- End several held tasks, each in its own way; return their ids.
+-- End several held tasks, each with its own outcome; return their ids.
 UPDATE tasks
 SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
     lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over'::VARCHAR,
@@ -942,7 +942,7 @@ AND tasks.lease_token = given.of_lease_token
 RETURNING tasks.task_id;
 
 -- what waits: count_line
--- The number of live tasks among the first `looked` tasks of a line, counted up to a limit.
+-- Number of live tasks among the first `looked` tasks of a line, counted up to a limit.
 SELECT count(*) AS count_1
 FROM (
   SELECT seen.created_us AS created_us
@@ -958,7 +958,7 @@ FROM (
   LIMIT :at_most) AS anon_1;
 
 -- what waits: newest_of_line
--- As `oldest_of_line`, for the creation times of the newest ones.
+-- Creation times of the newest live tasks; otherwise as `oldest_of_line`.
 SELECT seen.created_us
 FROM (
   SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
@@ -983,7 +983,7 @@ WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
 
 -- what waits: count_groups
--- The number of claimable tasks by group, of those with the latest deadlines.
+-- Number of claimable tasks by group, among the tasks with the latest deadlines.
 SELECT waiting.task_group, count(*) AS count_1
 FROM (
   SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
@@ -996,7 +996,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us::BIGINT GROUP BY waiting.task_group;
 
 -- what waits: newest_by_group
--- The groups and creation times of the claimable tasks with the latest deadlines.
+-- Groups and creation times of the claimable tasks with the latest deadlines.
 SELECT waiting.task_group, waiting.created_us
 FROM (
   SELECT tasks.task_group AS task_group, tasks.created_us AS created_us
@@ -1009,7 +1009,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us::BIGINT;
 
 -- what waits: sum_up
--- Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest.
+-- Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time.
 SELECT count(*) AS count_1, count(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us
     END) AS count_2, min(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us END) AS
     min_1, max(CASE WHEN (waiting.created_us > :created_after_us::BIGINT) THEN waiting.created_us END) AS max_1
@@ -1023,7 +1023,7 @@ FROM (
   LIMIT :page) AS waiting;
 
 -- what waits: newest_waiting
--- The creation time of the newest claimable task, of those with the latest deadlines.
+-- Creation time of the newest claimable task among the tasks with the latest deadlines.
 SELECT max(waiting.created_us) AS max_1
 FROM (
   SELECT tasks.created_us AS created_us
@@ -1036,7 +1036,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us::BIGINT;
 
 -- what waits: first_to_expire
--- The priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
+-- Priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
 SELECT waiting.priority, waiting.created_us, waiting.task_id
 FROM (
   SELECT tasks.priority AS priority, tasks.task_id AS task_id, tasks.created_us AS created_us
@@ -1049,7 +1049,7 @@ FROM (
 WHERE waiting.created_us > :created_after_us::BIGINT;
 
 -- oldest of a line: oldest_of_line
--- The creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
+-- Creation times and ids of the oldest live tasks among the first `looked` tasks of a line.
 SELECT seen.created_us, seen.task_id
 FROM (
   SELECT tasks.created_us AS created_us, tasks.task_id AS task_id, tasks.deadline_us AS deadline_us
@@ -1063,7 +1063,7 @@ WHERE seen.deadline_us > :deadline_after_us::BIGINT
 LIMIT :at_most;
 
 -- counts by status: statuses, due
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -1074,7 +1074,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- counts by status: statuses, over
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -1085,7 +1085,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- counts by status: statuses, stale
--- The number of tasks by status, by what they need attention for; up to `page` of them.
+-- Number of tasks by status and kind of attention needed, counting at most `page` tasks.
 SELECT counted.status, count(*) AS count_1
 FROM (
   SELECT tasks.status AS status
@@ -1097,7 +1097,7 @@ FROM (
   LIMIT :page) AS counted GROUP BY counted.status;
 
 -- stale tasks: stale_ids
--- The ids of stale tasks, the earliest first; locked until the transaction ends.
+-- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1108,7 +1108,7 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- stale tasks: leave_line_first
--- Take the first stale tasks out of their lines, on PostgreSQL and SQLite.
+-- Remove the first stale tasks from their lines, on PostgreSQL and SQLite.
 UPDATE tasks
 SET line=NULL, agenda='over'::VARCHAR, due_us=(tasks.expires * 1000000::BIGINT)
 WHERE ctid = ANY (array((
@@ -1122,7 +1122,7 @@ WHERE ctid = ANY (array((
       FOR UPDATE SKIP LOCKED)));
 
 -- upkeep: due
--- Held and delayed tasks that are due, the earliest first.
+-- Held and delayed tasks that are due, earliest first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -1137,7 +1137,7 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- upkeep: next_due
--- When the next delay or lease ends.
+-- Time at which the next delay or lease ends.
 SELECT tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1147,7 +1147,7 @@ ORDER BY tasks.due_us
 LIMIT 1::INTEGER;
 
 -- upkeep: coming
--- The tasks of a status among the first `looked` held and delayed ones, the next due first.
+-- Tasks of a status among the first `looked` held and delayed tasks, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
     tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
     tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
@@ -1168,7 +1168,7 @@ ORDER BY coming.due_us
 LIMIT :page;
 
 -- upkeep: over_ids
--- The ids of tasks past their retention, the earliest first; locked until the transaction ends.
+-- Ids of tasks past their retention, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1179,7 +1179,7 @@ LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- upkeep: page_of_ids
--- Some ids of a queue.
+-- A page of ids of a queue.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1188,8 +1188,8 @@ LIMIT :page;
 -- upkeep: purge
 -- Delete tasks, whatever their status.
 --
--- To delete tasks past their retention, it has no other condition than their ids, which the transaction
--- has locked: with one, databases read the index of all that are past it.
+-- Ids are the only condition, because the transaction has locked the tasks: with the retention as a
+-- condition, databases would read the index of all tasks past it.
 DELETE FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -1202,7 +1202,7 @@ WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
 
 -- records: add
--- Insert a record unless there is one of its name.
+-- Insert a record unless its name is taken.
 INSERT INTO tasks_records (queue, name, version, record)
 VALUES (:queue::VARCHAR COLLATE "C", :name::VARCHAR COLLATE "C", :version::VARCHAR, :record::VARCHAR)
 ON CONFLICT DO NOTHING;
@@ -1223,7 +1223,7 @@ WHERE tasks_counts.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_counts.name = :of_name::VARCHAR COLLATE "C";
 
 -- records: add_counts
--- Insert numbers, or add them to those that are there.
+-- Add numbers to the stored ones, or insert them.
 INSERT INTO tasks_counts (queue, name, field, number, expires)
 VALUES (:queue::VARCHAR COLLATE "C", :name::VARCHAR COLLATE "C", :field::VARCHAR COLLATE "C", :number::BIGINT,
     :expires::BIGINT)
@@ -1237,7 +1237,7 @@ WHERE tasks_counts.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_counts.expires < :before::BIGINT;
 
 -- history: switch
--- The id of the history of a queue, and how long it is kept.
+-- Id and retention of a queue's history.
 SELECT tasks_histories.history_id, tasks_histories.keep_seconds
 FROM tasks_histories
 WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
@@ -1249,18 +1249,18 @@ SELECT EXISTS (
   FROM tasks_histories) AS anon_1;
 
 -- history: keep
--- Change how long a history is kept.
+-- Change the retention of a history.
 UPDATE tasks_histories
 SET keep_seconds=:seconds
 WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- history: switch_off
--- Keep no history of a queue any more.
+-- Stop keeping the history of a queue.
 DELETE FROM tasks_histories
 WHERE tasks_histories.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- history: lock_state
--- A shared record, locked until the transaction ends.
+-- A shared record, which stays locked until the transaction ends.
 SELECT tasks_records.record, tasks_records.version
 FROM tasks_records
 WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1281,7 +1281,7 @@ WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
 
 -- history: first_of_batch
--- The numbers of the first events of a batch that no other transaction holds.
+-- Numbers of the first events of a batch, without events that another transaction has locked.
 SELECT tasks_history.event_id
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
@@ -1310,7 +1310,7 @@ AND tasks_history.batch = :of_batch::BIGINT
 ORDER BY tasks_history.event_id;
 
 -- history: oldest
--- The oldest events of a queue that no other transaction holds: those in no batch come last.
+-- Oldest events of a queue, without locked events; unbatched events come last.
 SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"

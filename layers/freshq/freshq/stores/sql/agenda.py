@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
 
 PAGE_ROWS: Final = 200
-# Held and delayed tasks among which a look finds those of one status.
+# Held and delayed tasks that one search for a status reads at most.
 COMING_ROWS: Final = 1_000
 
 
 class StaleStatements(Statements):
-    """The statements that change stale tasks. None waits for a row that a transaction holds."""
+    """Statements that change stale tasks. They skip rows that another transaction has locked."""
 
     @cached_property
     def _is_stale(self) -> Conditions:
@@ -38,38 +38,38 @@ class StaleStatements(Statements):
 
     @cached_property
     def stale_ids(self) -> sa.Select[Any]:
-        """The ids of stale tasks, the earliest first; locked until the transaction ends."""
+        """Ids of stale tasks, earliest first, locked until the transaction ends."""
         page = sa.select(self.tasks.c.task_id).where(self.in_queue, *self._is_stale)
         page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
         return page.with_for_update(skip_locked=True)
 
     @cached_property
     def leave_line(self) -> sa.Update:
-        """Take tasks that the transaction has locked out of their lines."""
+        """Remove locked tasks from their lines."""
         return sa.update(self.tasks).where(self.in_queue, self.listed).values(self._out_of_line)
 
     @cached_property
     def leave_line_first(self) -> PreparedStatement:
-        """Take the first stale tasks out of their lines, on PostgreSQL and SQLite."""
+        """Remove the first stale tasks from their lines, on PostgreSQL and SQLite."""
         update = sa.update(self.tasks).where(self.among(self.stale_ids)).values(self._out_of_line)
         return self.prepared(update)
 
 
 class StaleTasks:
-    """Takes tasks that are past their deadline out of their lines."""
+    """Removes tasks that are past their deadline from their lines."""
 
     def __init__(self, database: Database, schema: Schema) -> None:
         self._database = database
         self._sql = StaleStatements.shared(schema, database.engine.dialect)
 
     def leave_lines(self, queue: str, now: float, limit: int) -> int:
-        """Take up to `limit` stale tasks out of their lines; return how many.
+        """Remove up to `limit` stale tasks from their lines; return how many.
 
         Raises:
-            StoreError: If the database did not carry it out.
+            StoreError: If the database failed.
         """
         where = {"of_queue": queue, "now_us": microseconds(now)}
-        # On SQLite, an UPDATE keeps other writers out also if it changes nothing.
+        # On SQLite, even an UPDATE that changes nothing keeps other writers out.
         if self._database.dialect != "postgresql" and not self._database.rows(
             self._sql.stale_ids, where | {"page": 1}
         ):
@@ -87,11 +87,11 @@ class StaleTasks:
 
 
 class UpkeepStatements(Statements):
-    """The statements of upkeep. None waits for a row that a transaction holds."""
+    """Statements of upkeep. They skip rows that another transaction has locked."""
 
     @cached_property
     def due(self) -> sa.Select[Any]:
-        """Held and delayed tasks that are due, the earliest first."""
+        """Held and delayed tasks that are due, earliest first."""
         return (
             sa.select(*self.columns)
             .where(self.in_queue, self.tasks.c.agenda == DUE, self._is_past)
@@ -106,14 +106,14 @@ class UpkeepStatements(Statements):
 
     @cached_property
     def next_due(self) -> sa.Select[Any]:
-        """When the next delay or lease ends."""
+        """Time at which the next delay or lease ends."""
         due_us = self.tasks.c.due_us
         later = (self.tasks.c.agenda == DUE, due_us > sa.bindparam("now_us"))
         return sa.select(due_us).where(self.in_queue, *later).order_by(due_us).limit(1)
 
     @cached_property
     def coming(self) -> sa.Select[Any]:
-        """The tasks of a status among the first `looked` held and delayed ones, the next due first."""
+        """Tasks of a status among the first `looked` held and delayed tasks, next due first."""
         tasks = self.tasks
         looked = sa.select(tasks.c.task_id, tasks.c.due_us).where(self.in_queue, tasks.c.agenda == DUE)
         coming = looked.order_by(tasks.c.due_us).limit(sa.bindparam("looked")).subquery("coming")
@@ -127,7 +127,7 @@ class UpkeepStatements(Statements):
 
     @cached_property
     def over_ids(self) -> sa.Select[Any]:
-        """The ids of tasks past their retention, the earliest first; locked until the transaction ends."""
+        """Ids of tasks past their retention, earliest first, locked until the transaction ends."""
         page = sa.select(self.tasks.c.task_id).where(
             self.in_queue, self.tasks.c.agenda == OVER, self._is_past
         )
@@ -136,15 +136,15 @@ class UpkeepStatements(Statements):
 
     @cached_property
     def page_of_ids(self) -> sa.Select[Any]:
-        """Some ids of a queue."""
+        """A page of ids of a queue."""
         return sa.select(self.tasks.c.task_id).where(self.in_queue).limit(sa.bindparam("page"))
 
     @cached_property
     def purge(self) -> sa.Delete:
         """Delete tasks, whatever their status.
 
-        To delete tasks past their retention, it has no other condition than their ids, which the transaction
-        has locked: with one, databases read the index of all that are past it.
+        Ids are the only condition, because the transaction has locked the tasks: with the retention as a
+        condition, databases would read the index of all tasks past it.
         """
         return sa.delete(self.tasks).where(self.in_queue_by_id, self.listed)
 
@@ -181,12 +181,12 @@ class SqlAgenda(SqlPart):
         tidied = self._stale.leave_lines(queue, now, limit)
         if tidied < limit:
             tidied += self._forget(queue, now, limit - tidied)
-        # Besides: each task that is forgotten leaves events.
+        # Also prune here: each deleted task leaves events.
         return max(tidied, self.history.prune(queue, now, limit))
 
     def _forget(self, queue: str, now: float, limit: int) -> int:
         parameters = {"of_queue": queue, "now_us": microseconds(now)}
-        # A transaction, which on SQLite keeps other writers out, only if there is work for it.
+        # Begin a transaction only if there is work: on SQLite it keeps other writers out.
         if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
             return 0
 

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
-# An approximate count stops here.
+# An approximate count stops at this number.
 COUNTED_ROWS: Final = 10_000
-# Rows looked at for the oldest task of a line, or of the agenda.
+# Rows read to find the oldest task of a line or of the agenda.
 LOOKED_ROWS: Final = 1_000
 LEVELS: Final = range(10)
 
 
 class WaitingStatements(Statements):
-    """The statements that read what waits."""
+    """Statements that read waiting tasks."""
 
     @cached_property
     def count_line(self) -> sa.Select[Any]:
-        """The number of live tasks among the first `looked` tasks of a line, counted up to a limit."""
+        """Number of live tasks among the first `looked` tasks of a line, counted up to a limit."""
         seen = self.first_of_line(newest_first=False).limit(sa.bindparam("looked")).subquery("seen")
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
         counted = sa.select(seen.c.created_us).where(in_time).limit(sa.bindparam("at_most")).subquery()
@@ -49,7 +49,7 @@ class WaitingStatements(Statements):
 
     @cached_property
     def newest_of_line(self) -> sa.Select[Any]:
-        """As `oldest_of_line`, for the creation times of the newest ones."""
+        """Creation times of the newest live tasks; otherwise as `oldest_of_line`."""
         seen = self.first_of_line(newest_first=True).limit(sa.bindparam("looked")).subquery("seen")
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
         return sa.select(seen.c.created_us).where(in_time).limit(sa.bindparam("at_most"))
@@ -60,14 +60,14 @@ class WaitingStatements(Statements):
         return sa.select(*self.columns).where(self.in_queue_by_id, self.listed)
 
     def _first_to_expire(self, *columns: sa.ColumnElement[Any]) -> sa.Subquery:
-        """The claimable tasks with the earliest deadlines."""
+        """Claimable tasks with the earliest deadlines."""
         tasks = self.tasks
         waits = (self.in_queue, tasks.c.agenda == STALE, tasks.c.due_us > sa.bindparam("now_us"))
         page = sa.select(*columns, tasks.c.created_us).where(*waits).order_by(tasks.c.due_us)
         return page.limit(sa.bindparam("page")).subquery("waiting")
 
     def _last_to_expire(self, *columns: sa.ColumnElement[Any]) -> sa.Subquery:
-        """The claimable tasks with the latest deadlines."""
+        """Claimable tasks with the latest deadlines."""
         tasks = self.tasks
         waits = (self.in_queue, tasks.c.agenda == STALE, tasks.c.due_us > sa.bindparam("now_us"))
         page = sa.select(*columns, tasks.c.created_us).where(*waits).order_by(tasks.c.due_us.desc())
@@ -79,20 +79,20 @@ class WaitingStatements(Statements):
 
     @cached_property
     def count_groups(self) -> sa.Select[Any]:
-        """The number of claimable tasks by group, of those with the latest deadlines."""
+        """Number of claimable tasks by group, among the tasks with the latest deadlines."""
         waiting = self._last_to_expire(self.tasks.c.task_group)
         counts: sa.Select[Any] = sa.select(waiting.c.task_group, sa.func.count())
         return counts.where(self._young(waiting)).group_by(waiting.c.task_group)
 
     @cached_property
     def newest_by_group(self) -> sa.Select[Any]:
-        """The groups and creation times of the claimable tasks with the latest deadlines."""
+        """Groups and creation times of the claimable tasks with the latest deadlines."""
         waiting = self._last_to_expire(self.tasks.c.task_group)
         return sa.select(waiting.c.task_group, waiting.c.created_us).where(self._young(waiting))
 
     @cached_property
     def sum_up(self) -> sa.Select[Any]:
-        """Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest."""
+        """Number of tasks with the earliest deadlines, number claimable, oldest and newest creation time."""
         waiting = self._first_to_expire()
         created = sa.case((self._young(waiting), waiting.c.created_us))
         each: list[sa.ColumnElement[Any]] = [sa.func.count(), sa.func.count(created)]
@@ -100,24 +100,24 @@ class WaitingStatements(Statements):
 
     @cached_property
     def newest_waiting(self) -> sa.Select[Any]:
-        """The creation time of the newest claimable task, of those with the latest deadlines."""
+        """Creation time of the newest claimable task among the tasks with the latest deadlines."""
         waiting = self._last_to_expire()
         return sa.select(sa.func.max(waiting.c.created_us)).where(self._young(waiting))
 
     @cached_property
     def first_to_expire(self) -> sa.Select[Any]:
-        """The priority levels, creation times and ids of the claimable tasks with the earliest deadlines."""
+        """Priority levels, creation times and ids of the claimable tasks with the earliest deadlines."""
         waiting = self._first_to_expire(self.tasks.c.priority, self.tasks.c.task_id)
         columns = (waiting.c.priority, waiting.c.created_us, waiting.c.task_id)
         return sa.select(*columns).where(self._young(waiting))
 
 
 class CountStatements(Statements):
-    """The statements that count tasks by status."""
+    """Statements that count tasks by status."""
 
     @cached_property
     def statuses(self) -> dict[str, sa.Select[Any]]:
-        """The number of tasks by status, by what they need attention for; up to `page` of them."""
+        """Number of tasks by status and kind of attention needed, counting at most `page` tasks."""
         return {agenda: self._statuses(agenda) for agenda in (DUE, OVER, STALE)}
 
     def _statuses(self, agenda: str) -> sa.Select[Any]:
@@ -131,7 +131,7 @@ class CountStatements(Statements):
 
 
 class SqlCounts(SqlPart):
-    """Reads what waits."""
+    """Counts tasks, and looks at waiting ones."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
@@ -140,7 +140,7 @@ class SqlCounts(SqlPart):
         self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
-        """Return the lines of a queue that have a task; None if there are too many to ask each."""
+        """Return the lines of a queue that have a task; None if there are too many to query one by one."""
         where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": WINDOW_LINES + 1}
         keys = connection.execute(self._line_sql.finds[FOLLOWING], where).scalars().all()
         return [parse_line(key) for key in sorted(keys)] if len(keys) <= WINDOW_LINES else None
@@ -224,7 +224,7 @@ class SqlCounts(SqlPart):
         return self.database.read(oldest)
 
     def _asked_lines(self, connection: sa.Connection, request: OldestRequest) -> list[Line] | None:
-        """Return the lines to ask for the oldest tasks; None if there are too many to ask each."""
+        """Return the lines to query for the oldest tasks; None if there are too many to query one by one."""
         if request.groups is not None:
             levels = LEVELS if request.level is None else (request.level,)
             return [(level, group) for level in levels for group in request.groups]
@@ -267,7 +267,7 @@ class SqlCounts(SqlPart):
         created_after: float,
         bounded: dict[str, str],
     ) -> list[int | None]:
-        """Return when the oldest and newest tasks were created, if there are more than are counted."""
+        """Return when the oldest and newest tasks were created, if the count stopped at its limit."""
         lines = self.waiting_lines(connection, queue)
         if lines is not None and len(lines) <= FEW_LINES:
             return [
@@ -281,12 +281,12 @@ class SqlCounts(SqlPart):
 
 
 def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:
-    """Return the parameters of the oldest or the newest live task of a line."""
+    """Return the parameters of a query for the oldest or newest live task of a line."""
     return live_in_line(queue, line, created_after, now) | {"at_most": 1, "looked": LOOKED_ROWS}
 
 
 def on_agenda(queue: str, now: float, created_after: float, rows: int) -> dict[str, Any]:
-    """Return the parameters of the first or last claimable tasks on the agenda."""
+    """Return the parameters of a query for the first or last claimable tasks on the agenda."""
     return {
         "of_queue": queue,
         "now_us": microseconds(now),
@@ -302,7 +302,7 @@ def _stats(
     ends: list[int | None],
     bounded: dict[str, str],
 ) -> Stats:
-    """Return stats from the counts of tasks by status, and when the oldest and newest were created."""
+    """Return stats from the counts by status and the creation times of the oldest and newest task."""
     due, over, stale = (statuses[agenda] for agenda in (DUE, OVER, STALE))
     if sum(due.values()) == COUNTED_ROWS:
         bounded |= {"taken": "at least", "delayed": "at least"}

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from freshq.stores.sql.url import ConnectionLimits
 
-# Clocks drift by up to 50 ppm: 1.5 ms in this time.
+# Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
-# A short round trip gives a good measurement: the shortest of these readings counts.
+# The reading with the shortest round trip is the most exact, so only it counts.
 READINGS: Final = 3
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
@@ -47,20 +47,20 @@ NOW: Final = {
 }
 T = TypeVar("T")
 CALL_RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
-# The server gives up first: its answer says why, and leaves the connection usable.
+# The server's timeout is shorter than the driver's: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
-# With this execution option, every statement commits by itself.
+# With this execution option, every statement commits on its own.
 AUTOCOMMIT: Final = "freshq_autocommit"
-# Begins a transaction. The drivers begin none: all connections are in autocommit mode.
+# Begins a transaction; the drivers do not, because all connections are in autocommit mode.
 BEGIN: Final = {
-    # A transaction that reads first could not write after another one has written.
+    # IMMEDIATE, because a transaction that starts by reading cannot write once another one has written.
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "BEGIN ISOLATION LEVEL READ COMMITTED",
     "mysql": "START TRANSACTION",
     "mariadb": "START TRANSACTION",
 }
-# PostgreSQL keeps the plan of a statement that is sent often, and a queue starts empty: the best plan for
-# an empty table reads all of it. Every statement of the store can use an index, at any table size.
+# PostgreSQL caches the plan of a frequent statement. A queue starts empty, and the best plan for an empty
+# table is a full scan. Every statement of the store can use an index at any table size.
 PLANNING: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -68,17 +68,17 @@ PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-# SQLite copies its log into the file, and waits for the disk, each time the log has this many pages of
-# 4 kB. The default, 1,000, is reached every 140 tasks and costs a third of the time.
+# Pages (4 kB) of write-ahead log at which SQLite copies it into the file and waits for the disk. The default
+# of 1,000 is reached every 140 tasks, and the copying takes a third of the time.
 SQLITE_LOG_PAGES: Final = 10_000
-# Probes of an idle connection: the operating system gives up after 25 s without an answer.
+# TCP keepalive: the operating system drops an idle connection after 25 s without an answer.
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 _ENGINES: Final[WeakSet[sa.Engine]] = WeakSet()
 _DATABASES: Final[WeakSet[Database]] = WeakSet()
 
 
 class StatementPool(Pool):
-    """A bounded pool for SQLAlchemy, which also lends bare cursors for single statements.
+    """A bounded pool for SQLAlchemy that also lends bare cursors for single statements.
 
     A checkout through SQLAlchemy takes as long as some of the statements. `borrow` avoids it, and keeps
     one cursor per connection. The connection used last is reused first.
@@ -96,7 +96,7 @@ class StatementPool(Pool):
         Args:
             creator: Opens a connection.
             pool_size: Maximum number of connections.
-            timeout: How long to wait for a free one, in seconds.
+            timeout: How long to wait for a free connection, in seconds.
             **options: See SQLAlchemy's Pool.
         """
         super().__init__(creator, **options)
@@ -119,7 +119,7 @@ class StatementPool(Pool):
         try:
             return self._idle.pop()
         except IndexError:
-            pass  # no idle connection, so this makes one
+            pass  # no idle connection: open a new one below
         try:
             return self._create_connection()
         except BaseException:
@@ -155,10 +155,10 @@ class StatementPool(Pool):
         return f"{self._size - self._permits.qsize()} of {self._size} connections in use"
 
     def borrow(self) -> tuple[ConnectionPoolEntry, DBAPICursor]:
-        """Return a pool entry and the cursor of its connection; waits while all are in use."""
+        """Return a pool entry and the cursor of its connection; wait while all are in use."""
         entry: Any = self._do_get()
         try:
-            connection = entry.get_connection()  # a new one if this one is no longer valid
+            connection = entry.get_connection()  # reconnects if the connection is invalid
             cursor = entry.info.get("cursor")
             if cursor is None:
                 cursor = entry.info["cursor"] = connection.cursor()
@@ -170,12 +170,12 @@ class StatementPool(Pool):
     give_back = _do_return_conn
 
     def discard(self, entry: ConnectionPoolEntry, error: BaseException, *, all_others: bool) -> None:
-        """Close the connection of an entry and return the entry, to be reconnected when next used.
+        """Close the connection of an entry and return the entry; its next use reconnects.
 
         Args:
             entry: The entry.
             error: What went wrong.
-            all_others: Whether the server is gone: reconnect every other connection too.
+            all_others: Whether the server is gone, so that every other connection must reconnect as well.
         """
         if all_others:
             self._invalidate_time = time.time()
@@ -184,7 +184,7 @@ class StatementPool(Pool):
 
 
 def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Engine:
-    """Return an engine with the settings that the store needs.
+    """Return an engine with the settings the store needs.
 
     Args:
         url: Address of the database, in SQLAlchemy's form; the driver may be left out.
@@ -254,14 +254,14 @@ def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits)
 
 def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
     with connection.cursor() as cursor:
-        # Locks the rows that it takes, not the gaps between them.
+        # Locks only rows, not the gaps between them.
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         seconds = ceil(limits.lock_timeout_seconds)
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}")
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a time in whole milliseconds, at least 1: to PostgreSQL, 0 means for ever."""
+    """Return a time in whole milliseconds, at least 1: PostgreSQL takes 0 as no limit."""
     return max(1, round(seconds * 1000))
 
 
@@ -335,12 +335,12 @@ def use_own_settings(connection: sa.Connection) -> None:
 
 @contextmanager
 def no_timeouts(connection: sa.Connection) -> Iterator[None]:
-    """Let the statements of a transaction take any time, on the server and in the driver."""
+    """Lift the timeouts of a transaction's statements, on the server and in the driver."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         yield
         return
-    name = "_read_timeout"  # PyMySQL has no other way to change it
+    name = "_read_timeout"  # PyMySQL has no public way to change it
     if connection.dialect.name == "postgresql":
         name = "answer_timeout_seconds"
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
@@ -353,14 +353,14 @@ def no_timeouts(connection: sa.Connection) -> Iterator[None]:
 
 
 class PreparedStatement:
-    """A statement that SQLAlchemy compiled once, for the driver to run.
+    """A statement compiled once by SQLAlchemy and run by the driver.
 
     Passing its text to the driver halves the time of a claim on SQLite.
 
     Attributes:
         text: The SQL.
-        returns_rows: Whether it returns rows.
-        arguments: Converts parameters into the form that the driver takes.
+        returns_rows: Whether the statement returns rows.
+        arguments: Converts parameters into the driver's form.
     """
 
     def __init__(
@@ -371,10 +371,10 @@ class PreparedStatement:
         Args:
             statement: The statement.
             dialect: The dialect of the database.
-            columns: The names of the parameters, if they are passed as tuples.
+            columns: Names of the parameters, if they are passed as tuples.
         """
         if columns is not None and dialect.paramstyle == "pyformat":
-            # Values without names, which `psycopg` takes by another dialect only.
+            # Values without names: SQLAlchemy makes them for psycopg only in another dialect.
             dialect = copy(dialect)
             dialect.paramstyle, dialect.positional = "format", True
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
@@ -387,12 +387,12 @@ class PreparedStatement:
         self.arguments: Callable[[Any], Any] = self._shortcut() or self._converted
 
     def _shortcut(self) -> Callable[[Any], Any] | None:
-        """Return a built-in that does the work of `_converted`; None if none does."""
+        """Return a built-in that can replace `_converted`; None if there is none."""
         if self._literals or self._processors:
             return None
         if self._order is None:
             return dict
-        if len(self._order) < 2:  # noqa: PLR2004 - of one name, itemgetter returns no sequence
+        if len(self._order) < 2:  # noqa: PLR2004 - for one name, itemgetter returns no sequence
             return None
         return itemgetter(*(self._order if self._columns is None else map(self._columns.index, self._order)))
 
@@ -413,9 +413,9 @@ def _processors(compiled: Any, dialect: sa.Dialect) -> dict[str, Callable[[Any],
 
 
 class DatabaseClock:
-    """The database's time: this process's monotonic clock plus a measured offset.
+    """The database's time, as this process's monotonic clock plus a measured offset.
 
-    Thread-safe. While the database does not answer, the last offset is used.
+    Thread-safe. While the database does not answer, the clock uses the last offset.
     """
 
     def __init__(
@@ -424,11 +424,11 @@ class DatabaseClock:
         monotonic: Callable[[], float] = steady_seconds,
         measure_every_seconds: float = MEASURE_EVERY_SECONDS,
     ) -> None:
-        """Measure at the first call.
+        """Measure the offset at the first call, not here.
 
         Args:
             read: Returns the database's time in seconds since the epoch.
-            monotonic: Returns a time in seconds that never goes back.
+            monotonic: Returns a time in seconds that never goes backwards.
             measure_every_seconds: Time between measurements.
         """
         self._read = read
@@ -442,7 +442,7 @@ class DatabaseClock:
         """Return the database's time in seconds since the epoch.
 
         Raises:
-            StoreError: If the offset was never measured and the database does not answer.
+            StoreError: If the database does not answer and no offset has been measured.
         """
         offset = self._offset
         if offset is None or self._monotonic() >= self._measure_at:
@@ -463,7 +463,7 @@ class DatabaseClock:
         self._measure_at = self._monotonic() + self._measure_every_seconds
 
     def _reading(self) -> tuple[float, float]:
-        """Return the round trip of one reading, and the offset that it shows, in seconds."""
+        """Return the round trip of one reading and the measured offset, in seconds."""
         before = self._monotonic()
         there = self._read()
         after = self._monotonic()
@@ -477,18 +477,18 @@ def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) ->
         dialect: Name of its dialect.
         read_scalar: Returns the only value of a SELECT.
     """
-    if dialect == "sqlite":  # all its processes are on this machine
+    if dialect == "sqlite":  # all processes share this machine's clock
         return MachineClock()
     statement = sa.text(NOW[dialect])
     return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6)
 
 
 class StatementResult(NamedTuple):
-    """What a statement did.
+    """The outcome of a statement.
 
     Attributes:
-        rows: The rows it returned.
-        changed: How many rows it changed.
+        rows: Returned rows.
+        changed: Number of changed rows.
     """
 
     rows: Sequence[Any]
@@ -498,25 +498,26 @@ class StatementResult(NamedTuple):
 class Database:
     """Runs statements on a database, all through one bounded pool of connections. Thread-safe.
 
-    A call that fails for a transient reason is repeated: every unit of work must be safe to run again
-    after it was committed and the reply was lost.
+    It retries a call that fails for a transient reason, so every unit of work must be safe to run again after
+    a commit whose reply was lost.
 
     Attributes:
         engine: The engine, with the pool.
         dialect: Name of its dialect.
-        requirement: Raises if the database is not what the store needs; called before the first call.
+        requirement: Called before the first statement; raises if the database lacks something the store
+            needs.
     """
 
     requirement: Callable[[], object] | None = None
 
     def __init__(self, url: str | sa.URL | sa.Engine, table: str, limits: ConnectionLimits = DEFAULT) -> None:
-        """Use a database; nothing is sent before the first call.
+        """Name the database; the first call connects.
 
         Args:
-            url: Its address, or an engine made by `open_engine`, which stays its owner's to close.
+            url: Address of the database, or an engine made by `open_engine`, which its owner closes.
             table: Name of the table of tasks, for errors.
-            limits: The limits of the connections; an engine has its own. It bounds the time of a call:
-                after the answer timeout it begins no further try.
+            limits: Limits of the connections; ignored for an engine, which has its own. After the answer
+                timeout a call makes no further attempt.
 
         Raises:
             ValueError: If the address is wrong.
@@ -536,16 +537,16 @@ class Database:
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._must_exist = file_of(engine.url)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
-        # On SQLite, a file that cannot be opened stays so.
+        # On SQLite, retrying does not help if the file cannot be opened.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
         _DATABASES.add(self)
 
     def allow_new_file(self) -> None:
-        """Let SQLite make the file if there is none: it is about to get tables."""
+        """Let SQLite create a missing file, because tables are about to be created."""
         self._must_exist = None
 
     def _check_file(self, file: str) -> None:
-        """Check that SQLite has its file, before the first call: it would make one, empty."""
+        """Raise if SQLite's file is missing: the first call would create an empty one."""
         if is_missing(file):
             msg = (
                 f"table {self._table!r}: there is no file {file!r}; check the path, or make it by "
@@ -555,10 +556,10 @@ class Database:
         self._must_exist = None
 
     def renew_lock(self) -> None:
-        """Replace the lock of SQLite's statements, whoever holds it.
+        """Replace the lock around SQLite's statements, even if a thread holds it.
 
-        A file has one writer. SQLite itself waits for the lock of another connection by growing pauses, which
-        cost several times what most statements take, so one thread at a time runs a statement.
+        A file has one writer. SQLite waits for another connection's lock by sleeping in growing steps, which
+        take several times as long as most statements, so only one thread at a time runs a statement.
         """
         self._lock = threading.Lock() if self.dialect == "sqlite" else None
 
@@ -570,7 +571,7 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close the connections if this opened the engine; it can be used again."""
+        """Close the connections if this object opened the engine; later calls reconnect."""
         if self._owns_engine:
             self.engine.dispose()
 
@@ -578,20 +579,20 @@ class Database:
         """Return the rows of a SELECT.
 
         Raises:
-            StoreError: If the database did not carry it out. So for all methods.
+            StoreError: If the database failed. This holds for all methods.
         """
         return self.read(lambda connection: connection.execute(statement, parameters).all())
 
     def row(self, statement: sa.Executable, parameters: Mapping[str, Any]) -> sa.Row[Any] | None:
-        """Return the only row of a SELECT; None if there is none."""
+        """Return the single row of a SELECT; None if there is none."""
         return self.read(lambda connection: connection.execute(statement, parameters).one_or_none())
 
     def changed(self, statement: sa.Executable, parameters: Mapping[str, Any]) -> int:
-        """Run one UPDATE or DELETE; return how many rows it changed."""
+        """Run one UPDATE or DELETE; return the number of changed rows."""
         return self.read(lambda connection: connection.execute(statement, parameters).rowcount)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run statements that each commit by themselves."""
+        """Run statements that each commit on their own."""
 
         def run() -> T:
             return self._run(self._autocommit, work)
@@ -606,9 +607,9 @@ class Database:
         """Run work in a transaction.
 
         Args:
-            work: What to do.
-            committed_earlier: Finds the answer of an earlier try that was committed while its reply was
-                lost; falsy if there is none. For work that must not be done again.
+            work: The unit of work.
+            committed_earlier: For work that must not run twice: finds the answer of an earlier attempt that
+                was committed while its reply was lost; falsy if there is none.
         """
 
         def repeat(connection: sa.Connection) -> T:
@@ -623,12 +624,12 @@ class Database:
         parameters: Any,
         committed_earlier: PreparedStatement | None = None,
     ) -> StatementResult:
-        """Run one prepared statement, which commits by itself.
+        """Run one prepared statement, which commits on its own.
 
         Args:
             statement: The statement.
             parameters: Its parameters by name, or a tuple if it was prepared for that.
-            committed_earlier: As for `transaction`: selects the rows of an earlier try.
+            committed_earlier: As for `transaction`; selects the rows of an earlier attempt.
         """
         if self._must_exist is not None or self.requirement is not None:
             self._check()
@@ -649,7 +650,7 @@ class Database:
         """Run a prepared statement once for each of several rows, in one transaction.
 
         Returns:
-            How many rows of the table were changed. After a lost reply the statement runs again for all.
+            The number of changed rows. After a lost reply the statement runs again for every row.
         """
 
         def run() -> int:
@@ -658,7 +659,7 @@ class Database:
         return self._retried(run, run)
 
     def check_requirement(self) -> None:
-        """Raise what `requirement` raises, unless it was met before."""
+        """Call `requirement` until it has passed once."""
         requirement, self.requirement = self.requirement, None
         if requirement is None:
             return
@@ -669,7 +670,7 @@ class Database:
             raise
 
     def translated(self, error: Exception) -> StoreError:
-        """Return an error of SQLAlchemy or the driver as one of freshq's."""
+        """Translate an error of SQLAlchemy or the driver into one of freshq's."""
         return translated(error, self.dialect, self._table)
 
     @contextmanager
@@ -691,7 +692,7 @@ class Database:
         parameters: Any,
         rows: Sequence[Any] | None = None,
     ) -> StatementResult:
-        """Run a statement once, or in a transaction for each of several rows."""
+        """Run a statement once, or once per row in a single transaction."""
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
         entry, cursor = pool.borrow()
@@ -715,13 +716,13 @@ class Database:
         return result
 
     def _discard(self, entry: ConnectionPoolEntry, error: BaseException) -> None:
-        """Close a connection: after an interrupt too, its state is unknown."""
+        """Close a connection whose state is unknown after an error or an interrupt."""
         pool: Any = self.engine.pool
         is_gone = isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
         pool.discard(entry, error, all_others=is_gone)
 
     def _check(self) -> None:
-        """Check before the first call that the database is what the store needs."""
+        """Check before the first call that the database meets the store's requirement."""
         if self._must_exist is not None:
             self._check_file(self._must_exist)
         self.check_requirement()
@@ -738,12 +739,12 @@ class Database:
         return self._repeated(repeat, failure, started)
 
     def _repeated(self, repeat: Callable[[], T], failure: Exception, started: float) -> T:
-        """Repeat a unit of work that failed, as long as the reason is transient.
+        """Retry a failed unit of work while its errors are transient.
 
         Args:
-            repeat: Runs it again.
-            failure: Why the first try failed.
-            started: When the first try began, on the monotonic clock.
+            repeat: Runs the work again.
+            failure: Error of the first attempt.
+            started: Start of the first attempt, on the monotonic clock.
         """
         uniform = random.random
         for attempt in range(1, CALL_RETRY.max_tries):
@@ -759,13 +760,13 @@ class Database:
 
 
 def _forget_connections() -> None:
-    """Open new connections in a forked child: the parent's are not its own."""
+    """Make a forked child open its own connections."""
     for engine in _ENGINES:
         engine.dispose(close=False)
 
 
 def _renew_locks() -> None:
-    """Replace locks in a forked child: a thread of the parent would never release them there."""
+    """Replace locks in a forked child, where the parent's threads would never release them."""
     for database in _DATABASES:
         database.renew_lock()
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql.schema import ADDED_COLUMNS
 
-# SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or not up yet.
+# SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or still starting.
 GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
 # Serialization failure, deadlock, too many connections, lock timeout, statement timeout.
 BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03", "57014")
@@ -20,7 +20,7 @@ MISSING_STATES: Final = ("42P01", "3F000")
 OLDER_STATES: Final = ("42703",)
 # Insufficient privilege.
 DENIED_STATES: Final = ("42501",)
-# Error numbers of MariaDB and MySQL, for the same.
+# The corresponding error numbers of MariaDB and MySQL.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
@@ -29,13 +29,13 @@ DENIED_NUMBERS: Final = frozenset({1142, 1143})
 FOREIGN_TABLE: Final = (
     "it is not freshq's; choose another name for freshq's own, #TABLE at the end of the address or table="
 )
-# What SQLite says of a file that it cannot use, and what to do.
+# SQLite's messages about an unusable file, and the advice for each.
 _FILE_ADVICE: Final = {
     "unable to open": "check the path, and the rights to the file and its folder",
     "readonly": "check the rights to the file and its folder",
     "not a database": "check the path: another program may have made this file",
 }
-# PostgreSQL refuses the connection; its driver has no code for why.
+# PostgreSQL refuses the connection, and its driver gives no error code.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 _ADDED = re.compile(rf"\b({'|'.join(ADDED_COLUMNS)})\b")
 
@@ -45,7 +45,7 @@ class RightsMissing(StoreError):
 
 
 def translated(error: Exception, dialect: str, table: str) -> StoreError:
-    """Return an error of SQLAlchemy or of a driver as one of freshq's.
+    """Translate an error of SQLAlchemy or of a driver into one of freshq's.
 
     Args:
         error: The error.
@@ -82,7 +82,7 @@ def _no_answer(reason: str) -> str:
 
 
 def _file_advice(dialect: str, reason: str) -> str:
-    """Return what to do about a file that SQLite cannot use; empty if the file is not the reason."""
+    """Return advice about a file that SQLite cannot use; empty if the file is not the reason."""
     if dialect != "sqlite":
         return ""
     return next((advice for said, advice in _FILE_ADVICE.items() if said in reason), "")
@@ -100,14 +100,14 @@ def _error_class(error: Exception, cause: BaseException | None, dialect: str) ->
 
 
 def _missing_table(reason: str, table: str) -> str:
-    """Return which table a reason says is missing: `table`, or one that belongs to it."""
+    """Return the table that a message reports as missing: `table`, or a table derived from it."""
     named = re.search(rf"\b{re.escape(table)}(_\w+)?\b", reason)
     return f"its table {named.group()!r}" if named and named.group() != table else "it"
 
 
 def _whose_table(reason: str) -> str:
-    """Return the advice for a table that lacks a column: freshq's of an older version, or another's."""
-    named = reason.partition(" LINE ")[0]  # PostgreSQL also quotes the statement, which names other columns
+    """Return advice about a table that lacks a column: an older freshq's, or another application's."""
+    named = reason.partition(" LINE ")[0]  # PostgreSQL appends the statement, which names other columns
     if _ADDED.search(named):
         return f"an older version made it ({reason:.300}); run `freshq table create` or create_table()"
     return f"{FOREIGN_TABLE} ({reason:.300})"
@@ -131,7 +131,7 @@ def _sqlite_error_class(reason: str) -> type[StoreError]:
 
 def _postgresql_error_class(error: BaseException | None) -> type[StoreError]:
     state = getattr(error, "sqlstate", None)
-    if state is None:  # raised by the driver: it did not reach the server, or lost it
+    if state is None:  # raised by the driver: the server was not reached, or the connection broke
         # A connect timeout is a subclass.
         names = {base.__name__ for base in type(error).__mro__}
         return Unreachable if "OperationalError" in names else StoreError

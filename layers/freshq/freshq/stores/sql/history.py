@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
     from freshq.stores.sql.statements import Conditions
 
-# What a history copies from the row of a task.
+# Columns that a history copies from the row of a task.
 COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "queue"), "lease_token")
 REMOVE: Final = "REMOVE"
 DEFAULT_SECONDS: Final = 7 * 86_400.0
-# The change of each event of a table, and the row that has the state to keep.
+# The change behind each trigger event, and the row whose state is kept.
 CHANGES: Final = {"insert": ("INSERT", "NEW"), "update": ("MODIFY", "NEW"), "delete": ("REMOVE", "OLD")}
-# The time of the database, in microseconds. SQLite has milliseconds.
+# The database's time in microseconds; SQLite's has a resolution of milliseconds.
 NOW_US: Final = {
     "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
     "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
     "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
 }
-# Every version of a task has its own token. Upkeep that leaves a task as it is changes no token.
+# Every version of a task has its own token; upkeep that does not change the task keeps the token.
 CHANGED: Final = "NEW.request_token <> OLD.request_token"
-# A transaction claims a task and ends the claim in one write.
+# `Queue.transaction` claims a task and ends the claim in one write.
 CLAIMED: Final = (
     "OLD.status = 'PENDING' AND NEW.status <> 'TAKEN' AND NEW.last_claim_us IS NOT NULL AND "
     "(OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts)"
 )
-# The names of the triggers of a table that work. Those that earlier versions made on PostgreSQL have only the
-# rights and the search path of the writer.
+# Names of the working triggers of a table. On PostgreSQL, triggers made by earlier versions run with the
+# writer's rights and search path, so they do not count.
 _WORKING_MYSQL: Final = (
     "SELECT trigger_name FROM information_schema.triggers "
     "WHERE trigger_schema = DATABASE() AND event_object_table = :of_table"
@@ -67,31 +67,31 @@ WORKING: Final = {
     "mysql": _WORKING_MYSQL,
     "mariadb": _WORKING_MYSQL,
 }
-# The schema of PostgreSQL that a table is in, quoted.
+# The quoted PostgreSQL schema of a table.
 SCHEMA: Final = sa.text(
     "SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE pg_class.oid = to_regclass(CAST(:of_table AS text))"
 )
-# A trigger of PostgreSQL has the rights of who made it, so its search path holds nothing that others can
-# fill, and nobody else may make it the trigger of a table of theirs.
+# On PostgreSQL, a trigger runs with its creator's rights. So its search path has no schema that others can
+# write, and nobody else may attach it to a table of their own.
 SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 logger = logging.getLogger(__name__)
 # The shared record with the numbers of batches.
 STATE: Final = "freshq#history"
-# Events in a batch, which is one file of a pull, and in one statement.
+# Events in a batch (one file of a pull) and in one statement.
 BATCH_EVENTS: Final = 10_000
 STATEMENT_EVENTS: Final = 1_000
-# How often a process checks for events that are past their retention, while it finds none.
+# Seconds between checks for events past their retention, while a process finds none.
 CHECK_INTERVAL_SECONDS: Final = 60.0
-# Puts, claims and ends leave so many events for each task, at least.
+# Each task leaves at least this many events: put, claim and end.
 EVENTS_PER_TASK: Final = 4
 
 
 def landed_events(history_id: str, row: Row[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a row: two if one write claimed a task and ended the claim.
+    """Yield the event of a row, or two if one write claimed a task and ended the claim.
 
     Args:
-        history_id: Names the history. With it, events have an id that no other event has.
+        history_id: Id of the history; it makes the ids of events globally unique.
         row: All columns of a row of the history.
     """
     event = _event(row)
@@ -106,7 +106,7 @@ def landed_events(history_id: str, row: Row[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _event(row: Row[Any]) -> dict[str, Any]:
-    """Return an event without its id and number, and without the fields that the task does not have."""
+    """Return an event without its id and number, and without fields the task lacks."""
     event: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "change": row.change_kind,
@@ -125,11 +125,11 @@ def _event(row: Row[Any]) -> dict[str, Any]:
 
 
 def history_seconds_for(history: object, seconds: float | None) -> float | None:
-    """Return for how long to keep a history: 0 for none at all, None to leave it as it is.
+    """Return how long to keep a history, in seconds: 0 to keep none, None to leave the setting unchanged.
 
     Args:
-        history: Whether to keep one; None to leave it as it is.
-        seconds: For how long; None for a week.
+        history: Whether to keep a history; None to leave the setting unchanged.
+        seconds: Retention; None for a week.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -147,7 +147,7 @@ def history_seconds_for(history: object, seconds: float | None) -> float | None:
 
 
 class HistoryStatements(RecordStatements):
-    """The statements of histories. None waits for a row that a transaction holds."""
+    """Statements of histories. They skip rows that another transaction has locked."""
 
     @cached_property
     def _of_queue(self) -> sa.ColumnElement[bool]:
@@ -159,7 +159,7 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def switch(self) -> sa.Select[Any]:
-        """The id of the history of a queue, and how long it is kept."""
+        """Id and retention of a queue's history."""
         histories = self.schema.histories
         columns = sa.select(histories.c.history_id, histories.c.keep_seconds)
         return columns.where(histories.c.queue == sa.bindparam("of_queue"))
@@ -171,20 +171,20 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def keep(self) -> sa.Update:
-        """Change how long a history is kept."""
+        """Change the retention of a history."""
         histories = self.schema.histories
         this = histories.c.queue == sa.bindparam("of_queue")
         return sa.update(histories).where(this).values(keep_seconds=sa.bindparam("seconds"))
 
     @cached_property
     def switch_off(self) -> sa.Delete:
-        """Keep no history of a queue any more."""
+        """Stop keeping the history of a queue."""
         histories = self.schema.histories
         return sa.delete(histories).where(histories.c.queue == sa.bindparam("of_queue"))
 
     @cached_property
     def lock_state(self) -> sa.Select[Any]:
-        """A shared record, locked until the transaction ends."""
+        """A shared record, which stays locked until the transaction ends."""
         return self.read.with_for_update()
 
     @cached_property
@@ -200,7 +200,7 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def first_of_batch(self) -> sa.Select[Any]:
-        """The numbers of the first events of a batch that no other transaction holds."""
+        """Numbers of the first events of a batch, without events that another transaction has locked."""
         event_id = self.schema.history.c.event_id
         page = sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
         return page.with_for_update(skip_locked=True)
@@ -223,7 +223,7 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def oldest(self) -> sa.Select[Any]:
-        """The oldest events of a queue that no other transaction holds: those in no batch come last."""
+        """Oldest events of a queue, without locked events; unbatched events come last."""
         history = self.schema.history
         columns = sa.select(history.c.event_id, history.c.batch, history.c.at_us)
         page = columns.where(self._of_queue, history.c.batch <= NO_BATCH)
@@ -237,7 +237,7 @@ class HistoryStatements(RecordStatements):
 
 
 class Triggers:
-    """The triggers of a table. On PostgreSQL they name schemas: a writer may have another search path."""
+    """The triggers of a table. On PostgreSQL they name schemas, because a writer's search path may differ."""
 
     def __init__(self, schema: Schema, dialect: sa.Dialect, place_of: Callable[[str], str]) -> None:
         """Name the tables.
@@ -245,7 +245,7 @@ class Triggers:
         Args:
             schema: The tables.
             dialect: The dialect of their database.
-            place_of: Returns what stands before the name of a table.
+            place_of: Returns the prefix of a table's name, such as its schema.
         """
         self._tasks = schema.tasks.name
         self._dialect = dialect.name
@@ -268,10 +268,10 @@ class Triggers:
         return cls(schema, connection.dialect, place_of)
 
     def create_missing(self, connection: sa.Connection) -> None:
-        """Create the triggers that are not there or do not work.
+        """Create the triggers that are missing or do not work.
 
-        Those that work stay: to make one anew waits for all writers of the table, and MariaDB would lose
-        what is written in between.
+        Working triggers stay: recreating one waits for all writers of the table, and MariaDB would miss the
+        writes in between.
         """
         table = self._table if self._dialect == "postgresql" else self._tasks
         working = connection.execute(sa.text(WORKING[self._dialect]), {"of_table": table})
@@ -314,14 +314,14 @@ class Triggers:
         return [f"CREATE TRIGGER IF NOT EXISTS {name} {on} {write}{also}"]
 
     def _write(self, event: str) -> str:
-        """Return the INSERT of a trigger: of one row if the queue keeps a history, otherwise of none."""
+        """Return the INSERT of a trigger; it adds a row only if the queue keeps a history."""
         _change, row = CHANGES[event]
         values = self._values(event)
         into = f"INSERT INTO {self._history} ({', '.join(values)}) SELECT {', '.join(values.values())}"
         return f"{into} FROM {self._histories} kept WHERE kept.queue = {row}.queue"
 
     def _values(self, event: str) -> dict[str, str]:
-        """Return what a trigger writes, by column."""
+        """Return the SQL expressions that a trigger writes, by column."""
         change, row = CHANGES[event]
         now_us = NOW_US[self._dialect]
         values = {
@@ -335,14 +335,14 @@ class Triggers:
             values["claimed_us"] = f"CASE WHEN {CLAIMED} THEN NEW.last_claim_us END"
             values["claimed_attempts"] = f"CASE WHEN {CLAIMED} THEN OLD.attempts + 1 END"
         elif event == "delete":
-            # As the TTL of DynamoDB: its retention has passed.
+            # The retention has passed, as when DynamoDB's TTL deletes an item.
             over = f"OLD.agenda = '{OVER}' AND OLD.due_us <= {now_us}"
             values["ttl_removal"] = f"CASE WHEN {over} THEN 1 ELSE 0 END"
         return values
 
 
 class _Numbers(NamedTuple):
-    """The numbers of the last batch, and of the last of which something was deleted."""
+    """Numbers of the last batch, and of the last batch that lost events to pruning."""
 
     last_batch: int = 0
     pruned_batch: int = 0
@@ -351,9 +351,9 @@ class _Numbers(NamedTuple):
 class SqlHistory(History):
     """The histories of the queues of a table. Thread-safe.
 
-    Events get their numbers before their transaction commits, so a later number may be visible earlier.
-    Reading "what is after the last number" would lose events. So `add_batches` gives a batch number to all
-    committed events that have none; what commits later is in a later batch.
+    Events get their numbers before their transaction commits, so a higher number may become visible first,
+    and a reader that continues after the last number would miss events. So `add_batches` gives a batch number
+    to all committed events that have none; events that commit later join a later batch.
 
     Attributes:
         command: The command that begins a history.
@@ -371,9 +371,9 @@ class SqlHistory(History):
         self._has_tables = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
-        """Keep a history of a queue from now on, or change how long it is kept.
+        """Start keeping a history of a queue, or change its retention.
 
-        Triggers that are missing are created again.
+        Missing triggers are created again.
         """
 
         def begin(connection: sa.Connection) -> None:
@@ -391,7 +391,7 @@ class SqlHistory(History):
             self._database.transaction(begin)
 
     def end(self, queue: str) -> None:
-        """Keep no history of a queue any more, and delete what there is."""
+        """Stop keeping the history of a queue, and delete its events."""
 
         def switch_off(connection: sa.Connection) -> None:
             lock_changes(connection, self._schema.migrations.name)
@@ -408,18 +408,18 @@ class SqlHistory(History):
         self._database.transaction(lambda connection: connection.execute(self._sql.drop_state, this))
 
     def begin_writing(self, connection: sa.Connection) -> None:
-        """Have the database write events, also for a history that exists: a backup may lack the triggers."""
+        """Create the triggers, even if a history exists: a restored backup may lack them."""
         Triggers.of(self._schema, connection).create_missing(connection)
 
     def end_writing(self, connection: sa.Connection) -> None:
-        """Have the database write no events any more."""
+        """Drop the triggers, so that the database writes no more events."""
         Triggers.of(self._schema, connection).drop(connection)
 
     def check(self, queue: str) -> sa.Row[Any]:
-        """Return the id of the history of a queue, and how long it is kept.
+        """Return the id and the retention of a queue's history.
 
         Raises:
-            TableMissing: If the queue keeps none.
+            TableMissing: If the queue keeps no history.
         """
         switch = self._switch(queue)
         if switch is None:
@@ -431,17 +431,16 @@ class SqlHistory(History):
         return switch
 
     def exists(self, connection: sa.Connection) -> bool:
-        """Return whether the tables of histories exist: an older version of freshq made none.
+        """Return whether the tables of histories exist; older versions of freshq created none.
 
-        Once they do, they are not looked for again. Until then every call looks: another process may create
-        them and begin a history.
+        Only a positive answer is cached, because another process may create them at any time.
         """
         if not self._has_tables:
             self._has_tables = sa.inspect(connection).has_table(self._schema.history.name)
         return self._has_tables
 
     def _switch(self, queue: str) -> sa.Row[Any] | None:
-        """Return the id of the history of a queue, and how long it is kept; None if it keeps none."""
+        """Return the id and the retention of a queue's history; None if it keeps none."""
         if not self._database.read(self.exists):
             return None
         return self._database.row(self._sql.switch, {"of_queue": queue})
@@ -472,7 +471,7 @@ class SqlHistory(History):
                 self._write(connection, queue, new)
             return len(event_ids)
 
-        # A transaction, which on SQLite keeps other writers out, only if there is work for it.
+        # Begin a transaction only if there is work: on SQLite it keeps other writers out.
         while self._database.rows(self._sql.first_of_batch, where | {"page": 1}):
             if self._database.transaction(add_batch) < BATCH_EVENTS:
                 return
@@ -484,22 +483,22 @@ class SqlHistory(History):
         return [event for row in rows for event in self.events_of(history_id, row)]
 
     def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
-        """Return the landed events of a row."""
+        """Return the events of a row as they are landed."""
         return landed_events(history_id, row)
 
     def prune(self, queue: str, now: float, limit: int) -> int:
-        """Delete some of the events that are past their retention.
+        """Delete some events that are past their retention.
 
-        A user without the rights to do so deletes none, and a warning says so once: to delete events is up to
-        others then, and no reason to claim no task.
+        If the database's user has no right to delete events, log one warning and delete none. Someone else
+        must then delete old events; claims go on.
 
         Args:
             queue: Name of the queue.
             now: Its time, in seconds.
-            limit: Delete the events of about so many tasks.
+            limit: Number of tasks whose events to delete, approximately.
 
         Returns:
-            How many tasks that is about: at most `limit`, and less if no more are left.
+            The approximate number of tasks whose events were deleted; less than `limit` if none are left.
         """
         check_at = self._check_at.get(queue)
         if check_at is not None and check_at - CHECK_INTERVAL_SECONDS <= now < check_at:
@@ -532,7 +531,7 @@ class SqlHistory(History):
             numbers = self._locked(connection, queue)
             deleted = self._delete(connection, queue, before_us, page)
             if deleted:
-                # What was in no batch yet would have been in the next: its number is used up.
+                # Unbatched events would have been in the next batch, so its number is used up.
                 pruned = min(deleted[-1].batch, numbers.last_batch + 1)
                 self._write(connection, queue, _Numbers(max(numbers.last_batch, pruned), pruned))
             return len(deleted)
@@ -542,7 +541,7 @@ class SqlHistory(History):
     def _delete(
         self, connection: sa.Connection, queue: str, before_us: int = NO_BATCH, page: int = BATCH_EVENTS
     ) -> list[sa.Row[Any]]:
-        """Delete the oldest events of a queue, up to the first that is too new; return them."""
+        """Delete the oldest events of a queue, up to the first within its retention; return them."""
         oldest = connection.execute(self._sql.oldest, {"of_queue": queue, "page": page}).all()
         old = list(takewhile(lambda row: row.at_us < before_us, oldest))
         for some in _portions([row.event_id for row in old]):
@@ -550,7 +549,7 @@ class SqlHistory(History):
         return old
 
     def _locked(self, connection: sa.Connection, queue: str) -> _Numbers:
-        """Return the numbers of the batches, locked until the transaction ends.
+        """Return the numbers of the batches, and lock them until the transaction ends.
 
         Raises:
             StoreError: If the history has just been ended.
@@ -562,13 +561,13 @@ class SqlHistory(History):
         return _Numbers(**json.loads(row.record))
 
     def _write(self, connection: sa.Connection, queue: str, numbers: _Numbers) -> None:
-        """Write the numbers of the batches, which the transaction has locked."""
+        """Write the locked numbers of the batches."""
         this = {"of_queue": queue, "of_name": STATE}
         connection.execute(self._sql.change_state, this | _record(numbers))
 
 
 def _record(numbers: _Numbers) -> dict[str, str]:
-    """Return the columns of the shared record that change with the numbers."""
+    """Return the changed columns of the shared record of the numbers."""
     return {"record": json_text(numbers._asdict()), "version": new_token()}
 
 

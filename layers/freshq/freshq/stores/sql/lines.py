@@ -1,4 +1,4 @@
-"""Claim tasks: one statement where the database returns what it changed, else a transaction."""
+"""Claim tasks: in one statement if the database returns the rows it changed, otherwise in a transaction."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from freshq.stores.sql.windows import Window
 
 ORDERS: Final = (True, False)
-# Without a parameter, which the driver would be given with every claim.
+# A literal, to save the driver a parameter in every claim.
 ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
-# Index rows that a claim looks at, in all its lines, to pass over tasks that are too late by their own
-# deadline: a millisecond. Of each line it looks at `MIN_LOOKED_ROWS` at least.
+# Index rows that a claim reads over all its lines, to skip tasks past their own deadline; this takes a
+# millisecond. It reads at least `MIN_LOOKED_ROWS` of each line.
 LOOKED_ROWS: Final = 1_000
 MIN_LOOKED_ROWS: Final = 64
-# Rows on the first page of a line, beyond those wanted: others hold some, some are too late.
+# Extra rows on the first page of a line, because some are locked or past their deadline.
 SPARE_ROWS: Final = 20
-# Rows on the second page: the caller may shed as many before it keeps one.
+# Rows on the second page: the caller may shed this many before it keeps one.
 SECOND_PAGE_ROWS: Final = 50
 logger = logging.getLogger(__name__)
-# If that does not suffice, as many stale tasks are taken out of their lines, and the claim looks once more.
+# If that is not enough, this many stale tasks leave their lines, and the claim tries once more.
 STALE_ROWS: Final = 500
 MAX_LOOKS: Final = 2
-# Statements that take from the lines of a level: a line may have less than its turns.
+# Statements per claim that take from the lines of a level: a line may have fewer tasks than turns.
 MAX_ROUNDS: Final = 3
-# Lines that a statement asks at least, if there are as many: the next lines may be empty by then.
+# Minimum number of lines in a statement, if there are that many: the next lines may be empty by then.
 MIN_ASKED: Final = 4
 
 
 class ClaimStatements(Statements):
-    """The statements of claims."""
+    """Statements of claims."""
 
     @cached_property
     def _is_postgresql(self) -> bool:
@@ -69,7 +69,7 @@ class ClaimStatements(Statements):
         return {True: (created.desc(), task_id.desc()), False: (created, task_id)}
 
     def _seen(self, line: sa.ColumnElement[str], newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """The first `looked` tasks of a line: those past their own deadline are passed over among them."""
+        """The first `looked` tasks of a line, from which a claim skips tasks past their own deadline."""
         tasks = self.tasks.alias("in_line")
         created, task_id = tasks.c.created_us, tasks.c.task_id
         place: sa.Label[Any] = sa.literal_column("in_line.ctid").label("place")
@@ -92,7 +92,7 @@ class ClaimStatements(Statements):
         )
 
     def _joined(self, seen: sa.FromClause, held: sa.FromClause) -> sa.ColumnElement[bool]:
-        """The condition that joins what was seen with its row."""
+        """The condition that joins an index entry with its row."""
         if self._is_postgresql:
             return sa.literal_column(f"{held.name}.ctid") == sa.literal_column("seen.place")  # type: ignore[attr-defined]
         return sa.and_(held.c.task_id == seen.c.task_id, held.c.queue == seen.c.queue)
@@ -113,7 +113,7 @@ class ClaimStatements(Statements):
     def _page(self, newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
         tasks, line = self.tasks, sa.bindparam("of_line", type_=self.tasks.c.line.type)
         seen = self._seen(line, newest_first).subquery("seen")
-        # Not by an index of lines: the rows were found already.
+        # Keep the planner off the index of lines: the rows are found already.
         still = sa.func.coalesce(tasks.c.line, "", type_=tasks.c.line.type) == line
         page = (
             sa.select(*self.columns)
@@ -149,7 +149,7 @@ class ClaimStatements(Statements):
 
     @cached_property
     def take(self) -> sa.Update:
-        """Take the tasks that the transaction has locked."""
+        """Take the locked tasks."""
         in_line = self.tasks.c.line.is_not(None)
         return (
             sa.update(self.tasks).where(self.in_queue_by_id, self.listed, in_line).values(self._taken_values)
@@ -157,7 +157,7 @@ class ClaimStatements(Statements):
 
     @cached_property
     def taken(self) -> sa.Select[Any]:
-        """The tasks that are held under a token, with a lease that ends in a range."""
+        """Tasks held under a token, with a lease that ends in a range."""
         tasks = self.tasks
         return sa.select(*self.columns).where(
             self.in_queue,
@@ -173,13 +173,14 @@ class ClaimStatements(Statements):
 
     @cached_property
     def _no_others(self) -> Conditions:
-        """No line follows `others_from`, and none is between `level_from` and `others_until`."""
+        """True if no line follows `others_from` or lies between `level_from` and `others_until`."""
         line = self.tasks.c.line
         ranges = (
             (line >= sa.bindparam("others_from"),),
             (line >= sa.bindparam("level_from"), line < sa.bindparam("others_until")),
         )
-        # Not EXISTS, for which PostgreSQL may choose the index of due times: only one has lines in order.
+        # Not EXISTS, for which PostgreSQL may choose the index of due times; only one index has lines in
+        # order.
         return tuple(
             sa.select(line)
             .where(self.in_queue, *others)
@@ -192,9 +193,9 @@ class ClaimStatements(Statements):
 
     @cached_property
     def take_only_line(self) -> dict[bool, PreparedStatement]:
-        """Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+        """Take the live tasks among the best `at_most` of a line, unless there are other lines. PostgreSQL.
 
-        It does not look beyond tasks that are too late, which would take a join.
+        It does not look past expired tasks, because that would take a join.
         """
         return {newest_first: self.prepared(self._take_only_line(newest_first)) for newest_first in ORDERS}
 
@@ -211,15 +212,15 @@ class ClaimStatements(Statements):
 
     @cached_property
     def take_lines(self) -> Callable[[bool, int], PreparedStatement]:
-        """Take the best tasks of several lines; each statement is made once for a store."""
+        """Take the best tasks of several lines; each statement is built once per store."""
         return cache(self._take_lines)
 
     def _take_lines(self, newest_first: bool, arms: int) -> PreparedStatement:  # noqa: FBT001 - a key
-        """Take up to `at_most` of the best tasks of several lines, in their order, unless there are others.
+        """Take up to `at_most` of the best tasks of several lines, in order, unless there are other lines.
 
         Args:
-            newest_first: Which end of the lines is served.
-            arms: How many lines; on PostgreSQL, which takes arrays, 0.
+            newest_first: Whether the newest task of a line is served first.
+            arms: Number of lines; 0 on PostgreSQL, which takes arrays.
         """
         tasks = self.tasks
         if self._is_postgresql:
@@ -231,7 +232,7 @@ class ClaimStatements(Statements):
         return self.prepared(update.values(self._taken_values).returning(*self.columns))
 
     def _best_of_array(self, newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """The places of the best tasks of the lines `many_lines`, of each as many as in `many_counts`."""
+        """Places of the best tasks of the lines `many_lines`, as many of each line as `many_counts` says."""
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
 
         lines = sa.bindparam("many_lines", type_=postgresql.ARRAY(sa.Text))
@@ -261,7 +262,7 @@ class ClaimStatements(Statements):
         return sa.select(sa.literal_column("best.place")).select_from(wanted.join(best, sa.true()))
 
     def _best_of_arms(self, newest_first: bool, arms: int) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """The ids of the best tasks of the lines `line_0`, `line_1`..., up to `count_0`... of each."""
+        """Ids of the best tasks of the lines `line_0`, `line_1`..., at most `count_0`... of each."""
         selects = []
         for arm in range(arms):
             line: sa.BindParameter[str] = sa.bindparam(f"line_{arm}", type_=sa.Text())
@@ -280,7 +281,7 @@ def _best_first(seen: sa.FromClause, *, newest_first: bool) -> tuple[sa.ColumnEl
 
 
 class SqlLines(SqlCounts):
-    """Claims tasks, and looks at those that a claim would take."""
+    """Claims tasks, and previews the tasks that a claim would take."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
@@ -297,7 +298,7 @@ class SqlLines(SqlCounts):
     @override
     def peek(self, request: ClaimRequest) -> list[Task]:
         def look(connection: sa.Connection) -> list[Task]:
-            # A separate window: the place where the claims of this process continue stays as it is.
+            # A separate window, so that this process's claims continue from the same place.
             shown = self._best_first(
                 connection, request, request.moment(), self.window.copy(), self.claim_sql.shown
             )
@@ -334,7 +335,7 @@ class SqlLines(SqlCounts):
         share: int,
         pages: Mapping[bool, sa.Select[Any]],
     ) -> Iterator[Stored]:
-        """Yield claimable tasks of a line, best first: a small page, then a larger one."""
+        """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
         oldest = partial(self.oldest_of_line, request, line, connection)
         newest_first = request.orders.newest_first(line, moment.now, oldest)
         parameters = in_time(request.queue, moment) | {"of_line": line_key(*line)}
@@ -351,7 +352,7 @@ class SqlLines(SqlCounts):
     def oldest_of_line(
         self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
     ) -> float | None:
-        """Return when the oldest live task of a line was created, in seconds; None if none is seen."""
+        """Return when the oldest live task of a line was created, in seconds; None if no task is found."""
         moment = request.moment()
         where = live_in_line(request.queue, line, moment.created_after, moment.deadline_after)
 
@@ -398,11 +399,11 @@ class SqlLines(SqlCounts):
         return taken
 
     def clear_stale(self, request: ClaimRequest) -> int:
-        """Take some of the tasks that are past their deadline out of their lines; return how many."""
+        """Remove some tasks that are past their deadline from their lines; return how many."""
         return self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
 
     def _take_again(self, request: ClaimRequest, window: Window) -> list[Stored]:
-        """Take from the lines of an earlier claim, unless there are others now."""
+        """Take from the lines of an earlier claim, unless other lines have appeared."""
         if len(window.groups) > 1:
             counts = _asked(request.turns.plan(window.level, window.groups, request.limit))
             return self._take(request, window.level, counts, window.others, [])
@@ -419,7 +420,7 @@ class SqlLines(SqlCounts):
         return found
 
     def _take_by_statements(self, request: ClaimRequest, taken: list[Stored]) -> bool:
-        """Find lines and take from them, by statements that each commit; return whether there are lines."""
+        """Find lines and take from them, committing each statement; return whether there are lines."""
         found_lines = False
         for lines in self.window.levels(self._find, request.queue):
             found_lines = True
@@ -455,7 +456,7 @@ class SqlLines(SqlCounts):
         others: Mapping[str, str],
         taken: Sequence[Stored],
     ) -> list[Stored]:
-        """Take tasks of lines of a level, in turns; by one statement if all have the same order."""
+        """Take tasks of the lines of a level in turns, in one statement if all lines have the same order."""
         known = {each.task.task_id for each in taken}
         found: defaultdict[str | None, list[Stored]] = defaultdict(list)
         missing = request.limit - len(taken)
@@ -470,14 +471,14 @@ class SqlLines(SqlCounts):
             ((group, only),) = found.items()
             request.turns.record(level, group, len(only))
             return only
-        # In the order of the plan, as claims of one task each would take them.
+        # In the order of the plan, as if each task were claimed on its own.
         in_turn = {group: iter(found[group]) for group in counts if group in found}
         return list(request.turns.interleave(level, in_turn))
 
     def _by_order(
         self, request: ClaimRequest, level: int, counts: Mapping[str | None, int]
     ) -> dict[bool, dict[str | None, int]]:
-        """Return the lines by whether their newest task is served first."""
+        """Return the lines grouped by whether their newest task is served first."""
         now = request.clock()
         by_order: dict[bool, dict[str | None, int]] = {}
         for group, count in counts.items():
@@ -518,16 +519,16 @@ class SqlLines(SqlCounts):
     def _for_postgresql(
         self, lines: Mapping[str, int], *, newest_first: bool, is_only_line: bool
     ) -> tuple[PreparedStatement, dict[str, Any]]:
-        """Return the statement that takes from lines, and its parameters that name them."""
+        """Return the statement that takes from lines, and the parameters that name the lines."""
         if is_only_line and len(lines) == 1:
             return self.claim_sql.take_only_line[newest_first], {"of_line": next(iter(lines))}
         which: dict[str, Any] = {"many_lines": [*lines], "many_counts": [*lines.values()]}
         return self.claim_sql.take_lines(newest_first, 0), which
 
     def _take_in_transaction(self, request: ClaimRequest, taken: list[Stored]) -> bool:
-        """Lock the best tasks of the lines and take them, in a transaction; return whether there are lines.
+        """Lock and take the best tasks of the lines in a transaction; return whether there are lines.
 
-        For databases whose UPDATE does not return what it changed.
+        For databases whose UPDATE cannot return the changed rows.
         """
         first = request.moment()
         found_lines = False
@@ -560,7 +561,7 @@ class SqlLines(SqlCounts):
     def _claimed_earlier(
         self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment
     ) -> list[Stored]:
-        """Return the tasks that an earlier try of this claim, begun at `first`, took; best first."""
+        """Return the tasks that an earlier attempt of this claim, begun at `first`, took; best first."""
         moment = request.moment()
 
         def rank(each: Stored) -> tuple[int, float, str]:
@@ -576,7 +577,7 @@ class SqlLines(SqlCounts):
 
 
 def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
-    """Return the parameters that say which tasks of a line are in time."""
+    """Return the parameters that select the live tasks of a line."""
     return {
         "of_queue": queue,
         "created_after_us": round(moment.created_after * 1e6),
@@ -585,7 +586,7 @@ def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
 
 
 def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:
-    """Return the parameters of what a claim writes: one token for all tasks that it takes."""
+    """Return the values that a claim writes: one token for all tasks that it takes."""
     lease_until_us = round(moment.lease_until * 1e6)
     return {
         "now_us": round(moment.now * 1e6),
@@ -597,7 +598,7 @@ def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, An
 
 
 def is_in_time(task: Task, moment: ClaimMoment) -> bool:
-    """Return whether a task that was found a while ago may still be claimed."""
+    """Return whether a task found a while ago can still be claimed."""
     return task.created > moment.created_after and task.deadline > moment.deadline_after
 
 
@@ -607,7 +608,7 @@ def position(each: Stored) -> tuple[float, str]:
 
 
 def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:
-    """Return the parameters of a statement with so many arms; those beyond the lines take nothing."""
+    """Return the parameters of a statement with `arms` arms; surplus arms take nothing."""
     which: dict[str, Any] = {}
     filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]
     for arm, (line, count) in enumerate(filled):
@@ -617,7 +618,7 @@ def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:
 
 
 def _asked(turns: Mapping[str | None, int], *, every: bool = False) -> dict[str | None, int]:
-    """Return how many tasks to ask of which lines: of those to come to turn, and of a few to fill in."""
+    """Return how many tasks to take from each line: the lines whose turn it is, and a few in reserve."""
     in_turn = sum(1 for count in turns.values() if count)
     number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
     return {group: max(1, count) for group, count in islice(turns.items(), number)}

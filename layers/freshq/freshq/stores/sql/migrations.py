@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
-# The columns that are never null in new tables, and that the oldest ones of freshq lack.
+# Columns that are never null in new tables, and that freshq's oldest tables lack.
 LATE_COLUMNS: Final = ("agenda",)
 LOCK_SECONDS: Final = 60
 
 
 def check_owned(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
-    """Check that those of the tables that exist are freshq's, before they are read, changed or deleted.
+    """Check that existing tables are freshq's, before they are read, changed or deleted.
 
-    A table of freshq of any version has every column that is never null, apart from `LATE_COLUMNS`, and
-    whole numbers where freshq keeps them.
+    A table of any version of freshq has every column that is never null, apart from `LATE_COLUMNS`, and
+    integer columns where freshq keeps integers.
 
     Raises:
-        StoreError: If one is not.
+        StoreError: If a table is not freshq's.
     """
     inspector = sa.inspect(connection)
     for table in tables:
@@ -57,10 +57,10 @@ class Migration:
     """One step from a version of the schema to the next.
 
     Attributes:
-        version: The version of the schema after it.
-        name: What it does.
-        apply: Does it. MariaDB commits each change of a table at once, so an interrupted step is
-            applied again: it must accept work that is done already.
+        version: Version of the schema after the step.
+        name: A short description.
+        apply: Applies the step. It must accept work that is already done: MariaDB commits each change of a
+            table immediately, so an interrupted step is applied again.
     """
 
     version: int
@@ -73,7 +73,7 @@ def _create(connection: sa.Connection, schema: Schema) -> None:
 
 
 def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
-    """Have PostgreSQL vacuum once 1 % of the rows changed: the default suits tables with less churn."""
+    """Make PostgreSQL vacuum after 1 % of the rows changed; the default suits tables with less churn."""
     if connection.dialect.name == "postgresql":
         name = connection.dialect.identifier_preparer.format_table(schema.tasks)
         settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
@@ -81,7 +81,7 @@ def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
 
 
 def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
-    """Rebuild the indexes of tasks whose columns have changed."""
+    """Rebuild the indexes whose list of columns has changed."""
     found = {index["name"]: index for index in sa.inspect(connection).get_indexes(schema.tasks.name)}
     columns_present = _column_names(connection, schema)
     for index in schema.tasks.indexes:
@@ -96,7 +96,7 @@ def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
 
 
 def _add_columns(connection: sa.Connection, schema: Schema) -> None:
-    """Add the columns of tasks that are missing, all nullable: null in the rows that exist."""
+    """Add missing columns of tasks; they are nullable, and null in existing rows."""
     found = _column_names(connection, schema)
     table = connection.dialect.identifier_preparer.format_table(schema.tasks)
     for column in schema.tasks.columns:
@@ -110,7 +110,7 @@ def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
 
 
 def _add_times_of_puts(connection: sa.Connection, schema: Schema) -> None:
-    """Add columns; the oldest tables lack `agenda` too, which says what `due_us` is the time of."""
+    """Add columns; the oldest tables also lack `agenda`, which says what falls due at `due_us`."""
     _add_columns(connection, schema)
     tasks = schema.tasks.c
     waits = tasks.status == PENDING
@@ -145,7 +145,7 @@ MIGRATIONS: Final = (
 
 
 def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Bring the tables to the newest version.
+    """Migrate the tables to the newest version.
 
     Args:
         database: The database.
@@ -156,8 +156,8 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
         The names of the migrations that were applied.
 
     Raises:
-        StoreError: If a migration failed, the tables have a newer version than this program knows, or one of
-            their names is that of an application's own table. Then nothing was changed.
+        StoreError: If a migration failed, the tables are newer than this program, or an application's own
+            table has one of the names. Then nothing was changed.
     """
     with alone(database, schema.migrations.name):
         return database.transaction(lambda connection: _apply(connection, schema, migrations))
@@ -181,7 +181,7 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
     if is_new:
         schema.migrations.create(connection)
     for migration in missing:
-        with no_timeouts(connection):  # an index of a large table takes its time
+        with no_timeouts(connection):  # indexing a large table takes long
             migration.apply(connection, schema)
         connection.execute(
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
@@ -190,7 +190,7 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
 
 
 def lock_changes(connection: sa.Connection, name: str) -> None:
-    """Keep other processes from changing the same tables of PostgreSQL until the transaction ends."""
+    """Keep other processes from migrating the same PostgreSQL tables until the transaction ends."""
     if connection.dialect.name == "postgresql":
         lock = zlib.crc32(name.encode())
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
@@ -198,9 +198,9 @@ def lock_changes(connection: sa.Connection, name: str) -> None:
 
 @contextmanager
 def alone(database: Database, name: str) -> Iterator[None]:
-    """Keep other processes from changing the same tables of MariaDB or MySQL at the same time.
+    """Keep other processes from migrating the same MariaDB or MySQL tables at the same time.
 
-    On the other databases the transaction of the change holds the lock: `lock_changes`.
+    On the other databases the migrating transaction holds the lock; see `lock_changes`.
     """
     if database.dialect not in ("mysql", "mariadb"):
         yield

@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that does not wait for an answer for ever.
+"""A connection to PostgreSQL that does not wait indefinitely for an answer.
 
-The server's own timeout does not help if the network swallows the answer, and TCP's does not if something
-in between acknowledges what it drops.
+The server's own timeout does not help if the network loses the answer, and TCP's does not if a middlebox
+acknowledges packets that it drops.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The server gives up first: its answer says why, and leaves the connection usable.
+# The server's timeout is shorter: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose statements have an answer timeout.
+    """A connection that limits the wait for each answer.
 
     Attributes:
-        answer_timeout_seconds: How long to wait for an answer; None: for ever.
+        answer_timeout_seconds: How long to wait for an answer; None to wait indefinitely.
         settings: The settings of the session, by name.
     """
 
@@ -40,7 +40,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         return super().wait(self._bounded(gen, self.answer_timeout_seconds), *arguments, **options)
 
     def _bounded(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
-        """Drive a generator of the driver until it ends or the time is over."""
+        """Drive a generator of the driver until it ends or the timeout passes."""
         deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
             wanted = next(gen)

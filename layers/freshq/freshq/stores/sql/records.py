@@ -1,4 +1,4 @@
-"""Keep records and counts that the processes of a queue share."""
+"""Store the records and counts shared by the processes of a queue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
-# How long a process may take to notice that another one paused the queue.
+# Seconds within which a process notices that another process paused the queue.
 PAUSE_CHECK_SECONDS: Final = 1.0
 PAUSED: Final = "freshq#paused"
-# Counts are dropped this long after they expire.
+# Counts are deleted this many seconds after they expire.
 EXPIRY_MARGIN_SECONDS: Final = 60
 
 
 class RecordStatements(Statements):
-    """The statements of shared records and counts."""
+    """Statements of shared records and counts."""
 
     @cached_property
     def _this(self) -> Conditions:
@@ -45,7 +45,7 @@ class RecordStatements(Statements):
 
     @cached_property
     def add(self) -> sa.Executable:
-        """Insert a record unless there is one of its name."""
+        """Insert a record unless its name is taken."""
         insert: sa.Executable = insert_or_ignore(self.schema.records, self.dialect)
         return insert
 
@@ -69,7 +69,7 @@ class RecordStatements(Statements):
 
     @cached_property
     def add_counts(self) -> sa.Executable:
-        """Insert numbers, or add them to those that are there."""
+        """Add numbers to the stored ones, or insert them."""
         counts = self.schema.counts
         insert = dialect_insert(counts, self.dialect)
         added: sa.Executable
@@ -94,12 +94,12 @@ class RecordStatements(Statements):
 
 
 class SqlRecords(SqlPart):
-    """Keeps what the processes of a queue share."""
+    """Stores the records and counts shared by the processes of a queue."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.record_sql = RecordStatements.shared(schema, database.engine.dialect)
-        # By queue: when to check again, and whether it was paused at the last check.
+        # By queue: the time of the next check, and whether the queue was paused at the last check.
         self._pauses: dict[str, tuple[float, bool]] = {}
         self._pauses_lock = threading.Lock()
 
@@ -118,7 +118,7 @@ class SqlRecords(SqlPart):
                 connection.execute(self.record_sql.add, {"queue": queue, "name": name} | new)
             elif connection.execute(self.record_sql.change, this | new | {"of_version": version}).rowcount:
                 return True
-            # An earlier try may have been committed, and its reply lost.
+            # An earlier attempt may have been committed while its reply was lost.
             row = connection.execute(self.record_sql.read, this).one_or_none()
             return row is not None and row.version == new["version"]
 
@@ -128,7 +128,7 @@ class SqlRecords(SqlPart):
     def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
         rows = [
             {"queue": queue, "name": name, "field": field, "number": number, "expires": expires}
-            for field, number in sorted(counts.items())  # always in one order: no deadlock
+            for field, number in sorted(counts.items())  # a fixed order avoids deadlocks
         ]
         if not rows:
             return

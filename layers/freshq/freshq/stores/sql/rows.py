@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
     from freshq.model.fields import StoredField
 
-# A row remembers this many puts, each by a letter and a token of 32 digits: they fit `TOKEN_BYTES`.
+# A row remembers this many puts, each as a letter and a token of 32 digits; they fit into `TOKEN_BYTES`.
 REMEMBERED: Final = 3
 ENTRY_CHARS: Final = 33
 LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
-# What a task needs attention for: see `Schema.tasks`.
+# Kinds of attention that a task needs: see `Schema.tasks`.
 DUE: Final = "due"
 STALE: Final = "stale"
 OVER: Final = "over"
-# Columns that are converted one by one.
+# Columns converted one by one.
 CONVERTED: Final = ("status", "shed_reason", "error", "result", "payload")
-# Times are in microseconds, the part of the work that is done in millionths.
+# Times are in microseconds, progress is in millionths.
 SCALED: Final = (FieldType.TIME, FieldType.REAL)
 
 
 class Columns:
-    """Columns of tasks: first those that hold a field as it is, then those of times and parts.
+    """Columns of tasks: first those that hold a field unchanged, then times and fractions.
 
     Attributes:
-        names: Their names, in order.
+        names: Names of the columns, in order.
     """
 
     def __init__(self, fields: Iterable[StoredField]) -> None:
@@ -56,37 +56,37 @@ OF_CHANGE: Final = Columns(field for field in FIELDS if field.set_by is not SetB
 OF_PUT: Final = Columns(field for field in FIELDS if field.set_by is SetBy.PUT)
 OF_TASK: Final = Columns(FIELDS)
 OF_END: Final = Columns(field for field in FIELDS if field.set_by is SetBy.END)
-# Columns that every change of a task computes anew.
+# Columns that every change of a task recomputes.
 STATE_COLUMNS: Final = ("status", "shed_reason", "error", "result", "line", "agenda", "due_us")
 VERSION_COLUMNS: Final = (*OF_CHANGE.names, *STATE_COLUMNS)
 # Columns that only a put sets.
 FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
 PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
-# The columns that the end of a held task changes, besides its lease.
+# Columns that the end of a held task changes, in addition to its lease.
 END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "agenda", "due_us")
 # Columns of a task that statements select, in this order.
 COLUMNS: Final = (*OF_PUT.names, *OF_CHANGE.names, *CONVERTED)
 _STATUS, _REASON, _ERROR, _RESULT, _PAYLOAD = (COLUMNS.index(name) for name in CONVERTED)
 _SCALED: Final = [COLUMNS.index(field.column) for field in FIELDS if field.kind in SCALED]
-# The values of a row in the order of the fields of `Task`. An attached table alone counts versions.
+# Index of each field of `Task` in a row; the version comes last, as only attached tables count versions.
 _BY_COLUMN: Final = {field.field: COLUMNS.index(field.column) for field in FIELDS} | {"version": len(COLUMNS)}
 _in_order: Final = itemgetter(*(_BY_COLUMN[field.name] for field in fields(Task)))
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
 
 
 def remember(token: str, outcome: PutOutcome, earlier: str = "") -> str:
-    """Return the puts that a row remembers, the last one first.
+    """Return the puts that a row remembers, the latest first.
 
     Args:
         token: Names the put.
-        outcome: What it did: CREATED or UPDATED.
-        earlier: The puts that the row remembered before.
+        outcome: CREATED or UPDATED.
+        earlier: The puts that the row already remembers.
     """
     return (LETTERS[outcome] + token + earlier)[: REMEMBERED * ENTRY_CHARS]
 
 
 def outcome_of(token: str, remembered: str) -> PutOutcome | None:
-    """Return what a put did to a row, CREATED or UPDATED; None if the row does not remember it."""
+    """Return the outcome of a put, CREATED or UPDATED; None if the row does not remember the put."""
     for start in range(0, len(remembered), ENTRY_CHARS):
         entry = remembered[start : start + ENTRY_CHARS]
         if entry[1:] == token:
@@ -96,10 +96,10 @@ def outcome_of(token: str, remembered: str) -> PutOutcome | None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A task as it was read.
+    """A task as read from its row.
 
     Attributes:
-        task: The task. If its payload cannot be decoded, it is the stored text.
+        task: The task. If its payload cannot be decoded, the payload is the stored text.
         problem: Why the payload cannot be decoded; None if it can.
     """
 
@@ -113,7 +113,7 @@ def microseconds(seconds: float) -> int:
 
 
 def line_key(priority: int, group: str | None) -> str:
-    """Return a line as it is stored: its priority level, one digit, then its group."""
+    """Return a line's stored form: its priority level (one digit), then its group."""
     return f"{priority}{group or ''}"
 
 
@@ -123,7 +123,7 @@ def parse_line(key: str) -> tuple[int, str | None]:
 
 
 def _place(task: Task) -> tuple[str | None, str, float]:
-    """Return the line of a task, what it needs attention for, and when, in seconds since the epoch."""
+    """Return the line of a task, the kind of attention it needs, and when, in seconds since the epoch."""
     if task.status is TaskStatus.PENDING:
         if task.not_before is not None:
             return None, DUE, task.not_before
@@ -150,7 +150,7 @@ def _state_values(task: Task) -> tuple[Any, ...]:
 
 
 def new_version(task: Task) -> dict[str, Any]:
-    """Return the columns of a new version of a task, without those that only its put sets."""
+    """Return the columns of a new version of a task, without the columns set only by its put."""
     values = (*OF_CHANGE.values_of(task), *_state_values(task))
     return dict(zip(VERSION_COLUMNS, values, strict=True))
 
@@ -159,7 +159,7 @@ def put_values(task: Task) -> tuple[Any, ...]:
     """Return the values of `PUT_COLUMNS` of a new task.
 
     Raises:
-        ValueError: If its id, group or kind has a NUL character, which PostgreSQL cannot store.
+        ValueError: If the id, group or kind has a NUL character, which PostgreSQL cannot store.
     """
     if "\0" in f"{task.task_id}{task.group}{task.kind}":
         names = (("task_id", task.task_id), ("group", task.group), ("kind", task.kind))
@@ -171,7 +171,7 @@ def put_values(task: Task) -> tuple[Any, ...]:
 
 
 def row_of(task: Task) -> dict[str, Any]:
-    """Return the row of a new task. It raises what `put_values` raises."""
+    """Return the row of a new task; raise as `put_values` does."""
     return dict(zip(PUT_COLUMNS, put_values(task), strict=True))
 
 

@@ -20,10 +20,10 @@ from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The names of tables and indexes begin with it; PostgreSQL allows 63 bytes for each.
+# The names of all tables and indexes begin with this name; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 NAME_BYTES: Final = 64
-# A lease token is the worker's name, of up to 64 bytes, and 33 bytes more.
+# A lease token is the worker's name (up to 64 bytes) and 33 more bytes.
 TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
@@ -31,15 +31,15 @@ AGENDA_CHARS: Final = 8
 OPTIONAL_TIMES: Final = tuple(
     field.column for field in FIELDS if field.kind is FieldType.TIME and not field.required
 )
-# Columns of tasks that the first version did not have.
+# Columns of tasks that the first version lacked.
 ADDED_COLUMNS: Final = (
     *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
     *("progress_ppm", "progress_step", "trace_context"),
 )
 CHANGE_CHARS: Final = 6
-# The batch of events that are in none yet: later than every other.
+# The batch number of unbatched events, above every other batch.
 NO_BATCH: Final = 2**62
-# Databases with indexes of some of the rows.
+# Databases with partial indexes.
 PARTIAL_INDEXES: Final = ("postgresql", "sqlite")
 
 
@@ -48,20 +48,20 @@ class Schema:
     """The tables of one store.
 
     Attributes:
-        metadata: All of them.
+        metadata: All tables.
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
             digit, then its group. `due_us` is when the task needs attention, and `agenda` which: "due" if
             its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
             retention ends. `put_token` names the puts that wrote it last. `created_us` is the due time of
             a delayed put, `put_us` the time of the put itself. `progress_ppm` is the part of its work that
             a run reported as done, in millionths.
-        records: Small records that the processes of a queue share, as JSON.
-        counts: Numbers to which the processes of a queue add.
-        histories: The queues that keep a history, and for how many seconds. Triggers read it.
-        history: One row per change of a task of these queues, with the state after it; before it for a
-            REMOVE. `claimed_us` and `claimed_attempts` are set if one write claimed a task and ended the
-            claim. `batch` numbers what was pulled together, see `freshq.stores.sql.history`.
-        migrations: The migrations that were applied.
+        records: Small JSON records shared by the processes of a queue.
+        counts: Counters shared by the processes of a queue.
+        histories: The queues that keep a history, and its retention in seconds. Triggers read it.
+        history: One row per change of a task of these queues, with the task's state after the change, or
+            before it for a REMOVE. `claimed_us` and `claimed_attempts` are set if one write claimed a task
+            and ended the claim. `batch` numbers the batches of pulls; see `freshq.stores.sql.history`.
+        migrations: Applied migrations.
     """
 
     metadata: sa.MetaData
@@ -74,7 +74,7 @@ class Schema:
 
 
 def checked_table(table: str) -> str:
-    """Return the name of a table, checked.
+    """Check and return the name of a table.
 
     Raises:
         ValueError: If it is not a valid name.
@@ -86,7 +86,7 @@ def checked_table(table: str) -> str:
 
 
 class KeyBytes(sa.types.TypeDecorator[str]):
-    """Text that MariaDB and MySQL store as bytes: none of their collations compares it exactly."""
+    """Text that MariaDB and MySQL store as bytes, because none of their collations compares exactly."""
 
     impl = sa.VARBINARY
     cache_ok = True
@@ -108,7 +108,7 @@ class LongText(sa.types.TypeDecorator[str]):
 
     @override
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        """Return the type of MariaDB and MySQL, whose Text ends at 64 KB, or Text."""
+        """Return Text, or a longer type for MariaDB and MySQL, whose Text is limited to 64 KB."""
         if dialect.name not in ("mysql", "mariadb"):
             return dialect.type_descriptor(sa.Text())
         from sqlalchemy.dialects import mysql  # noqa: PLC0415 - only the dialect in use is loaded
@@ -129,12 +129,12 @@ def long_text() -> sa.types.TypeEngine[str]:
 
 @lru_cache(maxsize=16)
 def schema(table: str, dialect: str) -> Schema:
-    """Return the tables of a store, which all queues on the same tables share.
+    """Return the tables of a store; all its queues share them.
 
     Args:
-        table: Name of the table of tasks, checked; the names of the others begin with it.
-        dialect: Name of the database's dialect. Tables have its options only: SQLAlchemy loads a dialect to
-            check an option of it, which takes longer than a put.
+        table: Checked name of the table of tasks; the names of the other tables begin with it.
+        dialect: Name of the database's dialect. Tables get the options of this dialect only: to check an
+            option SQLAlchemy loads its dialect, which takes longer than a put.
     """
     metadata = sa.MetaData()
     options = table_options(dialect)
@@ -191,21 +191,21 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
 def _index_tasks(table: str, tasks: sa.Table, dialect: str) -> None:
     line = tasks.c.line
     waiting_only = _only(line.is_not(None), dialect)
-    # The deadline is last: it shows without a look at the row which tasks are past their own.
+    # The deadline comes last, so that the index alone shows which tasks are past it.
     sa.Index(
         f"{table}_lines",
         *(tasks.c.queue, line, tasks.c.created_us, tasks.c.task_id, tasks.c.deadline_us),
         **waiting_only,
     )
-    # The queue is not first: while PostgreSQL has no statistics, it might look for lines in this index.
+    # The queue is not first, or PostgreSQL without statistics might look for lines in this index.
     sa.Index(f"{table}_agenda", tasks.c.agenda, tasks.c.queue, tasks.c.due_us)
-    # Elsewhere the rows of redriven tasks, which keep the time of their death, are passed over.
+    # On the other databases, reads skip redriven tasks, which keep the time of their death.
     dead_only = _only(tasks.c.status == sa.literal_column("'FAILURE'"), dialect)
     sa.Index(f"{table}_dead", tasks.c.queue, tasks.c.dead_us, tasks.c.task_id, **dead_only)
 
 
 def _only(condition: sa.ColumnElement[bool], dialect: str) -> dict[str, Any]:
-    """Return the options of an index of the rows of a condition, where the database has such indexes."""
+    """Return the options of a partial index; none if the database has no partial indexes."""
     return {f"{dialect}_where": condition} if dialect in PARTIAL_INDEXES else {}
 
 
@@ -251,16 +251,16 @@ def table_options(dialect: str) -> dict[str, Any]:
 def history_table(
     name: str, index: str, metadata: sa.MetaData, dialect: str, *columns: sa.Column[Any]
 ) -> sa.Table:
-    """Return the table of a history, with what its batches need, and other columns.
+    """Return a table of history events, with the columns that batches need and the given ones.
 
     Args:
-        name: Its name.
-        index: The name of its index.
-        metadata: Where it is listed.
+        name: Name of the table.
+        index: Name of its index.
+        metadata: Collection to add the table to.
         dialect: Name of the database's dialect.
-        *columns: The columns of its events.
+        *columns: Columns of the events.
     """
-    # SQLite would use the numbers of deleted rows again.
+    # Without AUTOINCREMENT, SQLite would reuse the numbers of deleted rows.
     options = {"sqlite_autoincrement": True} if dialect == "sqlite" else table_options(dialect)
     history = sa.Table(
         name,
@@ -272,7 +272,7 @@ def history_table(
         *columns,
         **options,
     )
-    # In the order of pulls: what comes next, and what to delete first.
+    # In the order in which pulls read events and pruning deletes them.
     sa.Index(index, history.c.queue, history.c.batch, history.c.event_id)
     return history
 

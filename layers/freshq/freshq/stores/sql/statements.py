@@ -1,8 +1,8 @@
-"""What the statements of all parts share: columns, conditions, and the differences between databases.
+"""Columns, conditions and database differences shared by the statements of all parts.
 
-Each part of the store has its statements in a class beside the code that runs them: one property per
+Each part of the store keeps its statements in a class beside the code that runs them, one property per
 statement, built once for all stores on the same tables. Parameters of conditions begin with `of_`, so that
-they do not clash with columns.
+they cannot clash with columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
 FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
-# Dialects whose INSERT is that of another one.
+# Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
 Conditions = tuple[sa.ColumnElement[bool], ...]
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
@@ -38,50 +38,50 @@ class Statements:
     """Columns and conditions of statements on the tables of one store, in one dialect."""
 
     def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:
-        """Build nothing yet.
+        """Store the arguments; each statement is built at its first use.
 
         Args:
             schema: The tables.
-            dialect: That of SQLite, PostgreSQL, MySQL or MariaDB.
+            dialect: The dialect of SQLite, PostgreSQL, MySQL or MariaDB.
         """
         self.schema = schema
         self.tasks = schema.tasks
         self.dialect = dialect
-        # MariaDB does not return what an UPDATE changed.
+        # MariaDB has no UPDATE ... RETURNING.
         self.has_returning = dialect.name in ("sqlite", "postgresql")
 
     @classmethod
     def shared(cls, schema: Schema, dialect: sa.Dialect) -> Self:
-        """Return the statements that stores on the same tables share while one of them is in use.
+        """Return the statements shared by all stores on the same tables, while any of them is in use.
 
         Args:
             schema: The tables.
-            dialect: As above. A server's version decides about the SQL, so each engine has statements of its
-                own; all files of a process have the same SQLite.
+            dialect: As above. The SQL depends on the server's version, so each engine has its own statements;
+                all SQLite files of a process share one version.
         """
         key = (cls, schema, type(dialect) if dialect.name == "sqlite" else dialect)
         found = _SHARED.get(key)
         return cast("Self", found or _SHARED.setdefault(key, cls(schema, dialect)))
 
     def prepared(self, statement: sa.Executable, columns: Sequence[str] | None = None) -> PreparedStatement:
-        """Return a statement compiled for the driver; with `columns`, for tuples of their values."""
+        """Return a statement compiled for the driver; with `columns`, it takes tuples of their values."""
         return PreparedStatement(statement, self.dialect, columns)
 
     @cached_property
     def columns(self) -> list[sa.ColumnElement[Any]]:
-        """What to select of a task, in the order of `COLUMNS`."""
+        """The selected columns of a task, in the order of `COLUMNS`."""
         return [self._column(name) for name in COLUMNS]
 
     def _column(self, name: str) -> sa.ColumnElement[Any]:
         column = self.tasks.c[name]
         if name == "payload" and self.dialect.name == "sqlite":
-            # SQLite keeps any bytes as text; bytes that are not UTF-8 would break the whole result.
+            # SQLite stores any bytes as text, and bytes that are not UTF-8 would break the whole result.
             return sa.cast(column, sa.LargeBinary).label("payload")
         return column
 
     @cached_property
     def in_queue(self) -> sa.ColumnElement[bool]:
-        """The task is of the queue `of_queue`."""
+        """The task belongs to the queue `of_queue`."""
         return self.tasks.c.queue == sa.bindparam("of_queue")
 
     @cached_property
@@ -91,10 +91,10 @@ class Statements:
 
     @cached_property
     def in_queue_by_id(self) -> sa.ColumnElement[bool]:
-        """As `in_queue`, for tasks given by their ids.
+        """As `in_queue`, for tasks selected by id.
 
-        Without statistics PostgreSQL would look them up by their queue, and read all of its rows. It can use
-        no index for this condition, so it looks up the ids.
+        Without statistics PostgreSQL would search by queue and read all of its rows. It has no index for this
+        form of the condition, so it searches by id.
         """
         if self.dialect.name != "postgresql":
             return self.in_queue
@@ -116,14 +116,14 @@ class Statements:
 
     @cached_property
     def live_in_line(self) -> Conditions:
-        """As `young_in_line`, and not past its deadline."""
+        """As `young_in_line`, and the task is not past its deadline."""
         return (*self.young_in_line, self.tasks.c.deadline_us > sa.bindparam("deadline_after_us"))
 
     def among(self, page: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """The task is one of a page of ids of the queue; on PostgreSQL, found by its place in the table.
+        """The task is in a page of ids of the queue; PostgreSQL finds it by its place in the table.
 
-        A join by id would depend on statistics: until the first ANALYZE, PostgreSQL reads all finished rows,
-        through the index of due times.
+        A join by id would depend on statistics: until the first ANALYZE, PostgreSQL would read all finished
+        rows through the index of due times.
         """
         if self.dialect.name == "postgresql":
             return self.at_places(page.with_only_columns(sa.literal_column("ctid")))
@@ -136,26 +136,26 @@ class Statements:
         return place == sa.any_(sa.func.array(places.scalar_subquery()))
 
     def first_of_line(self, *, newest_first: bool) -> sa.Select[Any]:
-        """The creation times, ids and deadlines of the tasks of a line that are within the max age."""
+        """Creation times, ids and deadlines of the tasks of a line that are within the max age."""
         created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
         columns = sa.select(created, task_id, self.tasks.c.deadline_us).where(*self.young_in_line)
         return columns.order_by(*((created.desc(), task_id.desc()) if newest_first else (created, task_id)))
 
     @cached_property
     def oldest_of_line(self) -> sa.Select[Any]:
-        """The creation times and ids of the oldest live tasks among the first `looked` tasks of a line."""
+        """Creation times and ids of the oldest live tasks among the first `looked` tasks of a line."""
         seen = self.first_of_line(newest_first=False).limit(sa.bindparam("looked")).subquery("seen")
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
         return sa.select(seen.c.created_us, seen.c.task_id).where(in_time).limit(sa.bindparam("at_most"))
 
 
 class SqlPart(Store):
-    """The base of the parts of the SQL store: each implements some of the methods of `Store`.
+    """Base of the parts of the SQL store, each of which implements some methods of `Store`.
 
     Attributes:
         database: Runs the statements.
         schema: The tables.
-        queue: The queue whose tasks `get` returns; None: of any queue of the table.
+        queue: The queue whose tasks `get` returns; None for any queue of the table.
     """
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
@@ -165,18 +165,18 @@ class SqlPart(Store):
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:
-    """Return an INSERT with the clauses of a dialect. Other dialects, slow to load, are not loaded."""
+    """Return an INSERT with the clauses of a dialect; import only this dialect, because imports are slow."""
     module = import_module(f"sqlalchemy.dialects.{INSERT_OF.get(dialect.name, dialect.name)}")
     return module.insert(table)
 
 
 def insert_or_ignore(table: sa.Table, dialect: sa.Dialect) -> Any:
-    """Return an INSERT that skips rows whose key is taken, and hides no other error."""
+    """Return an INSERT that skips rows whose key is taken, and reports every other error."""
     insert = dialect_insert(table, dialect)
     if dialect.name in ("sqlite", "postgresql"):
         return insert.on_conflict_do_nothing()
     key = next(iter(table.primary_key))
-    # INSERT IGNORE would also truncate values that are too long.
+    # INSERT IGNORE would also truncate overlong values.
     return insert.on_duplicate_key_update({key.name: key})
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
-    """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
+    """Tasks in a table of a relational database. Thread-safe; each process opens its own store."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         limits: ConnectionLimits = DEFAULT,
         history_seconds: float | None = None,
     ) -> None:
-        """Use a database; nothing is sent before the first call.
+        """Name the database; the first call connects.
 
         Args:
             url: Address of the database, or an engine made by `freshq.stores.sql.database.open_engine`.
-            table: Name of the table of tasks; the names of the others begin with it.
-            queue: Whose tasks `get` returns: ids are unique within a queue. None: of any queue of the
-                table.
-            limits: The limits of its connections; an engine has its own.
-            history_seconds: How long `create_table` makes the database keep the history of `queue`; 0: it
-                keeps none any more. None: as it is.
+            table: Name of the table of tasks; the names of the other tables begin with it.
+            queue: The queue whose tasks `get` returns, because ids are unique only within a queue; None for
+                any queue of the table.
+            limits: Limits of the connections; ignored for an engine, which has its own.
+            history_seconds: Retention that `create_table` sets for the history of `queue`; 0 to stop keeping
+                one, None to leave the setting unchanged.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -76,13 +76,13 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
             self.history.end(self.queue)
 
     def migrate(self) -> list[str]:
-        """Bring the tables to the newest version; return the names of the migrations that were applied."""
+        """Migrate the tables to the newest version; return the names of the applied migrations."""
         self.database.allow_new_file()
         return migrate(self.database, self.schema)
 
     @override
     def close(self) -> None:
-        """Close the connections if the store opened the engine; the store can be used again."""
+        """Close the connections if the store opened the engine; later calls reconnect."""
         self.database.close()
 
 
@@ -93,14 +93,14 @@ def open_store(
     history: object = None,
     history_seconds: float | None = None,
 ) -> tuple[SqlStore, dict[str, Any]]:
-    """Return the store of a queue, and the options that are the queue's own.
+    """Return the store of a queue, and the remaining options, which belong to the queue.
 
     Args:
         url: Address of the database.
         table: Name of the table of tasks.
-        options: Options of the queue and of `ConnectionLimits`, not checked yet.
-        history: Whether to keep a history; None to leave it as it is.
-        history_seconds: For how long; None for a week.
+        options: Unchecked options of the queue and of `ConnectionLimits`.
+        history: Whether to keep a history; None to leave the setting unchanged.
+        history_seconds: Retention of the history; None for a week.
 
     Raises:
         ValueError: If an argument is wrong.

@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
 
-# Rows in one transaction: enough to pay for its commit, few enough to lock nobody out.
+# Rows per transaction: enough to amortize the commit, few enough not to block other writers.
 BATCH_ROWS: Final = 500
 SCAN_ROWS: Final = 500
 DEAD_ROWS: Final = 100
-# Later than any task can be.
+# Later than the time of any task.
 LATEST_US: Final = 2**62
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
-# The guard of a change, among the columns of its new version.
+# Names of the guard's columns beside the columns of the new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
-# What `finish_many` is given of each task: what all of them share is in the statement.
+# Values that `finish_many` takes for each task; values that all tasks share are in the statement.
 GIVEN_END: Final = (
     *("task_id", "queue", "of_lease_token"),
     *(name for name in END_COLUMNS if name != "agenda"),
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 
 class PutStatements(Statements):
-    """The statements of puts."""
+    """Statements of puts."""
 
     @cached_property
     def put(self) -> sa.Executable:
@@ -80,27 +80,27 @@ class PutStatements(Statements):
 
     @cached_property
     def put_one(self) -> PreparedStatement:
-        """As `put`, for the values of `PUT_COLUMNS`."""
+        """As `put`, but takes the values of `PUT_COLUMNS`."""
         return self.prepared(self.put, PUT_COLUMNS)
 
     @cached_property
     def counts_new_rows(self) -> bool:
-        """Whether the row count of `put` leaves out rows that existed. MariaDB counts them too."""
+        """Whether the row count of `put` excludes existing rows; MariaDB's includes them."""
         return self.has_returning
 
     @cached_property
     def put_tokens(self) -> sa.Select[Any]:
-        """The puts that some tasks remember, by id."""
+        """Puts remembered by some tasks, by id."""
         return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
 
     @cached_property
     def lock(self) -> sa.Select[Any]:
-        """One task with the puts that it remembers, locked until the transaction ends."""
+        """One task and its remembered puts, locked until the transaction ends."""
         return sa.select(*self.columns, self.tasks.c.put_token).where(*self.this_task).with_for_update()
 
     @cached_property
     def overwrite(self) -> sa.Update:
-        """Put a task over one of the same id, unless that one has changed."""
+        """Overwrite a task of the same id, unless it has changed."""
         values: dict[str, Any] = {
             column.name: sa.bindparam(column.name)
             for column in self.tasks.c
@@ -111,7 +111,7 @@ class PutStatements(Statements):
 
 
 class PutSignal:
-    """Wakes the threads of this process that wait for a put."""
+    """Wakes threads of this process that wait for a put."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -143,7 +143,7 @@ def as_dead_letter(task: Task, problem: str, now: float) -> Task:
 
 
 class ReadStatements(Statements):
-    """The statements of reads."""
+    """Statements of reads."""
 
     @cached_property
     def get(self) -> sa.Select[Any]:
@@ -169,7 +169,7 @@ class ReadStatements(Statements):
 
     @cached_property
     def dead(self) -> sa.Select[Any]:
-        """A page of the dead letters of a queue that follow a place, the last to die first."""
+        """A page of the dead letters of a queue after a position, most recently dead first."""
         dead_us, task_id = self.tasks.c.dead_us, self.tasks.c.task_id
         until = sa.bindparam("until_us", type_=sa.BigInteger)
         follows = sa.or_(dead_us < until, task_id < sa.bindparam("before_id", type_=task_id.type))
@@ -182,7 +182,7 @@ class ReadStatements(Statements):
 
 
 class SettleStatements(Statements):
-    """The statements that change one task, or end several."""
+    """Statements that change one task or end several."""
 
     def _guarded(self, by_lease: bool, by_version: bool) -> Conditions:  # noqa: FBT001 - a key of GUARDS
         """Return the conditions of a guard on one task."""
@@ -205,7 +205,7 @@ class SettleStatements(Statements):
 
     @cached_property
     def _given(self) -> sa.Subquery:
-        """The new versions of several tasks and their guards, given as the JSON parameter `changes`."""
+        """New versions of several tasks and their guards, read from the JSON parameter `changes`."""
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
 
         names = [*self.replaced_columns, "task_id", "queue", *GIVEN_GUARD]
@@ -221,7 +221,7 @@ class SettleStatements(Statements):
 
     @cached_property
     def replace_many(self) -> sa.Update:
-        """Store new versions of several tasks, but of none whose row a transaction holds; on PostgreSQL."""
+        """Store new versions of several tasks, except tasks whose row is locked; on PostgreSQL."""
         given, current = self._given, self.tasks.alias("current_tasks")
         admitted = sa.and_(
             current.c.status == given.c.of_status,
@@ -238,21 +238,21 @@ class SettleStatements(Statements):
             .cte("free")
         )
         values = {name: free.c[name] for name in self.replaced_columns}
-        # Joined by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
+        # Join by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
         key = (self.tasks.c.task_id == free.c.task_id, self.tasks.c.queue == free.c.queue)
         update = sa.update(self.tasks).where(*key)
         return update.values(values).returning(self.tasks.c.task_id, self.tasks.c.request_token)
 
     @cached_property
     def lock_listed(self) -> sa.Select[Any]:
-        """Lock several tasks, but for those whose row a transaction holds."""
+        """Lock several tasks, except tasks whose row is already locked."""
         tasks = self.tasks
         columns = (tasks.c.task_id, tasks.c.status, tasks.c.lease_token, tasks.c.request_token)
         return sa.select(*columns).where(self.in_queue, self.listed).with_for_update(skip_locked=True)
 
     @cached_property
     def replace_locked(self) -> sa.Update:
-        """Store the new version of a task that the transaction has locked."""
+        """Store the new version of a locked task."""
         values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
         return sa.update(self.tasks).where(*self.this_task).values(values)
 
@@ -273,7 +273,7 @@ class SettleStatements(Statements):
 
     @cached_property
     def _end(self) -> dict[str, Any]:
-        """The columns that the end of a held task changes: since its claim, only the lease can have."""
+        """Columns that the end of a held task changes: since the claim only the lease can have changed."""
         values: dict[str, Any] = {name: sa.bindparam(name) for name in END_COLUMNS}
         return values | {"lease_token": sa.null(), "lease_until_us": sa.null(), "line": sa.null()}
 
@@ -284,14 +284,14 @@ class SettleStatements(Statements):
 
     @cached_property
     def finish_many(self) -> PreparedStatement:
-        """End several held tasks, each in its own way; return their ids."""
+        """End several held tasks, each with its own outcome; return their ids."""
         given = self._given_ends
         ended = {
             name: given.c[name] if name in GIVEN_END else sa.literal(OVER) if name == "agenda" else value
             for name, value in self._end.items()
         }
         held = (
-            # By both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
+            # Join by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
             *(self.tasks.c.task_id == given.c.task_id, self.tasks.c.queue == given.c.queue),
             *(self.tasks.c.status == TAKEN, self.tasks.c.lease_token == given.c.of_lease_token),
         )
@@ -299,7 +299,7 @@ class SettleStatements(Statements):
 
     @cached_property
     def _given_ends(self) -> sa.FromClause:
-        """The columns `GIVEN_END` of several tasks: given as arrays, or to SQLite as one of JSON."""
+        """The columns `GIVEN_END` of several tasks, passed as arrays, or as a JSON array on SQLite."""
         columns = [sa.column(name, _given_type(self.tasks, name)) for name in GIVEN_END]
         if self.dialect.name != "postgresql":
             rows = sa.func.json_each(sa.bindparam("many_ends")).table_valued("value", name="rows")
@@ -344,7 +344,7 @@ class SqlTasks(SqlPart):
         return added
 
     def _insert_batches(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        """Insert tasks by batches until one fails; its tasks and those after it get the error."""
+        """Insert tasks in batches; after a failed batch, its tasks and all later ones get the error."""
         added: list[bool | FreshqError] = []
         try:
             for start in range(0, len(tasks), BATCH_ROWS):
@@ -371,7 +371,7 @@ class SqlTasks(SqlPart):
     def put_in(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
     ) -> list[PutOutcome]:
-        """Put tasks in the caller's transaction; return what each put did."""
+        """Put tasks in the caller's transaction; return the outcome of each put."""
         self.database.check_requirement()
         with self.database.translating():
             return self._put(connection, tasks, on_conflict)
@@ -390,14 +390,14 @@ class SqlTasks(SqlPart):
         return outcomes
 
     def _insert(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
-        """Insert the tasks whose ids are free; return for each whether it was inserted."""
+        """Insert the tasks whose ids are free; return for each task whether it was inserted."""
         result = connection.execute(self.put_sql.put, list(map(row_of, tasks)))
         if self.put_sql.counts_new_rows and result.rowcount == len(tasks):
             return [True] * len(tasks)
         return self._added(connection, tasks)
 
     def _added(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
-        """Return for each task whether this put made its row, also when an earlier try did."""
+        """Return for each task whether this put created its row, in this or an earlier attempt."""
         remembered: dict[str, str] = {}
         ids = [task.task_id for task in tasks]
         for start in range(0, len(ids), BATCH_ROWS):
@@ -412,14 +412,14 @@ class SqlTasks(SqlPart):
         ]
 
     def _put_over(self, connection: sa.Connection, task: Task, on_conflict: OnConflict) -> PutOutcome:
-        """Put a task whose id was taken: over one that ended, or over a live one to be updated."""
+        """Put a task whose id is taken: replace a task that ended, or update a live one."""
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
         found = connection.execute(self.put_sql.lock, where).one_or_none()
         if found is None:  # deleted a moment ago
             return PutOutcome.CREATED if self._insert(connection, [task])[0] else PutOutcome.DUPLICATE
         current = task_of(found)
         earlier = outcome_of(task.request_token, found.put_token)
-        if earlier is not None:  # the reply to an earlier try was lost
+        if earlier is not None:  # the reply to an earlier attempt was lost
             return earlier
         outcome = put_over(current, task, on_conflict)
         if outcome is PutOutcome.DUPLICATE:
@@ -433,7 +433,7 @@ class SqlTasks(SqlPart):
         return None if "\0" in task_id else self.find(task_id, self.queue)
 
     def find(self, task_id: str, queue: str | None) -> Task | None:
-        """Return a task by its id and queue; None for the queue: of any."""
+        """Return a task by its id and queue; with None for the queue, from any queue."""
         if queue is None:
             row = self.database.row(self.read_sql.get_anywhere, {"of_task_id": task_id})
         else:
@@ -532,25 +532,25 @@ class SqlTasks(SqlPart):
     def _settled_by(
         self, store: Callable[[Sequence[tuple[Task, str]]], set[str]], settled: Sequence[tuple[Task, str]]
     ) -> dict[str, Task | FreshqError]:
-        """Settle claims together; return the answers by task id."""
+        """Settle claims in one call; return the answers by task id."""
         try:
             stored = store(settled) if settled else set()
         except StoreError as error:
             return {task.task_id: error for task, _lease_token in settled}
-        # Check settlements that were not stored once more: the lease is lost, another transaction had the
-        # row, or an earlier try was committed and its reply lost.
+        # Retry the settlements that were not stored: their lease is lost, another transaction had locked the
+        # row, or an earlier attempt was committed while its reply was lost.
         return {
             task.task_id: task if task.task_id in stored else self._settled(task, lease_token)
             for task, lease_token in settled
         }
 
     def _end_many(self, ended: Sequence[tuple[Task, str]]) -> set[str]:
-        """End tasks by one statement; return the ids of those that were held."""
+        """End tasks in one statement; return the ids of the tasks that were held."""
         given = given_ends(ended, self.database.dialect)
         return {row[0] for row in self.database.execute(self.settle_sql.finish_many, given).rows}
 
     def _replace_many(self, settled: Sequence[tuple[Task, str]]) -> set[str]:
-        """Store new versions of tasks together; return the ids of those that were held, and not locked."""
+        """Store new versions of tasks in one call; return the ids of tasks that were held and not locked."""
         changes = [(task, Guard(TaskStatus.TAKEN, lease_token=lease_token)) for task, lease_token in settled]
         return {task.task_id for task in self.replace_many(changes) if task is not None}
 
@@ -578,7 +578,7 @@ def _version(task: Task) -> tuple[str, str]:
 
 
 def _given(task: Task, guard: Guard) -> dict[str, Any]:
-    """Return a change as `SettleStatements.replace_many` takes it."""
+    """Return a change in the form that `SettleStatements.replace_many` takes."""
     named = dict.fromkeys(GIVEN_GUARD) | guard_parameters(guard)
     return new_version(task) | {"task_id": task.task_id, "queue": task.queue} | named
 
@@ -611,7 +611,7 @@ def _given_type(tasks: sa.Table, name: str) -> sa.types.TypeEngine[Any]:
 
 
 def _admits(guard: Guard, task: Task, row: sa.Row[Any]) -> bool:
-    """Return whether a guard holds for a row, or the row is the new version already."""
+    """Return whether a guard holds for a row, or the row already is the new version."""
     return row.request_token == task.request_token or (
         row.status == guard.status
         and guard.lease_token in (None, row.lease_token)

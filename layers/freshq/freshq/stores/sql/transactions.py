@@ -1,4 +1,4 @@
-"""A task held by the lock of its row, while its work is done in the same transaction."""
+"""Hold a task by a row lock while its work runs in the same transaction."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _LockedRow:
     """A task whose row is locked.
 
     Attributes:
-        transaction: Commits when it is closed.
+        transaction: Context that commits when it is closed.
         connection: The connection of the transaction.
-        task: The task as if it had been claimed.
-        guard: What must still be true of the row.
+        task: The task as a claim would return it.
+        guard: Condition that the row must still meet.
     """
 
     transaction: ExitStack
@@ -80,7 +80,7 @@ class SqlTransactions(Transactions):
         context: SettlingContext,
         shed_version: Callable[[Task], Task | None],
     ) -> Iterator[HeldTask | None]:
-        # If the block fails, its writes are undone to a savepoint. The row stays locked until the failed
+        # If the block fails, its writes roll back to a savepoint. The row stays locked until the failed
         # attempt is stored, so nobody else can take the task in between.
         with ExitStack() as transaction:
             row, passed_over = self._lock_best(transaction, request(), context, shed_version)
@@ -122,10 +122,10 @@ class SqlTransactions(Transactions):
         context: SettlingContext,
         shed_version: Callable[[Task], Task | None],
     ) -> tuple[_LockedRow | None, int]:
-        """Begin a transaction and lock the best task in it; shed and quarantine those before it.
+        """Begin a transaction and lock the best task; shed or quarantine unfit tasks before it.
 
         Returns:
-            The locked task, None if there is none, and how many were shed or quarantined.
+            The locked task (None if there is none), and the number of tasks shed or quarantined.
         """
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
@@ -160,10 +160,10 @@ class SqlTransactions(Transactions):
         return done
 
     def _store_failed(self, row: _LockedRow, savepoint: sa.NestedTransaction, failed: Task) -> Task | None:
-        """Undo what the block wrote and store the failed attempt; on a new connection if this one is lost.
+        """Roll back the block's writes and store the failed attempt, on a new connection if this one is lost.
 
         Returns:
-            The task as stored; None if it could not be stored.
+            The stored task; None if storing failed.
         """
         try:
             if savepoint.is_active:
@@ -206,7 +206,7 @@ class SqlTransactions(Transactions):
 
 
 def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
-    """Return the version of a task after the block raised an exception."""
+    """Return the next version of a task whose block raised an exception."""
     lifecycle, now = context.lifecycle, context.now()
     reason = checked_error(error_text(error) or type(error).__name__)
     if isinstance(error, Busy):

@@ -18,8 +18,8 @@ from freshq.model.options import SqlOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The lease for which the default timeouts are made, and how short they become for shorter ones: less would
-# fail calls that are only slow.
+# The lease that the default timeouts suit, and their minimum for shorter leases, below which merely slow
+# calls would fail.
 LEASE_SECONDS: Final = 60.0
 MIN_TIMEOUT_SECONDS: Final = 2.0
 DRIVERS: Final = {
@@ -29,14 +29,14 @@ DRIVERS: Final = {
     "mariadb": "mariadb+pymysql",
 }
 OWN: Final = (*SqlOptions.__annotations__, "history", "history_seconds")
-# What Python's driver and SQLite itself know; they take any other name without a word.
+# Options known to Python's driver and SQLite, which silently ignore any other name.
 OF_SQLITE: Final = (
     *("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements"),
     *("uri", "mode", "modeof", "cache", "vfs", "psow", "nolock", "immutable"),
 )
-# Python's own driver; another one of SQLite may take more options.
+# Python's own driver; other SQLite drivers may take more options.
 PYSQLITE: Final = ("sqlite", "sqlite+pysqlite")
-# The drivers' own options for what freshq sets by its limits, and the type of their values.
+# The drivers' own options for limits that freshq sets, and the types of their values.
 LIMITS: Final[Mapping[str, Callable[[str], float]]] = {"timeout": float} | dict.fromkeys(
     (
         *("connect_timeout", "read_timeout", "write_timeout", "tcp_user_timeout"),
@@ -44,14 +44,14 @@ LIMITS: Final[Mapping[str, Callable[[str], float]]] = {"timeout": float} | dict.
     ),
     int,
 )
-# Less than this alike, a name is rather one of the database's: "dbname" is no misspelt "name".
+# Below this similarity, a name counts as the database's own: "dbname" is no misspelt "name".
 ALIKE: Final = 0.85
 
 
 def place_of(url: sa.URL) -> tuple[object, ...]:
-    """Return where a database is: two urls with equal answers mean the same tables.
+    """Return the location of a database; urls with equal locations name the same tables.
 
-    The user and the options are part of it, because they may choose the schema of PostgreSQL.
+    The location includes the user and the options, because they may select a PostgreSQL schema.
     """
     if url.get_backend_name() == "sqlite":
         return ("sqlite", os.path.realpath(url.database or ""))
@@ -61,9 +61,9 @@ def place_of(url: sa.URL) -> tuple[object, ...]:
 
 
 def _server(url: sa.URL, name: str) -> tuple[str, str]:
-    """Return the host and the port of a server; where the url is silent, what its driver takes instead.
+    """Return the host and the port of a server; if the url lacks one, return the driver's default.
 
-    PostgreSQL's takes them from the environment, and without a host there, a socket of this machine.
+    PostgreSQL's driver reads them from the environment, and without a host there uses a local socket.
     """
     if name == "postgresql":
         host, port = os.environ.get("PGHOST", ""), os.environ.get("PGPORT") or "5432"
@@ -73,10 +73,10 @@ def _server(url: sa.URL, name: str) -> tuple[str, str]:
 
 
 def file_of(url: sa.URL) -> str | None:
-    """Return the path of a SQLite database from the root; None if SQLite interprets it, or for a server.
+    """Return the absolute path of a SQLite database; None for a server, or if SQLite interprets the name.
 
-    SQLAlchemy too makes the path absolute when it opens an engine, so a later change of the folder of
-    the process does not count.
+    SQLAlchemy makes the path absolute when it opens an engine, so a later change of the working directory has
+    no effect.
     """
     file = url.database or ""
     is_path = url.get_backend_name() == "sqlite" and not file.startswith((":", "file:"))
@@ -84,7 +84,7 @@ def file_of(url: sa.URL) -> str | None:
 
 
 def is_missing(file: str) -> bool:
-    """Return whether there is certainly no such file; one that may not be looked for is left to SQLite."""
+    """Return whether a file is certainly missing; if permissions hide the answer, leave it to SQLite."""
     try:
         Path(file).stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a path with a NUL
@@ -96,9 +96,9 @@ def is_missing(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits of the connections of one process.
+    """Limits of the connections of one process.
 
-    A call begins no further try once `answer_timeout_seconds` have passed, so it ends within twice that
+    A call makes no further attempt once `answer_timeout_seconds` have passed, so it ends within twice that
     time plus the time to connect. With the default values that is well within the default lease.
 
     Attributes:
@@ -107,8 +107,8 @@ class ConnectionLimits:
         answer_timeout_seconds: How long to wait for the answer to a statement, and for a free connection.
         lock_timeout_seconds: How long a statement waits for a lock.
         max_connections: Maximum number of connections.
-        durable: Whether SQLite waits for the disk at each commit. Without it a loss of power may undo the
-            last commits; the file stays sound.
+        durable: Whether SQLite waits for the disk at each commit. If not, a power failure may undo the last
+            commits, but does not corrupt the file.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -136,8 +136,8 @@ def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimi
     """Return the limits of the connections of a queue.
 
     Args:
-        lease_seconds: Length of its leases, not checked yet. The default timeouts are shortened in
-            proportion if it is less than `LEASE_SECONDS`.
+        lease_seconds: Length of the queue's leases, unchecked. Below `LEASE_SECONDS` the default timeouts
+            shrink in proportion.
         **given: Values of `ConnectionLimits`; None for the default of a timeout.
 
     Raises:
@@ -153,11 +153,11 @@ def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimi
 
 
 def check_url_options(url: sa.URL) -> None:
-    """Check that no option of a url was meant for freshq.
+    """Check that a url has no option meant for freshq.
 
     Raises:
-        ValueError: If one is an option of freshq or nearly so, or on SQLite unknown, or a limit and not
-            a number.
+        ValueError: If an option is freshq's or nearly so, is unknown to SQLite, or is a limit but not a
+            number.
     """
     for name, value in url.query.items():
         if name in OWN:
@@ -186,12 +186,12 @@ def _check_limit(name: str, value: object) -> None:
 
 
 def left_to_freshq(url: sa.URL, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a connection without the limits that its url sets itself: those count."""
+    """Return the arguments of a connection without the limits that its url sets, which take precedence."""
     return {name: value for name, value in arguments.items() if name not in url.query.keys() & LIMITS.keys()}
 
 
 def _meant(name: str) -> str | None:
-    """Return the option of freshq that a name is a part, or nearly the whole, of; None if there is none."""
+    """Return the option of freshq that a name abbreviates or misspells; None if there is none."""
     if name in LIMITS:
         return None
     name = name.lower().replace("-", "_")
@@ -202,7 +202,7 @@ def _meant(name: str) -> str | None:
 
 
 def parsed_url(url: str | sa.URL) -> sa.URL:
-    """Return an address with its driver.
+    """Parse an address and add its driver.
 
     Raises:
         ValueError: If it is malformed, or the store does not support the database.

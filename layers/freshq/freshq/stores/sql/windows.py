@@ -1,4 +1,4 @@
-"""Find the lines that have work."""
+"""Find lines that have work."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     Find: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Any]]
 
-# Lines of a level that one claim looks at: enough for fair turns, few enough for a claim of a millisecond.
+# Lines of a level that one claim reads: enough for fair turns, few enough for a claim of a millisecond.
 WINDOW_LINES: Final = 64
-# Up to this many lines, every claim looks for new ones. More are found again only from time to time.
+# Up to this many lines, every claim looks for new ones; with more, only an occasional claim does.
 FEW_LINES: Final = 8
 REUSE_SECONDS: Final = 0.5
 FOLLOWING: Final = "following"
 LAST: Final = "last"
-# Comes after the lines of every level: these begin with a digit.
+# Sorts after the lines of every level, because lines begin with a digit.
 END: Final = ":"
-# Follows a line, and precedes all lines after it: a group has no NUL.
+# A suffix that sorts between a line and the next one, because a group has no NUL.
 NEXT: Final = "\x01"
-# For `Window.others`: there may be any other line.
+# For `Window.others`: any other line may exist.
 NO_OTHERS: Final = {"others_from": END, "level_from": END, "others_until": END}
 
 
@@ -49,11 +49,11 @@ def live_in_line(queue: str, line: Line, created_after: float, deadline_after: f
 
 
 class WindowStatements(Statements):
-    """The statements that find lines, each with one index search for each line that it returns."""
+    """Statements that find lines, with one index search for each returned line."""
 
     @cached_property
     def finds(self) -> dict[str, sa.Select[Any]]:
-        """The statements by name."""
+        """Statements by name."""
         return {FOLLOWING: self._following, LAST: self._last}
 
     @cached_property
@@ -65,7 +65,7 @@ class WindowStatements(Statements):
     def _following(self) -> sa.Select[Any]:
         """The first `of_count` lines between `of_after` and `of_until`."""
         line = self.tasks.c.line
-        # Not min(): without statistics, PostgreSQL would read all lines for it.
+        # Not min(), for which PostgreSQL without statistics would read all lines.
         next_line = (
             sa.select(line).where(self.in_queue, line < sa.bindparam("of_until")).order_by(line).limit(1)
         )
@@ -87,13 +87,13 @@ class WindowStatements(Statements):
 
 @dataclass
 class Window:
-    """Lines of the highest level that has any, as they were found.
+    """Lines found on the highest non-empty level.
 
     Attributes:
         level: The level.
         groups: The groups of the lines, in order.
-        turns_left: How many tasks may be taken before lines are looked up again.
-        usable_until: When they are looked up again, on the monotonic clock.
+        turns_left: Number of tasks to take before the lines are looked up again.
+        usable_until: Latest time of the next lookup, on the monotonic clock.
     """
 
     level: int
@@ -103,9 +103,10 @@ class Window:
 
     @cached_property
     def others(self) -> dict[str, str]:
-        """The ranges in which there must be no line if this window is to be used again.
+        """Ranges that must have no line for this window to be used again.
 
-        For a single line, all other lines of its level and those above it; else the higher levels.
+        For a single line, they cover all other lines of its level and of higher levels; otherwise only higher
+        levels.
         """
         level = str(self.level)
         if len(self.groups) == 1:
@@ -115,7 +116,10 @@ class Window:
 
 
 class LineWindow:
-    """Finds the lines for a claim. Thread-safe: threads that share a cursor only skip lines for a while."""
+    """Finds the lines for a claim.
+
+    Thread-safe: threads that share a cursor only skip some lines for a while.
+    """
 
     def __init__(
         self, schema: Schema, dialect: sa.Dialect, monotonic: Callable[[], float] = time.monotonic
@@ -127,7 +131,7 @@ class LineWindow:
         # By queue and level: the last line of the last window.
         self._cursors: dict[tuple[str, str], str] = {}
         self._known: dict[str, Window] = {}
-        # Queues whose lines did not fit a window at the last look.
+        # Queues whose lines exceeded a window at the last lookup.
         self._many: set[str] = set()
 
     def copy(self) -> LineWindow:
@@ -137,7 +141,7 @@ class LineWindow:
         return copied
 
     def known(self, queue: str) -> Window | None:
-        """Return the last window of a queue if it can be used again, under its condition `others`."""
+        """Return the last window of a queue if it can be reused under its condition `others`."""
         window = self._known.get(queue)
         if window is None or len(window.groups) == 1:
             return window
@@ -145,22 +149,22 @@ class LineWindow:
         return None if is_used_up or len(window.groups) <= FEW_LINES else window
 
     def used(self, queue: str, turns: int) -> None:
-        """Count turns that the lines of the last window had."""
+        """Count the turns taken by lines of the last window."""
         window = self._known.get(queue)
         if window is not None:
             window.turns_left -= turns
 
     def known_lines(self, queue: str) -> bool:
-        """Return whether the last look at a queue found lines."""
+        """Return whether the last lookup of a queue found lines."""
         return queue in self._known
 
     def levels(self, find: Find, queue: str) -> Iterator[list[Line]]:
-        """Yield some lines of each priority level, the highest level first: all, if they fit the window."""
+        """Yield lines of each priority level, the highest level first; all of them if they fit a window."""
         self._known.pop(queue, None)
         for lines in self._levels(find, queue):
             if queue not in self._known:
                 groups = [group for _level, group in lines]
-                # If there are many lines, all the others have their turn before new ones.
+                # With many lines, all other lines have their turn before new ones.
                 usable_until = math.inf if queue in self._many else self._monotonic() + REUSE_SECONDS
                 self._known[queue] = Window(lines[0][0], groups, len(groups), usable_until)
             yield lines
@@ -191,7 +195,7 @@ class LineWindow:
             until, last = level, below
 
     def _window(self, find: Find, queue: str, level: str, between: tuple[str, str]) -> list[str]:
-        """Return the lines of a level that follow those of the last window, round and round."""
+        """Return the lines of a level that follow the last window, wrapping around."""
         start, until = between
         after = self._cursors.get((queue, level), start)
         keys = self._following(find, queue, after, until, WINDOW_LINES)
