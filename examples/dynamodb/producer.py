@@ -4,8 +4,7 @@ import sys
 
 from freshq import Queue
 
-queue = Queue.dynamodb("Messages")
-queue.create_table()
-for text in sys.argv[1:]:
-    queue.put({"to": "+1 555 0100", "text": text}, max_age_seconds=300)
-queue.close()
+with Queue.dynamodb("Messages") as queue:
+    queue.create_table()
+    for text in sys.argv[1:]:
+        queue.put({"to": "+1 555 0100", "text": text}, max_age_seconds=300)

@@ -4,9 +4,8 @@ import sys
 
 from freshq import Queue
 
-queue = Queue.sql("sqlite:///tasks.db")
-queue.create_table()
-for symbol in sys.argv[1:]:
-    receipt = queue.put({"symbol": symbol}, task_id=f"quote-{symbol}")
-    print(receipt.task_id, receipt.outcome)
-queue.close()
+with Queue.sql("sqlite:///tasks.db") as queue:
+    queue.create_table()
+    for symbol in sys.argv[1:]:
+        receipt = queue.put({"symbol": symbol}, task_id=f"quote-{symbol}")
+        print(receipt.task_id, receipt.outcome)

@@ -23,7 +23,7 @@ from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
 from freshq.threads import Threads
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import counts, payloads
+from tests.support.readings import counts, known, payloads
 from tests.support.refusals import refused
 from tests.support.statements import database_of
 
@@ -176,22 +176,22 @@ class TestCancelling:
                 await until(store.claiming.is_set)
                 await cancelled(claim)
                 store.may_go_on.set()
-            task = queue.queue.get("a")
-            assert task is not None
-            return counts(queue.queue.stats()), task.attempts
+            left = Queue(store)
+            return counts(left.stats()), known(left, "a").attempts
 
         assert asyncio.run(cancel()) == ({"pending": 1}, 0)
 
     def test_a_claim_that_is_over_when_it_is_cancelled_is_released_too(self) -> None:
         async def cancel() -> dict[str, int]:
-            async with AsyncQueue.memory() as queue:
+            store = MemoryStore()
+            async with AsyncQueue(Queue(store)) as queue:
                 await queue.put("work")
                 claim = asyncio.create_task(queue.claim())
                 await asyncio.sleep(0)
                 while not queue.queue.stats().taken:  # the loop stands: it cannot see that the call is over
                     pass
                 await cancelled(claim)
-            return counts(queue.queue.stats())
+            return counts(Queue(store).stats())
 
         assert asyncio.run(cancel()) == {"pending": 1}
 
@@ -207,7 +207,7 @@ class TestCancelling:
                 await cancelled(second)
                 store.may_go_on.set()
                 claims = await first
-            return counts(queue.queue.stats()), len(claims)
+            return counts(Queue(store).stats()), len(claims)
 
         assert asyncio.run(cancel()) == ({"taken": 1}, 1)
 
@@ -264,7 +264,7 @@ class TestCancelling:
 
         with pytest.raises(BaseExceptionGroup):
             asyncio.run(program())
-        assert counts(queue.stats()) == {"pending": 1}
+        assert counts(Queue(store).stats()) == {"pending": 1}
 
 
 @pytest.fixture

@@ -90,11 +90,11 @@ def test_a_queue_that_counted_nothing_reads_no_clock_to_close() -> None:
         readings.append(0.0)
         return 0.0
 
-    queue = Queue.memory(clock=read)
-    queue.close()
+    Queue.memory(clock=read).close()
     assert readings == []
-    queue.put("work")
-    queue.close()
+    with Queue.memory(clock=read) as queue:
+        queue.put("work")
+        readings.clear()
     assert readings
 
 

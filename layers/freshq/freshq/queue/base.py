@@ -13,7 +13,7 @@ from freshq.queue.put import Putting
 from freshq.queue.settle import Settling
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Self, Unpack
 
     from freshq.stores.base import Store
 
@@ -52,6 +52,14 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         self._core.store.create_table()
 
     def close(self) -> None:
-        """Flush, and close the connections of this process. Its leases stay valid."""
-        self._core.flush()
-        self._core.store.close()
+        """Flush, and close the connections of this process. Its leases stay valid.
+
+        Later verbs raise RefusedError; a second `close` does nothing. `with queue:` closes it at the end.
+        """
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, get_args
 
-from freshq.errors import LeaseLost, LostRace, NotFound, quoted
+from freshq.errors import LeaseLost, LostRace, NotFound, RefusedError, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
@@ -126,6 +126,29 @@ class Core:
         # A clock of the database would connect to it.
         if not self.meter.is_unused:
             self.meter.flush(self.now())
+
+    def release(self) -> None:
+        """Write the flow counts, and close the connections of this process; the next verb opens new ones."""
+        try:
+            self.flush()
+        finally:
+            self.store.close()
+
+    def close(self) -> None:
+        """Release the connections for good: any later use, except another `close`, raises RefusedError."""
+        if "store" not in vars(self):
+            return
+        try:
+            self.release()
+        finally:
+            # Without its parts, `__getattr__` answers: an open queue pays nothing for the check.
+            self.__dict__ = {"name": self.name}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> NoReturn:
+            msg = f"queue {vars(self).get('name')!r}: closed; open it again"
+            raise RefusedError(msg)
 
     def is_last_attempt(self, claim: Claim) -> bool:
         """Return whether a retry would make the task a dead letter."""

@@ -116,7 +116,7 @@ class Worker:
         return self._status if self._loop is None else self._loop.status()
 
     def run(self, until: Until = None) -> RunReport:
-        """Work until stopped. Flush and close the queue at the end; it may be used again.
+        """Work until stopped. Release the queue's connections at the end; the queue stays open.
 
         Args:
             until: A condition, checked before each claim, or a time in seconds since the epoch by the
@@ -167,11 +167,11 @@ class Worker:
                 return
 
     def _close(self) -> None:
-        """Return shared slots and close the queue, if the store answers in time."""
+        """Return shared slots and release the queue's connections, if the store answers in time."""
 
         def close() -> None:
             self._limits.leave()
-            self._queue.close()
+            core_of(self._queue).release()
 
         closed = in_thread("freshq-close", close)
         late = not wait([closed], END_SECONDS).done
