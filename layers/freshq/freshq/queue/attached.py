@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # By default records do not become stale.
 NEVER_STALE_SECONDS = MAX_SECONDS
-# Records in these states can be held or made ready; others must first be cancelled, redriven or discarded.
+# Records in these states can be held or made ready; others must first be cancelled, redriven or purged.
 UNQUEUED = frozenset(
     {
         TaskStatus.READY,
