@@ -146,7 +146,7 @@ def _of_statement(Statement: str, Parameters: Sequence[Mapping[str, str]], **_: 
     assert found is not None, Statement
     assert found[2] == TABLE
     # Of an INSERT the attributes; of an UPDATE what is set, and what the condition compares.
-    named = r"'(\w+)': \?" if found[1] == "INSERT INTO" else r'"(\w+)" (?:=|>|<=|\+) \?'
+    named = r"'(\w+)': \?" if found[1] == "INSERT INTO" else r'"(\w+)" (?:=|>|<=|<>|<|\+) \?'
     names = re.findall(named, Statement)
     assert len(names) == len(Parameters), Statement
     action = "PartiQLInsert" if found[1] == "INSERT INTO" else "PartiQLUpdate"
