@@ -164,6 +164,8 @@ class Actor:
                 self._settle(verb)
             elif verb in ("cancel as dead", "redrive as new"):
                 self._put(1, LONG_DELAY_SECONDS)
+                if verb == "redrive as new":  # a waiting task would keep its delay
+                    self._meddle("cancel as dead", self._known[-1])
                 self._meddle(verb, self._known[-1])
             elif verb == "redrive" and not self._failed:
                 self._is_done("fail", delayed)
@@ -171,6 +173,8 @@ class Actor:
             else:
                 self._meddle(verb, self._failed if verb == "redrive" else delayed)
         except FreshqError:  # the journal has it
+            if verb == "redrive":  # another actor may have brought it back
+                self._failed = ""
             return False
         return True
 
@@ -200,8 +204,10 @@ class Actor:
         return [None] * len(ids)
 
     def _claim(self) -> None:
+        limit = self._rng.choice((1, 1, 3, 10))
         with self._journal.call("claim") as written:
-            claims = self._queue.claim(self._rng.choice((1, 1, 3, 10)))
+            claims = self._queue.claim(limit)
+            written["short"] = len(claims) < limit
             written["claims"] = [
                 {
                     "task_id": claim.task.task_id,

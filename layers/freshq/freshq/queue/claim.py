@@ -70,16 +70,21 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> 
 
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
-    """Extend the leases that have aged; forget the claims whose lease could not be extended."""
+    """Extend the leases that have aged; release the claims whose lease was not extended."""
     aged = _aged(core, held.values(), lease_seconds * EXTENDED_PART)
     for claim in aged:
         del held[_key(claim)]
     try:
-        held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
+        extended = {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
     except StoreError:
         if not held:
             raise
         logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
+        return
+    held |= extended
+    for claim in aged:
+        if _key(claim) not in extended:  # another process has it, or holds the lock of its row
+            _release(core, claim)
 
 
 def _key(claim: Claim) -> tuple[str, str]:
@@ -107,10 +112,12 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
 
 
 def _release(core: Core, claim: Claim) -> None:
-    """Return a task to its line; if that fails, it is recovered when its lease expires."""
+    """Return a task to its line if the claim holds it; if that fails, it returns when its lease expires."""
     try:
         core.settle(claim, core.lifecycle.released(held_task(claim), core.now()))
-    except (LeaseLost, StoreError):
+    except LeaseLost:
+        return
+    except StoreError:
         logger.warning(
             "task %s could not be released; it returns when its lease expires",
             claim.task.task_id,
