@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, ClassVar
 
 from freshq.model.options import QueueOptions, parse_options
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from freshq.stores.base import Store
-
-logger = logging.getLogger(__name__)
 
 
 class BaseQueue(Reading, Tending, Settling, Claiming, Putting):

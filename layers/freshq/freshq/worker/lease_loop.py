@@ -140,7 +140,7 @@ class LeaseLoop(WorkLoop):
         except StoreError as error:
             self._store_failed(error)
             return []
-        if self._end_request.abandoned:
+        if self._abandoned:
             self._queue.settle_many([Settlement.release(claim) for claim in claims])
             return []
         self._store_answered()

@@ -94,13 +94,11 @@ class EndRequest(StopRequest):
 
     Attributes:
         at_once: Do not wait for them either.
-        abandoned: Nobody waits for the loop any more: it holds nothing that it still gets.
         asked_at: When the end began, by the monotonic clock; None until then.
         told: Tells the thread that waits for the loop.
     """
 
     at_once: bool = False
-    abandoned: bool = False
     asked_at: float | None = None
     told: Wake = field(default_factory=Wake)
 
@@ -143,6 +141,8 @@ class WorkLoop(ABC):
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
         self._answered = False
+        # Nobody waits for this loop any more.
+        self._abandoned = False
         self._failure: BaseException | None = None
 
     def work(self, ended: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ class WorkLoop(ABC):
 
     def abandon(self) -> None:
         """Report what still runs; whatever the loop still claims is given back."""
-        self._end_request.abandoned = True
+        self._abandoned = True
         self.report.unfinished = list(self._unfinished())
 
     @abstractmethod

@@ -145,13 +145,14 @@ class Worker:
             self._await_end(work)
             raise
         finally:
+            is_over = work.done()
+            if not is_over:
+                loop.abandon()
             self._close()
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
-        if work.done():
+        if is_over:
             work.result()
-        else:
-            loop.abandon()
         return loop.report
 
     def _await_end(self, work: Future[None]) -> None:
