@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import LeaseLost, StoreError
+from freshq.errors import LeaseLost, RefusedError, StoreError
 from freshq.model.answers import Claim, Waiting, WaitsFor, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
@@ -70,21 +70,16 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> 
 
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
-    """Extend the leases that have aged; release the claims whose lease was not extended."""
+    """Extend the leases that have aged; forget the claims whose lease could not be extended."""
     aged = _aged(core, held.values(), lease_seconds * EXTENDED_PART)
     for claim in aged:
         del held[_key(claim)]
     try:
-        extended = {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
+        held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
     except StoreError:
         if not held:
             raise
         logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
-        return
-    held |= extended
-    for claim in aged:
-        if _key(claim) not in extended:  # another process has it, or holds the lock of its row
-            _release(core, claim)
 
 
 def _key(claim: Claim) -> tuple[str, str]:
@@ -108,7 +103,22 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
         for claim in claims
     ]
     stored = core.store.replace_many(changes)
-    return [Claim.of(task) for task in stored if task is not None]
+    tasks = [
+        task or _extended_alone(core, claim, now, lease_until)
+        for claim, task in zip(claims, stored, strict=True)
+    ]
+    return [Claim.of(task) for task in tasks if task is not None]
+
+
+def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) -> Task | None:
+    """Extend a lease whose row was changed or locked in between; return None if that fails."""
+    try:
+        return core.extend(claim, now, lease_until)
+    except RefusedError:  # another process has the task
+        return None
+    except StoreError:
+        logger.warning("the lease of task %s could not be extended", claim.task.task_id, exc_info=True)
+        return None
 
 
 def _release(core: Core, claim: Claim) -> None:
