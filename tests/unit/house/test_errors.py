@@ -1,27 +1,13 @@
 """The names of errors, what they name, and that a missing package names the extra to install."""
 
 import pickle
-import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from freshq.cli.errors import exit_status
 from freshq.errors import FreshqError, IllegalTransition, LeaseLost, LostRace, MissingExtra, NotFound, needs
-
-PROJECT = Path(__file__).parents[3]
-
-
-def test_only_a_base_of_errors_ends_in_error() -> None:
-    code = "".join(
-        path.read_text("utf-8")
-        for room in ("layers", "functions", "pipeline", "local")
-        for path in (PROJECT / room).rglob("*.py")
-    )
-    ending = set(re.findall(r"^class (\w+Error)\(", code, re.MULTILINE))
-    assert ending == {"FreshqError", "RefusedError", "StoreError", "PipelineError"}
 
 
 @pytest.mark.parametrize("error_class", [NotFound, LeaseLost, IllegalTransition, LostRace])

@@ -1,5 +1,6 @@
 """The house stays one that a newcomer can find their way in."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_every_decision_has_a_number_of_its_own() -> None:
     assert numbers
     assert len(set(numbers)) == len(numbers), [page.name for page in pages]
     assert titles == numbers
+
+
+def test_only_a_base_of_errors_ends_in_error() -> None:
+    code = "".join(
+        path.read_text("utf-8")
+        for room in ("layers", "functions", "pipeline", "local")
+        for path in (REPOSITORY / room).rglob("*.py")
+    )
+    ending = set(re.findall(r"^class (\w+Error)\(", code, re.MULTILINE))
+    assert ending == {"FreshqError", "RefusedError", "StoreError", "PipelineError"}
