@@ -43,6 +43,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     count_dead_letters(connections.queue)
     answer: dict[str, Any] = {"claimed": report.claimed, "unfinished": report.unfinished}
     answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
+    if report.unknown_kinds:
+        answer["unknown_kinds"] = report.unknown_kinds
     try:
         # After the slot is free: later puts ring by themselves, and the count includes earlier ones.
         answer["tail_call"] = tail_call(connections, ring, report)

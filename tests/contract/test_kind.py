@@ -1,6 +1,9 @@
 """The kind of a message, on every store."""
 
-from freshq import PutOutcome, Queue
+from freshq import Handlers, PutOutcome, Queue, TaskStatus
+from freshq.telemetry import Outcome
+from freshq.testing import drain
+from tests.conftest import StoreUnderTest
 from tests.support.readings import known
 
 
@@ -27,3 +30,36 @@ def test_a_put_over_a_waiting_task_replaces_it(queue: Queue) -> None:
     assert queue.put(1, task_id="a", kind="letter", on_conflict="update").outcome is PutOutcome.UPDATED
     (claim,) = queue.claim()
     assert claim.task.kind == "letter"
+
+
+def test_a_task_of_an_unknown_kind_goes_back_until_a_worker_knows_it(store: StoreUnderTest) -> None:
+    queue, handlers = store.queue(max_attempts=1, max_age_seconds=300), Handlers()
+    queue.put(1, task_id="a", kind="new")
+    put = known(queue, "a")
+    delays = []
+    for _ in range(4):
+        (fate,) = drain(queue, handlers)
+        task = known(queue, "a")
+        assert (fate.outcome, task.status, task.attempts) == (Outcome.UNKNOWN_KIND, TaskStatus.PENDING, 0)
+        assert (task.created, task.deadline) == (put.created, put.deadline)
+        assert task.not_before is not None
+        delays.append(task.not_before - store.clock.now)
+        store.clock.advance(delays[-1])
+    assert delays == [1, 1, 2, 4]
+    handlers.on("new")(lambda _task: "done")
+    drain(queue, handlers)
+    assert known(queue, "a").status is TaskStatus.SUCCESS
+
+
+def test_its_deadline_ends_the_tries_of_an_unknown_kind(store: StoreUnderTest) -> None:
+    queue, handlers = store.queue(max_age_seconds=300), Handlers()
+    queue.put(1, task_id="a", kind="new")
+    delays = []
+    while (task := known(queue, "a")).deadline > store.clock.now:
+        drain(queue, handlers)
+        delays.append((known(queue, "a").not_before or 0) - store.clock.now)
+        store.clock.advance(delays[-1])
+    assert max(delays) == 60
+    assert drain(queue, handlers) == []
+    assert known(queue, "a").status is TaskStatus.SHED
+    assert task.attempts == 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -19,8 +20,10 @@ from pydantic import BaseModel, Field
 from freshq import Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.telemetry import Outcome
 from freshq.testing import ManualClock, drain, make_task
+from freshq.worker import report as worker_report
 from tests.support.programs import python
 from tests.support.refusals import refused
+from tests.support.working import work_off
 
 
 @dataclass
@@ -147,14 +150,44 @@ class TestTypes:
 
 
 class TestKinds:
-    def test_an_unknown_kind_is_a_dead_letter_that_lists_the_known_ones(
-        self, handlers: Handlers, queue: Queue
-    ) -> None:
+    def test_handlers_may_reject_an_unknown_kind_and_list_the_known_ones(self, queue: Queue) -> None:
+        handlers = Handlers(unknown="reject")
         handlers.on("b")(lambda _task: None)
         handlers.on("a")(lambda _task: None)
         queue.put(1)
         (fate,) = drain(queue, handlers)
-        assert fate.error == "kind: no handler for None; there are a, b"
+        assert (fate.outcome, fate.error) == (Outcome.FAILED, "kind: no handler for None; there are a, b")
+        with refused("unknown"):
+            Handlers(unknown="dead")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("at_most_once", [False, True])
+    def test_a_worker_counts_unknown_kinds_and_warns_once_a_minute(
+        self,
+        handlers: Handlers,
+        queue: Queue,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        at_most_once: bool,
+    ) -> None:
+        queue.put_many([{"payload": "secret", "kind": "new"}] * 3 + [{"payload": "secret"}])
+        report = work_off(queue, handlers, at_most_once=at_most_once)
+        assert (report.claimed, report.outcomes[Outcome.UNKNOWN_KIND]) == (4, 4)
+        assert report.unknown_kinds == {"new": 3, "": 1}
+        assert queue.stats().delayed == 4
+        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert sorted("'new'" in each for each in warned) == [False, True]
+        assert "secret" not in caplog.text
+
+    def test_a_warning_is_repeated_after_a_minute(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = iter([0.0, 59.0, 60.0])
+        monkeypatch.setattr(worker_report, "time", SimpleNamespace(monotonic=lambda: next(now)))
+        counts: dict[str, int] = {}
+        unknown = worker_report.UnknownKinds(counts)
+        for _ in range(3):
+            unknown.note(make_task(kind="new"), "no handler")
+        assert (counts, len(caplog.records)) == ({"new": 3}, 2)
 
     def test_a_kind_may_have_fewer_attempts_than_the_queue(self, handlers: Handlers, queue: Queue) -> None:
         @handlers.on("flaky", max_attempts=2)

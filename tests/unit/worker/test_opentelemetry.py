@@ -573,6 +573,7 @@ class TestMetrics:
             (Outcome.FAILED, "tasks_failed"),
             (Outcome.RETRIED, "tasks_retried"),
             (Outcome.RELEASED, "tasks_released"),
+            (Outcome.UNKNOWN_KIND, "tasks_of_unknown_kind"),
             (Outcome.SHED, "tasks_shed_before_run"),
             (Outcome.LEASE_LOST, "leases_lost"),
             (Outcome.CANCELLED, "tasks_cancelled"),

@@ -173,7 +173,7 @@ class MetricsObserver(Observer):
             "error": error,
             **_known(claim.task),
         }
-        if outcome is Outcome.SUCCEEDED:
+        if outcome in (Outcome.SUCCEEDED, Outcome.UNKNOWN_KIND):  # the worker warns about unknown kinds
             log_transition("task settled", claim.task.task_id, **facts)
         else:
             logger.warning("task settled", **fields(task_id=claim.task.task_id, **facts))

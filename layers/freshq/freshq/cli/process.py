@@ -295,6 +295,7 @@ def report_values(report: RunReport) -> dict[str, Any]:
         "given_back": report.given_back,
         "unfinished": report.unfinished,
         "idle": report.idle,
+        "unknown_kinds": report.unknown_kinds,
     }
 
 
@@ -411,10 +412,12 @@ def _shown(values: dict[str, Any]) -> str:
 
 
 def _says_something(value: object) -> bool:
-    return value is not False and value not in (None, [], "")
+    return value is not False and value not in (None, [], {}, "")
 
 
 def _text(value: object) -> str:
+    if isinstance(value, dict):
+        value = [f"{name or 'none'} {number}" for name, number in value.items()]
     return printable(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import FreshqError, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from freshq.model.task import Task
+
+
+# Bounds of the delay before the next attempt at a task of an unknown kind.
+UNKNOWN_KIND_SECONDS: Final = (1.0, 60.0)
 
 
 class PutOutcome(StrEnum):
@@ -204,8 +208,26 @@ class Reject(Exception):
 class Busy(Exception):
     """The downstream is overloaded: release the task without counting the attempt, and pause briefly."""
 
+    delay_seconds = 0.0
+
     def __init__(self, reason: str = "the runner is busy") -> None:
         super().__init__(reason)
+
+
+class UnknownKind(Busy):
+    """No handler here has the task's kind: release the task for a worker that has one.
+
+    Attributes:
+        delay_seconds: Delay before the next attempt. It doubles, because it is as long as the task has been
+            claimed in vain.
+    """
+
+    def __init__(self, reason: str, task: Task) -> None:
+        """Give the reason, and compute the delay from the times of the task's first and last claim."""
+        super().__init__(reason)
+        least, most = UNKNOWN_KIND_SECONDS
+        tried_seconds = (task.last_claim_at or 0.0) - (task.first_claim_at or 0.0)
+        self.delay_seconds = min(most, max(least, tried_seconds))
 
 
 class RunnerExit(Exception):

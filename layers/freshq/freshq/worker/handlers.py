@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_type_hints
 
 from typing_extensions import override
 
 from freshq.errors import quoted
-from freshq.model.answers import Busy, Reject, Retry, RunnerExit, error_text
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.worker.crew import OwnLoop, started_on
@@ -30,6 +30,8 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 # A handler takes the task, and its payload if it has a second parameter.
 MAX_PARAMETERS: Final = 2
+# What may happen to a task whose kind has no function.
+UNKNOWN: Final = ("retry", "reject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +67,23 @@ class Handlers(CoroutineRunner):
     of its own.
     """
 
-    def __init__(self, *, codec: Codec = JSON) -> None:
+    def __init__(self, *, codec: Codec = JSON, unknown: Literal["retry", "reject"] = "retry") -> None:
         """Begin without functions.
 
         Args:
             codec: Decodes payloads and encodes results: the codec of the queue that the tasks are put into.
+            unknown: What happens to a task whose kind has no function. "retry": it returns to its place after
+                a delay that grows to a minute, and the attempt is not counted, so a producer may be deployed
+                before its workers. "reject": it is a dead letter.
 
         Raises:
-            ValueError: If it is no codec.
+            ValueError: If an argument is wrong.
         """
         self.codec = checked_codec(codec, "codec: ")
+        if unknown not in UNKNOWN:
+            msg = f"unknown: must be one of {', '.join(UNKNOWN)}, got {quoted(unknown)}"
+            raise ValueError(msg)
+        self._rejects_unknown = unknown == "reject"
         self._handlers: dict[str, _KindHandler] = {}
         self._loop = OwnLoop()
 
@@ -121,13 +130,14 @@ class Handlers(CoroutineRunner):
         """Run a task, as `Worker` calls its runner.
 
         Raises:
-            Reject: If no function has the task's kind, the payload does not fit, or its attempts are spent.
+            UnknownKind: If no function has the task's kind, unless these handlers reject such tasks.
+            Reject: If the payload does not fit, its attempts are spent, or nothing knows its kind.
         """
         if (coroutine := self.start(task)) is not None:
             return coroutine.result()
         handler = self._handlers.get(task.kind or "")
         if handler is None:
-            raise Reject(self._unknown(task.kind))
+            raise self.unknown_kind(task) or Reject(self._unknown(task.kind))
         with _last_attempt_rejects(handler, task):
             return handler.function(*handler.arguments(task))
 
@@ -149,6 +159,12 @@ class Handlers(CoroutineRunner):
     def _unknown(self, kind: str | None) -> str:
         known = ", ".join(sorted(self._handlers)) or "none"
         return f"kind: no handler for {quoted(kind)}; there are {known}"
+
+    @override
+    def unknown_kind(self, task: Task) -> Busy | None:
+        if self._rejects_unknown or (task.kind or "") in self._handlers:
+            return None
+        return UnknownKind(self._unknown(task.kind), task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:

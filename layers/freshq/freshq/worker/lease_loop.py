@@ -22,6 +22,7 @@ from freshq.worker.settle import (
     PendingSettlement,
     completed,
     ran_once,
+    released,
     run_to_end,
     settle_together,
     settle_until_lost,
@@ -176,7 +177,7 @@ class LeaseLoop(WorkLoop):
         end = None
         if run.coroutine is None:
             run.began = time.monotonic()
-            end = too_late_to_run(self._queue, run.claim)
+            end = too_late_to_run(self._queue, run.claim) or self._of_unknown_kind(run)
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
             self._crew.settle(PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run)))
@@ -188,6 +189,12 @@ class LeaseLoop(WorkLoop):
             self._limits.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - run.began
         self._crew.settle(PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error)))
+
+    def _of_unknown_kind(self, run: TaskRun) -> RunEnd | None:
+        """Return how to put back a task that other workers may know, before it is completed or counted."""
+        runner = self._runner
+        unknown = runner.unknown_kind(run.claim.task) if isinstance(runner, CoroutineRunner) else None
+        return None if unknown is None else released(run.claim, unknown)
 
     def _start_coroutine_or_end(self, run: TaskRun) -> bool:
         """Start the coroutine of a task, or end the run; return whether it needs no thread."""
@@ -262,8 +269,7 @@ class LeaseLoop(WorkLoop):
 
     def _settled(self, run: TaskRun, run_seconds: float, error: str | None, outcome: Outcome) -> None:
         """Report how a run ended, and free its slot."""
-        with self._observing():
-            self._observer.settled(run.claim, outcome, run_seconds, error)
+        self._tell_settled(run.claim, outcome, run_seconds, error)
         self._runs.end(run, outcome)
 
     def _acknowledged(self, run: TaskRun, outcome: Outcome) -> None:

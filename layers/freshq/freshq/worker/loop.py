@@ -18,12 +18,13 @@ from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
-from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
+from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
     from freshq.worker.limits import StartLimits
     from freshq.worker.options import WorkerConfig
@@ -140,6 +141,7 @@ class WorkLoop(ABC):
         self._upkeep = BackgroundUpkeep(queue, is_held_back=self._settles_late)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
+        self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
         self._answered = False
         # Nobody waits for this loop any more.
         self._abandoned = False
@@ -235,6 +237,13 @@ class WorkLoop(ABC):
             yield
         except BaseException as error:  # noqa: BLE001 - raised by the loop
             self._failure = self._failure or error
+
+    def _tell_settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        """Tell the observer how a run ended, from any thread."""
+        if outcome is Outcome.UNKNOWN_KIND:
+            self._unknown_kinds.note(claim.task, error)
+        with self._observing():
+            self._observer.settled(claim, outcome, run_seconds, error)
 
     def _raise_failure(self) -> None:
         """Raise an observer's error, or an unexpected one. The worker then waits for its running tasks."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
@@ -88,10 +91,11 @@ logger = task_logger(__name__)
 class Outcome(StrEnum):
     """How one claim of a task ended.
 
-    RELEASED: the runner was busy. SHED: the deadline passed before the run could start; the task returned
-    to its line unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run
-    started or ended. CANCELLED: the task was cancelled while it ran. UNSETTLED: the run ended, but the store
-    did not answer; the task returns when its lease expires.
+    RELEASED: the runner was busy. UNKNOWN_KIND: no handler has the task's kind; it was put back.
+    SHED: the deadline passed before the run could start; the task returned to its line unchanged and counts
+    as shed by its deadline. LEASE_LOST: the lease expired before the run started or ended. CANCELLED: the
+    task was cancelled while it ran. UNSETTLED: the run ended, but the store did not answer; the task returns
+    when its lease expires.
 
     With `at_most_once`, FAILED is a run that failed after its task was completed.
     """
@@ -100,6 +104,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     RETRIED = "retried"
     RELEASED = "released"
+    UNKNOWN_KIND = "unknown_kind"
     SHED = "shed"
     LEASE_LOST = "lease_lost"
     CANCELLED = "cancelled"
@@ -118,6 +123,7 @@ class RunReport:
             that overran. They stay TAKEN until their leases expire.
         given_back: Ids of the tasks that were not done at `Worker.stop_at_once`, and were released.
         idle: Whether it stopped because there was nothing left to claim.
+        unknown_kinds: Number of runs with the outcome UNKNOWN_KIND by kind; "" for tasks without a kind.
     """
 
     claimed: int = 0
@@ -126,6 +132,7 @@ class RunReport:
     unfinished: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
     idle: bool = False
+    unknown_kinds: dict[str, int] = field(default_factory=dict)
 
     @property
     def progress(self) -> int:
@@ -172,6 +179,7 @@ METRIC_OF_OUTCOME: Final = {
     Outcome.FAILED: "TasksFailed",
     Outcome.RETRIED: "TasksRetried",
     Outcome.RELEASED: "TasksReleased",
+    Outcome.UNKNOWN_KIND: "TasksOfUnknownKind",
     Outcome.SHED: "TasksShedBeforeRun",
     Outcome.LEASE_LOST: "LeasesLost",
     Outcome.CANCELLED: "TasksCancelled",
@@ -246,7 +254,34 @@ class ObserverBesideTelemetry(Observer):
 
 
 # Log level of the end of a run, if the end was intended.
-LEVELS: Final = {Outcome.SUCCEEDED: logging.DEBUG, Outcome.CANCELLED: logging.INFO}
+LEVELS: Final = {
+    Outcome.SUCCEEDED: logging.DEBUG,
+    Outcome.UNKNOWN_KIND: logging.DEBUG,  # `UnknownKinds` warns
+    Outcome.CANCELLED: logging.INFO,
+}
+# Time between two warnings about a kind without a handler.
+WARNING_SECONDS: Final = 60.0
+
+
+class UnknownKinds:
+    """Counts the tasks whose kind has no handler, and warns about each kind once a minute. Thread-safe."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        """Count into a dictionary, by kind."""
+        self._counts = counts
+        self._warned_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def note(self, task: Task, error: str | None) -> None:
+        """Count a task that was put back, and warn unless that was done within the last minute."""
+        kind, now = task.kind or "", time.monotonic()
+        with self._lock:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            if now - self._warned_at.get(kind, -inf) < WARNING_SECONDS:
+                return
+            self._warned_at[kind] = now
+        message = "task %s put back for a worker that knows its kind; %s"
+        logger.warning(message, task.task_id, error, extra=log_fields(task))
 
 
 class LoggingObserver(Observer):

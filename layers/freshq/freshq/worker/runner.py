@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import ModuleType
 
+    from freshq.model.answers import Busy
     from freshq.model.telemetry import RunScope, Telemetry
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Connection
@@ -109,6 +110,10 @@ class CoroutineRunner(ABC):
     @abstractmethod
     def __call__(self, task: Task) -> Any:
         """Run a task to its end, in this thread."""
+
+    def unknown_kind(self, task: Task) -> Busy | None:  # noqa: ARG002
+        """Return why a task is for other workers to run; None if it is for this runner."""
+        return None
 
     @abstractmethod
     def has_coroutine(self, task: Task) -> bool:
@@ -249,6 +254,10 @@ class InstrumentedCoroutines(CoroutineRunner):
     @override
     def __call__(self, task: Task) -> Any:
         return _run(self._runner, self._telemetry, task)
+
+    @override
+    def unknown_kind(self, task: Task) -> Busy | None:
+        return self._runner.unknown_kind(task)
 
     @override
     def has_coroutine(self, task: Task) -> bool:

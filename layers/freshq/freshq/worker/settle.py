@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
-from freshq.model.answers import Busy, Reject, Retry, error_text
+from freshq.model.answers import Busy, Reject, Retry, UnknownKind, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
@@ -91,8 +91,7 @@ def run_to_end(
     try:
         result = runner(run.claim.task)
     except Busy as busy:
-        release = Settlement.release(run.claim)
-        return RunEnd(release, Outcome.RELEASED, error_text(busy), downstream_ok=False)
+        return released(run.claim, busy)
     except Reject as reject:
         return _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
     except Retry as retry:
@@ -108,6 +107,14 @@ def run_to_end(
         return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
     settlement = Settlement.retry(claim, error, delay_seconds)
     return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
+
+
+def released(claim: Claim, busy: Busy) -> RunEnd:
+    """Return the end of a run that was not possible now, or not here."""
+    release, error = Settlement.release(claim, busy.delay_seconds), error_text(busy)
+    if isinstance(busy, UnknownKind):
+        return RunEnd(release, Outcome.UNKNOWN_KIND, error, downstream_ok=None)
+    return RunEnd(release, Outcome.RELEASED, error, downstream_ok=False)
 
 
 def _unexpected(run: TaskRun, error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.answers import Busy, Reject, Retry, RunnerExit, error_text
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, error_text
 from freshq.model.task import TaskStatus
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
@@ -171,10 +171,11 @@ class TransactionLoop(WorkLoop):
         if thread.raised is not None and error is None:
             error = error_text(thread.raised)
         outcome = _outcome(thread.held, thread.raised)
-        if not isinstance(thread.raised, Reject):  # as under a lease: unrelated to the downstream
+        if not isinstance(
+            thread.raised, Reject | UnknownKind
+        ):  # as under a lease: unrelated to the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
-        with self._observing():
-            self._observer.settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
+        self._tell_settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
@@ -207,4 +208,6 @@ def _outcome(held: HeldTask, raised: Exception | None) -> Outcome:
         return Outcome.UNSETTLED
     if held.failed.status is TaskStatus.FAILURE:
         return Outcome.FAILED
+    if isinstance(raised, UnknownKind):
+        return Outcome.UNKNOWN_KIND
     return Outcome.RELEASED if isinstance(raised, Busy) else Outcome.RETRIED

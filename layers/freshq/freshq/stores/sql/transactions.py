@@ -210,7 +210,7 @@ def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
     lifecycle, now = context.lifecycle, context.now()
     reason = checked_error(error_text(error) or type(error).__name__)
     if isinstance(error, Busy):
-        return lifecycle.released(task, now)
+        return lifecycle.released(task, now, error.delay_seconds)
     if isinstance(error, Reject):
         return lifecycle.failed(task, now, reason)
     if isinstance(error, Retry):
