@@ -31,10 +31,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "NAME,...",
     },
     "full_refresh": {"help": "Read everything again, including files that were read before."},
-    "iceberg": {
-        "help": "Also write the tables to this Iceberg catalog of Spark.",
-        "metavar": "CATALOG.NAMESPACE",
-    },
     "catalog": {
         "help": "Register the tables in this Iceberg catalog of PyIceberg: local, glue or a configured one "
         "(default: the catalog of earlier runs, if any).",

@@ -298,7 +298,6 @@ def test_what_the_replay_of_another_version_left_is_not_shown(command: Callable[
     [
         (["--events", "/here"], "events: must begin with s3://"),
         (["--as-of", "-1"], "as-of: must be milliseconds"),
-        (["--iceberg", "lake"], "iceberg: must be CATALOG.NAMESPACE"),
         (["--policies", "fifo"], "policies: run has no such option; it has --as-of"),
         (["stream", "--since", "2026-11-01"], "since: stream has no such option"),
         (["replay", "--as-of", "5"], "as-of: replay has no such option; it has --capacity"),

@@ -255,14 +255,6 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
     end_publication(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
-def copy_last(spark: SparkSession, request: RunRequest, last: State) -> None:
-    """Copy the tables of the previous run to Spark's catalog, unless that run did."""
-    from freshq_pipeline.runs import spark_catalog
-
-    spark_catalog.require(spark, request.options.iceberg)
-    spark_catalog.copy(spark, request.out, last, request.options.iceberg)
-
-
 def execute(
     request: RunRequest,
     session: Callable[[Tuning], AbstractContextManager[SparkSession]],
@@ -272,8 +264,7 @@ def execute(
 
     Args:
         request: What to run.
-        session: Starts Spark with the given settings. If nothing is new it is called only to copy the tables
-            to a catalog of Spark.
+        session: Starts Spark with the given settings; not called if nothing is new.
         progress: Where to show progress; None: nowhere.
 
     Raises:
@@ -285,9 +276,6 @@ def execute(
         check_current(request.out, todo.published)
         if before is not None and not todo.new and not todo.again:
             finish_last(request, todo)
-            if request.options.iceberg is not None:
-                with session(tuning) as spark:
-                    copy_last(spark, request, before)
             kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
             return without_new(kept)
         watch = Stopwatch()
@@ -304,8 +292,6 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
-    from freshq_pipeline.runs import spark_catalog
-
     options, before = request.options, todo.before
     inherited = {} if before is None else {name: deepcopy(getattr(before, name)) for name in _INHERITED}
     state = State(
@@ -317,7 +303,6 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
     publish(request.out, state, summary, options.keep_runs, todo.registry)
-    spark_catalog.copy(spark, request.out, state, options.iceberg)
     return summary
 
 
@@ -326,11 +311,9 @@ def _work(
 ) -> dict[str, Any]:
     from freshq_pipeline.gold.build import TableOptions, build
     from freshq_pipeline.gold.figures import with_new_violations
-    from freshq_pipeline.runs import spark_catalog
     from freshq_pipeline.runs.new_files import join_parts, read_new_files
 
     out, options = request.out, request.options
-    spark_catalog.require(spark, options.iceberg)
     if todo.new:
         with watch.part("read"):
             read_new_files(spark, request, {path: todo.files[path] for path in todo.new}, state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,6 @@ from freshq_pipeline.storage.registration import CatalogName
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
-_NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 # Options that change the tables. If they differ from the previous run's, all tables are computed again. The
 # index lag that was used is stored separately, because it may also come from the sources.
 _OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "other_order")
@@ -36,7 +34,6 @@ class Options:
             SQL, 1 for DynamoDB.
         other_order: Queues that are not served newest first, separated by commas; they have no inversions.
         full_refresh: Whether to ignore earlier runs and read everything again.
-        iceberg: Catalog and namespace of Spark to copy the tables to, joined by a dot; None: no copy.
         catalog: Catalog of PyIceberg to register the tables in, as NAME or NAME.NAMESPACE; None: the catalog
             of earlier runs, if any.
         keep_silver_days: Days to keep the events of completed tasks; None: indefinitely. Later events of
@@ -53,7 +50,6 @@ class Options:
     index_lag_seconds: float | None = None
     other_order: str | None = None
     full_refresh: bool = False
-    iceberg: str | None = None
     catalog: str | None = None
     keep_silver_days: int | None = None
     since: str | None = None
@@ -65,12 +61,11 @@ class Options:
         Raises:
             BadInput: If a value is out of range.
         """
-        lag, order, namespace = self.index_lag_seconds, self.other_order, self.iceberg
+        lag, order = self.index_lag_seconds, self.other_order
         as_of_ms, keep_days = self.as_of_ms, self.keep_silver_days
         checks = (
             (0 <= self.max_reject_ratio <= 1, "max-reject-ratio", "from 0 to 1", self.max_reject_ratio),
             (self.keep_runs >= 1, "keep-runs", "1 or more", self.keep_runs),
-            (not namespace or _NAMESPACE.fullmatch(namespace), "iceberg", "CATALOG.NAMESPACE", namespace),
             (as_of_ms is None or as_of_ms > 0, "as-of", "milliseconds since the Unix epoch", as_of_ms),
             (lag is None or 0 <= lag < float("inf"), "index-lag-seconds", "0 or more", lag),
             (order is None or all(order.split(",")), "other-order", "queues, separated by commas", order),

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import copy_last, execute_plan, finish_last, plan
+from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
 from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
@@ -108,8 +108,6 @@ class _Batches:
         with only_run(self.request.out):
             check_current(self.request.out, todo.published)
             finish_last(self.request, todo)
-            if todo.before is not None:
-                copy_last(self.spark, self.request, todo.before)
         if todo.before is None and checkpoint.files(COMMITS):
             self.catch_up(set(todo.new))
         return set(todo.new)
