@@ -185,7 +185,7 @@ class Place:
         """
         now = self.queue.admin.now()
         first = core_of(self.queue).lifecycle.created(NewTask(payload={"work": 1}), now, now - age_seconds)
-        deadline = first.deadline if left_seconds is None else now + left_seconds
+        deadline = first.stale_at if left_seconds is None else now + left_seconds
         # Stored before the deadline.
         updated = min(now, deadline - 1)
         self._filled += 1

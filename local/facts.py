@@ -105,7 +105,7 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
         ended = last.deadline
     elif fate not in LIVE:
         ended = last.updated
-    return Life(first.task_id, first.created, last.deadline, tuple(claims), fate, ended)
+    return Life(first.task_id, first.created, last.stale_at, tuple(claims), fate, ended)
 
 
 def lives_of(versions: Mapping[str, Sequence[Task]], now: float) -> list[Life]:

@@ -152,7 +152,7 @@ CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] =
 OPTIONS: dict[str, list[Any]] = {
     "name": ["", "a b", "a#b", "a\n", "x" * 65, 5, None],
     "order": ["newest", "", 5, None],
-    "max_age_seconds": [*NOT_SECONDS, 0, None],
+    "max_age_seconds": [*(each for each in NOT_SECONDS if each != math.inf), 0],
     "max_attempts": NOT_COUNTS,
     "lease_seconds": [*NOT_SECONDS, 0, None],
     "retention_seconds": [*NOT_SECONDS, None],

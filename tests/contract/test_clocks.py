@@ -42,7 +42,7 @@ class TestOneMomentAhead:
         task = known(queue, "a")
         assert task.status is TaskStatus.PENDING
         assert task.deadline == pytest.approx(store.clock.now + 60)
-        assert task.deadline - task.created == pytest.approx(60)
+        assert task.stale_at - task.created == pytest.approx(60)
 
     def test_times_stay_in_order_when_the_clock_goes_back_a_little(self, store: StoreUnderTest) -> None:
         queue = store.queue()

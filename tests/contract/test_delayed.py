@@ -101,7 +101,7 @@ class TestAge:
         queue.put("tomorrow", task_id="a", at=store.clock.now + DAY_SECONDS, max_age_seconds=60)
         task = known(queue, "a")
         assert task.deadline == pytest.approx(store.clock.now + DAY_SECONDS + 60, abs=1e-3)
-        assert task.expires >= task.deadline
+        assert task.expires >= task.stale_at
         store.clock.advance(DAY_SECONDS - 0.001)
         assert queue.admin.recover() == 0
         assert counts(queue.stats()) == {"delayed": 1}
@@ -189,7 +189,7 @@ class TestSchedule:
         queue.redrive(["50"], as_new=True)
         touched = known(queue, "50")
         assert touched.created == pytest.approx(store.clock.now, abs=1e-3)
-        assert touched.deadline - touched.created == pytest.approx(3600, abs=1e-3)
+        assert touched.stale_at - touched.created == pytest.approx(3600, abs=1e-3)
         assert (touched.first_due, touched.put_at) == (before.first_due, before.put_at)
 
     def test_a_retried_task_that_waits_is_touched_at_once(self, queue: Queue, store: StoreUnderTest) -> None:

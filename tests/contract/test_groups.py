@@ -48,7 +48,7 @@ def put_groups(table: StoreUnderTest, groups: int, tasks: int = 1) -> None:
     task = known(queue, "first")
     now = table.clock.now
     items: list[Any] = [
-        line_record("default", (0, f"g{group}"), now, task.deadline) for group in range(groups)
+        line_record("default", (0, f"g{group}"), now, task.stale_at) for group in range(groups)
     ]
     for group in range(groups):
         fields = encode(task, Keyspace(1))

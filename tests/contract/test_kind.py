@@ -55,7 +55,7 @@ def test_its_deadline_ends_the_tries_of_an_unknown_kind(store: StoreUnderTest) -
     queue, handlers = store.queue(max_age_seconds=300), Handlers()
     queue.put(1, task_id="a", kind="new")
     delays = []
-    while (task := known(queue, "a")).deadline > store.clock.now:
+    while (task := known(queue, "a")).stale_at > store.clock.now:
         drain(queue, handlers)
         delays.append((known(queue, "a").not_before or 0) - store.clock.now)
         store.clock.advance(delays[-1])

@@ -112,7 +112,7 @@ class TestCommand:
         assert run(app, ["relay", *ends, *ONCE]).output == "1 task relayed\n"
         assert counts(queues[files[0]][1].stats()) == {"pending": 1}
         relayed = known(queues[files[1]][0], "mail")
-        assert relayed.deadline - relayed.created == pytest.approx(60, abs=0.01)
+        assert relayed.stale_at - relayed.created == pytest.approx(60, abs=0.01)
         for option in (["--from-name", "x"], ["--to-name", "x"], ["--max-age-seconds", "61"]):
             answer = run(app, ["relay", *ends, *ONCE, *option])
             assert answer.exit_code == 2

@@ -243,7 +243,7 @@ class TestPlaceInTime:
         store.clock.advance(1)
         queue.redrive(["old"], as_new=True)
         touched = known(queue, "old")
-        assert touched.deadline - touched.created == 100
+        assert touched.stale_at - touched.created == 100
         assert payloads(queue.claim(limit=2)) == ["old", "young"]
 
 

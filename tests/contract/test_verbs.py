@@ -296,7 +296,7 @@ class TestRedrive:
         assert queue.redrive(limit=2, as_new=True) == 2
         assert queue.redrive(as_new=True) == len(dead) - 1
         assert counts(queue.stats()) == {"pending": 4}
-        deadlines = {task.task_id: task.deadline - task.created for task in queue.list()}
+        deadlines = {task.task_id: task.stale_at - task.created for task in queue.list()}
         assert deadlines.pop("stale") == pytest.approx(10, abs=1e-3)
         assert all(task.attempts == 0 for task in queue.list())
 
@@ -374,7 +374,7 @@ class TestRedriveAsNewOfAWaitingTask:
             store.clock.advance(0.9)
             queue.redrive(["a"], as_new=True)
         touched = known(queue, "a")
-        assert touched.deadline - touched.created == pytest.approx(1, abs=1e-3)
+        assert touched.stale_at - touched.created == pytest.approx(1, abs=1e-3)
 
 
 class TestReprioritize:

@@ -28,6 +28,7 @@ CODE: Final = re.compile(r"`([^`]+)`")
 STATUS: Final = re.compile(r" \(status (\d)\)$")
 TOKEN: Final = re.compile(r"^token +(\S+) *$", re.MULTILINE)
 VARIABLE: Final = re.compile(r"\$(\w+)")
+KEEPS_ALL: Final = 'order="fifo", max_age_seconds=None'
 FAR: Final = datetime(2099, 12, 1, 9, tzinfo=UTC)
 
 
@@ -126,12 +127,15 @@ def addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def queue(addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def queue(section: str, addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the queue of Python; the commands find theirs."""
     monkeypatch.setenv("FRESHQ_QUEUE", addresses[0])
     with closing(open_queue(addresses[0])) as typed_on:
         typed_on.create_table()
-    with closing(open_queue(addresses[1])) as queue:
+    # The first lines of a section say how its queue is opened.
+    keeps_all = KEEPS_ALL in PAGE.read_text("utf-8").split(f"## {section}\n")[1].split("\n| there |")[0]
+    stored = {"order": "fifo", "max_age_seconds": None} if keeps_all else {}
+    with closing(open_queue(addresses[1], stored=stored)) as queue:
         queue.create_table()
         yield queue
 

@@ -105,7 +105,7 @@ def replayed(lives: Sequence[Life], priorities: Sequence[int], order: Order) -> 
             queue.put("work", priority=int(value))
             continue
         for claim in queue.claim():
-            ends_in_time = moment + value <= claim.task.deadline
+            ends_in_time = moment + value <= claim.task.stale_at
             found[0] += ends_in_time
             found[1] += ends_in_time and claim.task.priority > 0
     return found[0], found[1]

@@ -230,7 +230,7 @@ class TestFunctions:
             assert parameter.get("MaxValue") == (bounds[Le].le if Le in bounds else None), name
             # CloudFormation has no bound that is not allowed itself.
             assert parameter["MinValue"] == bounds[Ge].ge if Ge in bounds else parameter["MinValue"] > 0, name
-        assert known >= 20
+        assert known >= 19
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from freshq.model.fields import NEVER
 from freshq_pipeline.schemas import EVENT, EXPORT, LANDED, LANDED_VERSION, STREAMS, Format
 from freshq_pipeline.storage.addresses import normalized
 
@@ -191,7 +192,10 @@ def from_image(image: Column) -> dict[str, Column]:
     """Return the columns of an event that come from an image, by name."""
     token = _text(image, "leaseToken")
     names_worker = token.contains(":")
-    return {name: micros(_number(image, attribute, "double")) for name, attribute in _TIMES.items()} | {
+    times = {name: micros(_number(image, attribute, "double")) for name, attribute in _TIMES.items()}
+    never_stale = times["deadline_us"] >= int(NEVER * 1e6)
+    times["deadline_us"] = F.when(~never_stale, times["deadline_us"])
+    return times | {
         "status": _text(image, "taskStatus"),
         "queue": _text(image, "taskQueue"),
         "task_group": _text(image, "taskGroup"),

@@ -43,6 +43,21 @@ class TestReading:
         assert claim["lease_until"] - claim["updated"] == pytest.approx(7)
         assert claim["deadline"] - claim["created"] == pytest.approx(100, abs=0.1)
 
+    @pytest.mark.parametrize("way", ["flag", "address"])
+    def test_tasks_that_are_never_stale_have_no_deadline(
+        self, url: str, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if way == "flag":
+            assert answer("configure", "--max-age-seconds", "None") == {"max_age_seconds": "none"}
+            assert "max_age_seconds  none" in freshq("configure").stdout
+        else:
+            monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=none")
+        put_all("first")
+        assert answer("get", "first")["deadline"] is None
+        assert "never" in freshq("get", "first").stdout
+        monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=soon")
+        fails(2, "max_age_seconds: must be a number or none, got 'soon'", "stats")
+
     def test_the_address_wins_and_a_contradiction_is_said(self, url: str) -> None:
         answer("configure", "--order", "fifo", "--max-attempts", "2")
         put_all("first", "second")

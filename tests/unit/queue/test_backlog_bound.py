@@ -190,7 +190,7 @@ def test_what_was_evicted_shows_in_the_pressure(store: InterruptedStore, clock: 
     queue = Queue(store, backlog=BacklogLimit(2), clock=clock)
     queue.put_many([{"payload": number} for number in range(5)])
     queue.admin.flush()
-    flow = FlowMeter(store, "default", OverloadRules(queue.admin.config.max_age_seconds)).flow(clock.now)
+    flow = FlowMeter(store, "default", OverloadRules(queue.admin.config.stale_after_seconds)).flow(clock.now)
     assert (flow.shed_early / flow.offered, flow.served) == (3 / 5, 0)
 
 

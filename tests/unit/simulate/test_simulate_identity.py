@@ -115,7 +115,7 @@ class RealRun:
             while self._busy and self._busy[0][0] == self.now:
                 _end, task, claim = heappop(self._busy)
                 done = self._queue.complete(claim)
-                self.fates[task] = "in-time" if done.updated <= done.deadline else "late"
+                self.fates[task] = "in-time" if done.updated <= done.stale_at else "late"
                 freed += 1
             for _ in range(freed):
                 self._idle += 1
@@ -132,7 +132,7 @@ class RealRun:
     def _fate_of(self, number: int) -> str:
         task = known(self._queue, f"{number:06}")
         assert task.status is TaskStatus.SHED
-        return task.shed_reason or self._queue._core.reserve.spans().reason(task.deadline)
+        return task.shed_reason or self._queue._core.reserve.spans().reason(task.stale_at)
 
 
 def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any) -> Load:

@@ -121,7 +121,7 @@ class Conservation(RuleBasedStateMachine):
             task = self.producer.get(task_id)
             assert task is not None
             self.model[task_id] = Expected(
-                TaskStatus.PENDING, task.created, task.deadline, priority, task.not_before
+                TaskStatus.PENDING, task.created, task.stale_at, priority, task.not_before
             )
 
     @rule(seconds=st.sampled_from([0.5, 4, 10, 31]))
@@ -246,7 +246,7 @@ class Conservation(RuleBasedStateMachine):
             if verb == "redrive as new":
                 since = max(self.clock.now, task.created if state == "delayed" else 0.0)
                 assert changed.created == pytest.approx(since, abs=1e-3)
-                task.created, task.deadline = changed.created, changed.deadline
+                task.created, task.deadline = changed.created, changed.stale_at
             if verb != "redrive as new" or state in ("taken", "failure"):
                 task.not_before = None
             if verb == "redrive as new" and state in ("taken", "failure"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
-from freshq.model.fields import EVENT_FIELDS, FieldType
+from freshq.model.fields import EVENT_FIELDS, FieldType, without_missing
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
 from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
 
@@ -71,7 +71,7 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
     event |= holder(None if token is None else str(token))
     if after is None:
         del event["updated_ms"]
-    return {name: value for name, value in event.items() if value is not None}
+    return without_missing(event)
 
 
 def _task(image: Image, key: str | None) -> Image | None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.checks import without_password
-from freshq.model.storable_options import DynamoDBOptions, StorableOptions
+from freshq.model.storable_options import DynamoDBOptions, StorableOptions, seconds_or_none
 from freshq.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -110,11 +110,13 @@ def telemetry_named(name: str) -> Telemetry:
 
 def _converters(options: type[BaseModel]) -> Converters:
     """Return converters for option values: numbers are parsed here, others when the queue is opened."""
-    numbers: dict[Any, Callable[[str], object]] = {int: int, float: float}
+    numbers: dict[Any, Callable[[str], object]] = {int: int, float: float, float | None: seconds_or_none}
     fields = options.model_fields.items()
     return {name: numbers.get(field.annotation, str) for name, field in fields}
 
 
+# What an option must be if it is not a number.
+WANTED: Final[Mapping[object, str]] = {telemetry_named: TELEMETRY, seconds_or_none: "a number or none"}
 # The options of every queue, and converters of their values.
 QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
@@ -224,7 +226,7 @@ class Scheme:
 def open_queue(
     address: str,
     name: str | None = None,
-    max_age_seconds: float | None = None,
+    max_age_seconds: float | str | None = None,
     *,
     stored: Mapping[str, Any] = MappingProxyType({}),
 ) -> BaseQueue:
@@ -234,7 +236,7 @@ def open_queue(
         address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for an attached
             table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
-        max_age_seconds: Max age of its tasks; None for the address's own, or the default.
+        max_age_seconds: Max age of its tasks, or "none"; None for the address's own, or the default.
         stored: Options for which the address has no value.
 
     Raises:
@@ -311,7 +313,7 @@ def split_options(
         try:
             options[key] = known[key](given[key])
         except ValueError as error:
-            wanted = TELEMETRY if known[key] is telemetry_named else "a number"
+            wanted = WANTED.get(known[key], "a number")
             msg = f"{key}: must be {wanted}, got {quoted(given[key])}"
             raise ValueError(msg) from error
     return options, {key: value for key, value in given.items() if key not in known}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
+from freshq.model.storable_options import seconds_or_none
 from freshq.policy.rules import ReserveRule
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # How an option that is not a number, a switch or an enumeration is written.
 WRITTEN: Final[dict[Any, object]] = {ReserveRule: str}
+# How help shows the value of a time that may be none.
+SECONDS_OR_NONE: Final = "FLOAT|none"
 
 
 def help_of(model: type[BaseModel], name: str) -> str:
@@ -60,7 +63,10 @@ def with_flags(
 def _flag(name: str, option: FieldInfo, panel: str | None, *, show_default: bool) -> Parameter:
     written: Any = WRITTEN.get(option.annotation, option.annotation)
     flag = f"--{name.replace('_', '-')}"  # else a switch would also have --no-...
-    described = typer.Option(flag, help=option.description, rich_help_panel=panel)
+    parsing: dict[str, Any] = {}
+    if option.annotation == float | None:
+        parsing = {"parser": seconds_or_none, "metavar": SECONDS_OR_NONE}
+    described = typer.Option(flag, help=option.description, rich_help_panel=panel, **parsing)
     return Parameter(
         name,
         Parameter.KEYWORD_ONLY,

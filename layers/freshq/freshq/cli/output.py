@@ -175,7 +175,7 @@ def state(task: Task, now: float) -> dict[str, str]:
         **_unusual(task),
     }
     if task.status is TaskStatus.PENDING:
-        facts["stale"] = _when(task.deadline, now)
+        facts["stale"] = "never" if task.deadline is None else _when(task.deadline, now)
     if task.not_before is not None:
         facts["claimable"] = _when(task.not_before, now)
     if task.lease_until is not None:

@@ -257,7 +257,10 @@ class Relay:
     def _new(self, claim: Claim) -> dict[str, Any]:
         """Return the arguments to put a task, with the rest of its max age."""
         task = claim.task
-        left_seconds = max(1e-6, task.deadline - self._source.admin.now())
+        left_seconds = None
+        if task.deadline is not None:
+            longest_seconds = self._destination.admin.config.stale_after_seconds
+            left_seconds = min(max(1e-6, task.deadline - self._source.admin.now()), longest_seconds)
         return {
             "payload": task.payload,
             "task_id": task.task_id,
@@ -265,7 +268,7 @@ class Relay:
             "group": task.group,
             "kind": task.kind,
             "trace_context": task.trace_context,
-            "max_age_seconds": min(left_seconds, self._destination.admin.config.max_age_seconds),
+            "max_age_seconds": left_seconds,
         }
 
     def _settle(self, claim: Claim, error: Exception | None, arrived_before: int) -> None:

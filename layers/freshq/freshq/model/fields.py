@@ -7,7 +7,10 @@ to be stored needs a line here, and its column in `freshq.stores.sql.schema` wit
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+# The first instant of the year 9999, which stores keep as the deadline of a task that is never stale.
+NEVER: Final = 253_370_764_800.0
 
 
 class FieldType(IntEnum):
@@ -54,6 +57,11 @@ class StoredField(NamedTuple):
     event: str = ""
     required: bool = False
 
+    @property
+    def source(self) -> str:
+        """The attribute of `Task` that has the value to store."""
+        return "stale_at" if self.field == "deadline" else self.field
+
 
 _TEXT, _WHOLE, _REAL, _TIME, _JSON = FieldType
 _PUT, _CHANGE, _END = SetBy
@@ -89,3 +97,10 @@ FIELDS: Final = (
 )
 # What events tell of a task, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)
+
+
+def without_missing(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event without the fields that its task lacks; a task that is never stale has no deadline."""
+    if (event.get("deadline_ms") or 0) >= 1000 * NEVER:
+        event["deadline_ms"] = None
+    return {name: value for name, value in event.items() if value is not None}

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import IllegalTransition, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_error, checked_seconds, result_and_text
-from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance, changed, keep_texts, make_task
+from freshq.model.fields import NEVER
+from freshq.model.task import (
+    MAX_SECONDS,
+    Task,
+    TaskStatus,
+    Verb,
+    advance,
+    changed,
+    keep_texts,
+    make_task,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,11 +102,10 @@ class Lifecycle:
         Raises:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
-        max_age_seconds = self.config.max_age_seconds
-        if new.max_age_seconds is not None:
-            max_age_seconds = _checked_max_age(new.max_age_seconds, max_age_seconds, where)
+        max_age_seconds = self._max_age_of(new, where)
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
-        deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
+        since = now if first_due is None else first_due
+        deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
         enters = created
         if first_due is not None:
             # Tasks with the same delay keep the order in which they were put.
@@ -108,7 +117,7 @@ class Lifecycle:
             created=enters,
             updated=now,
             deadline=deadline,
-            expires=self.expires(deadline),
+            expires=self.expires(NEVER if deadline is None else deadline),
             request_token=new_token(),
             payload=new.payload,
             priority=new.priority,
@@ -278,13 +287,31 @@ class Lifecycle:
     def live_until(self, task: Task) -> float:
         """Return when a task becomes stale to the claims of this queue, in seconds since the epoch.
 
-        That is its deadline, or earlier by this queue's max age: its producer may have a longer one.
+        That is its deadline, or earlier by this queue's max age: its producer may have a longer one, or none.
         """
-        return min(task.deadline, round(task.created + self.config.max_age_seconds, 6))
+        max_age_seconds = self.config.max_age_seconds
+        if max_age_seconds is None:
+            return task.stale_at
+        return min(task.stale_at, round(task.created + max_age_seconds, 6))
 
     def expires(self, useful_until: float) -> int:
         """Return when the store may delete a task that ends at `useful_until`, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)
+
+    def _max_age_of(self, new: NewTask, where: str) -> float | None:
+        """Return the max age of a new task; None if it is never stale.
+
+        Raises:
+            ValueError: If it is longer than the queue's; `where` is a prefix for the field's name.
+        """
+        max_age_seconds, limit_seconds = new.max_age_seconds, self.config.stale_after_seconds
+        if max_age_seconds is None:
+            return self.config.max_age_seconds
+        if max_age_seconds > limit_seconds:
+            allowed = f"must be at most the queue's {limit_seconds}"
+            msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
+            raise ValueError(msg)
+        return max_age_seconds
 
     def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:
         return self._next(task, verb, to, now, **UNHELD, **changes)
@@ -300,28 +327,16 @@ class Lifecycle:
     ) -> Task:
         """Apply a verb; set the expiry and the request token of the new version."""
         if to is TaskStatus.PENDING:
-            useful_until = changes.get("deadline", task.deadline)
+            deadline = changes.get("deadline", task.deadline)
+            useful_until = NEVER if deadline is None else deadline
             changes |= NO_PROGRESS
         elif to is TaskStatus.TAKEN:
-            useful_until = max(task.deadline, changes["lease_until"])
+            useful_until = max(task.stale_at, changes["lease_until"])
         else:
             useful_until = now
         changes["expires"] = self.expires(useful_until)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
-
-
-def _checked_max_age(max_age_seconds: float, limit_seconds: float, where: str) -> float:
-    """Return the max age of a new task.
-
-    Raises:
-        ValueError: If it is longer than the queue's; `where` is a prefix for the field's name.
-    """
-    if max_age_seconds > limit_seconds:
-        allowed = f"must be at most the queue's {limit_seconds}"
-        msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
-        raise ValueError(msg)
-    return max_age_seconds
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:
@@ -358,14 +373,14 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
     )
 
 
-def _moved_deadline(task: Task, created: float) -> float:
+def _moved_deadline(task: Task, created: float) -> float | None:
     """Return the deadline of a task that is moved in time with the same max age."""
-    return round(created + task.deadline - task.created, 6)
+    return None if task.deadline is None else round(created + task.deadline - task.created, 6)
 
 
 def _not_before(task: Task, now: float, delay_seconds: float) -> float | None:
     """Return until when a task is delayed; None for a stale task, which needs no delay."""
-    return round(now + delay_seconds, 6) if delay_seconds and task.deadline > now else None
+    return round(now + delay_seconds, 6) if delay_seconds and task.stale_at > now else None
 
 
 def truncated(error: str | None) -> str | None:

@@ -36,7 +36,7 @@ class QueueOptions(TypedDict, total=False):
 
     name: str
     order: Order | str
-    max_age_seconds: float
+    max_age_seconds: float | None
     max_attempts: int
     lease_seconds: float
     retention_seconds: float
@@ -126,14 +126,25 @@ class QueueConfig(StorableOptions):
     def _codec_is_an_object(cls, codec: object) -> Codec:
         return checked_codec(codec)
 
+    @property
+    def stale_after_seconds(self) -> float:
+        """The max age as a number: a century if tasks are never stale."""
+        return MAX_SECONDS if self.max_age_seconds is None else self.max_age_seconds
+
     def rules(self) -> OverloadRules:
         """Return the overload rules of the queue.
 
         Raises:
             ValueError: If the options contradict each other.
         """
+        if self.max_age_seconds is None and self.door and not (self.backlog or self.codel):
+            msg = (
+                "door: judges the load by the max age, and max_age_seconds is None; set it, or bound the "
+                "queue by a backlog"
+            )
+            raise ValueError(msg)
         return OverloadRules(
-            deadline_seconds=self.max_age_seconds,
+            deadline_seconds=self.stale_after_seconds,
             order=self.order,
             reserve=self.reserve,
             codel=self.codel,

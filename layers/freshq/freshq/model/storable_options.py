@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -11,6 +12,13 @@ from freshq.policy.order import Order
 from freshq.policy.rules import ReserveRule
 
 MAX_SHARDS: Final = 64
+# How addresses, flags and parameters write None.
+NONE: Final = "none"
+
+
+def seconds_or_none(text: str) -> float | str:
+    """Return a time as a number of seconds, or `NONE` unchanged; raise ValueError if it is neither."""
+    return NONE if text.lower() == NONE else float(text)
 
 
 class StorableOptions(BaseModel):
@@ -26,11 +34,12 @@ class StorableOptions(BaseModel):
     order: Order = Field(
         Order.LIFO, strict=False, description="Order of service within each priority level and group."
     )
-    max_age_seconds: float = Field(
+    max_age_seconds: float | None = Field(
         3600.0,
         gt=0,
         le=MAX_SECONDS,
-        description="Age at which a task is stale and never runs, unless its own max age is shorter.",
+        description="Age at which a task is stale and never runs, unless its own max age is shorter. None: "
+        "never.",
     )
     max_attempts: int = Field(
         5, ge=1, description="Number of attempts after which a failing task becomes a dead letter."
@@ -49,6 +58,11 @@ class StorableOptions(BaseModel):
         description="Time that must be left before the deadline when a task is claimed: seconds, or a "
         "percentile of the service times such as p90.",
     )
+
+    @field_validator("max_age_seconds", mode="before")
+    @classmethod
+    def _parse_never(cls, value: object) -> object:
+        return None if isinstance(value, str | float) and value in (inf, NONE) else value
 
     @field_validator("reserve", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from freshq.errors import IllegalTransition, RefusedError, quoted
+from freshq.model.fields import NEVER
 from freshq.model.validation import json_text
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class Task(_Beside):
             Sets its position in its line; its age counts from it. Retry, release, lease expiry and redrive
             keep it.
         updated: When it last changed.
-        deadline: When it becomes stale; a stale task is never claimed.
+        deadline: When it becomes stale; a stale task is never claimed. None: never.
         expires: When the store may delete it, in whole seconds.
         request_token: Names the write that made this version. A write repeated after a lost reply is
             recognized by it, and so is a change in between.
@@ -257,7 +258,7 @@ class Task(_Beside):
     status: TaskStatus
     created: float
     updated: float
-    deadline: float
+    deadline: float | None
     expires: int
     request_token: str
     payload: Any = None
@@ -283,7 +284,7 @@ class Task(_Beside):
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
-        if self.status is TaskStatus.PENDING and self.deadline <= now:
+        if self.status is TaskStatus.PENDING and self.stale_at <= now:
             return TaskStatus.SHED
         return self.status
 
@@ -295,7 +296,12 @@ class Task(_Beside):
         went_stale = (
             status is TaskStatus.SHED and self.shed_reason is None
         )  # no rule shed it, nothing is stored
-        return self.deadline if went_stale else self.updated
+        return self.stale_at if went_stale else self.updated
+
+    @property
+    def stale_at(self) -> float:
+        """Its deadline as a number to compare with: the year 9999 if it is never stale."""
+        return NEVER if self.deadline is None else self.deadline
 
     @property
     def trace_id(self) -> str | None:

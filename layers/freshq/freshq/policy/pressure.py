@@ -26,6 +26,8 @@ MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
 DOOR_UNIFORM: Final = 0.5
 # The flow is measured over the last deadline, but no longer than a producer would wait for news.
 LONGEST_WINDOW_SECONDS: Final = 60.0
+# A retry spreads the excess of one deadline, but no producer waits days for it.
+LONGEST_SPREAD_SECONDS: Final = 3600.0
 # The shortest time over which a rate is taken, when counting has just begun.
 SHORTEST_WINDOW_SECONDS: Final = 1.0
 # Counts in each of two rows that groups share: on DynamoDB all of them together are a write of two units.
@@ -79,7 +81,8 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
             chance = min(1.0, flow.served_in_time / flow.offered)
         excess = flow.offered / flow.served - 1 if flow.served > 0 else LATEST_RETRY
         bounded = min(LATEST_RETRY, max(SOONEST_RETRY, excess))
-        retry_after_seconds = deadline_seconds * bounded * (0.5 + uniform)
+        spread_seconds = min(deadline_seconds, LONGEST_SPREAD_SECONDS)
+        retry_after_seconds = spread_seconds * bounded * (0.5 + uniform)
     return Pressure(flow.offered, flow.served, chance, overloaded, retry_after_seconds)
 
 

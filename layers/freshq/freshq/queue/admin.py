@@ -333,7 +333,9 @@ class Reading(Verbs):
                 raise ValueError("ids: only with exact counts; leave out approximate")
         now = self._core.now()
         if approximate:
-            return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
+            return self._core.store.approximate_stats(
+                self.name, now, now - self._core.config.stale_after_seconds
+            )
         self._core.meter.flush(now)
         first = None if ids is None else FirstIds(ids, newest_first=not self._core.config.order.oldest_first)
         tasks = map(self._core.with_own_deadline, self._core.store.scan(self.name))

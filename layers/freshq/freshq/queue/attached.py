@@ -13,7 +13,7 @@ from freshq.errors import IllegalTransition, NotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
-from freshq.model.task import MAX_SECONDS, Task, TaskStatus
+from freshq.model.task import Task, TaskStatus
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from freshq.stores.base import Connection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
 
-# By default records do not become stale.
-NEVER_STALE_SECONDS = MAX_SECONDS
 # Records in these states can be held or made ready; others must first be cancelled, redriven or purged.
 UNQUEUED = frozenset(
     {
@@ -407,7 +405,8 @@ def open_dynamodb(
         from freshq.stores.dynamodb.attached.store import AttachedDynamoDBStore
 
     attachment, used_client = open_attachment(table, client, key, shards)
-    defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}
+    # By default records do not become stale.
+    defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": None}
     merged = cast("QueueOptions", {**defaults, **options})
     if attachment.order_by is not None:
         _check_needs_no_time(merged, attachment.order_by.name)

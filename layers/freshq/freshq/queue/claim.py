@@ -198,14 +198,14 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
     groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
     # CoDel does not shed tasks that the reserve keeps from claims.
     reserve_seconds = core.reserve.seconds(lambda: now)
-    created_after = now - core.config.max_age_seconds + reserve_seconds
+    created_after = now - core.config.stale_after_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
     try:
         oldest = core.store.oldest_tasks(request)
     except StoreError:
         logger.warning("queue %r: could not read what else waited too long", core.name, exc_info=True)
         return []
-    return [task for task in oldest if task.deadline > now + reserve_seconds]
+    return [task for task in oldest if task.stale_at > now + reserve_seconds]
 
 
 def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
@@ -415,7 +415,7 @@ class Claiming(Verbs):
             tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
             clock=core.now,
             lease_seconds=lease_seconds,
-            max_age_seconds=config.max_age_seconds,
+            max_age_seconds=config.stale_after_seconds,
             reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
             retention_seconds=config.retention_seconds,
             longest_wait_seconds=longest_wait_seconds,

@@ -242,7 +242,7 @@ class Core:
         Its producer may have a longer max age. Claims here go by the age, and never take it after that.
         """
         deadline = self.lifecycle.live_until(task)
-        if task.status is not TaskStatus.PENDING or deadline == task.deadline:
+        if task.status is not TaskStatus.PENDING or deadline == task.stale_at:
             return task
         return replace(task, deadline=deadline)
 
@@ -348,7 +348,7 @@ class Core:
 
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a finished task and its service time; return it."""
-        self.meter.served(done.updated, in_time=done.updated <= done.deadline)
+        self.meter.served(done.updated, in_time=done.updated <= done.stale_at)
         if self.reserve.fixed_seconds is None:
             task = claim.task  # of a claim that was extended, `updated` is when it was
             self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))

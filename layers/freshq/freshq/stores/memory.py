@@ -165,7 +165,7 @@ class StateCounts:
 
 
 def _entry(task: Task) -> _CountedEntry:
-    return task.deadline, task.task_id, task.created, task.group
+    return task.stale_at, task.task_id, task.created, task.group
 
 
 class _Chunk:
@@ -403,7 +403,7 @@ class MemoryPart(Store):
         self._tasks[task.task_id] = task
         if task.status is TaskStatus.PENDING and not task.delayed:
             line = self._lines[task.queue].line((task.priority, task.group))
-            line.add(task.created, task.task_id, task.deadline)
+            line.add(task.created, task.task_id, task.stale_at)
         due_at = due_time(task)
         if due_at is not None:
             self._agenda[task.queue].add((due_at, task.task_id))

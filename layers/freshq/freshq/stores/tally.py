@@ -81,7 +81,7 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstId
         if first is not None:
             first.add(state, task)
         if state == "shed":
-            reasons[(task.shed_reason or spans.reason(task.deadline)).value] += 1
+            reasons[(task.shed_reason or spans.reason(task.stale_at)).value] += 1
         elif state == "pending":
             oldest, newest = min(oldest, task.created), max(newest, task.created)
     waits = counts["pending"] > 0

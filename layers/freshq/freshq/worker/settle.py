@@ -154,7 +154,7 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
     The task returns to its line without its attempt counted: past its deadline it is shed there.
     """
     now = queue.admin.now()
-    if claim.task.deadline <= now:
+    if claim.task.stale_at <= now:
         return RunEnd(Settlement.release(claim), Outcome.SHED, "the deadline passed", None)
     if claim.lease_until <= now:
         error = "the lease expired before the run started"

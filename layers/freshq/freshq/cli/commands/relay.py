@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
+from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
-from freshq.model.task import MAX_SECONDS
+from freshq.model.storable_options import seconds_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,9 +31,12 @@ ToName = Annotated[
     typer.Option(help="Name of the destination's queue, as ?name= in its address.", show_default="default"),
 ]
 MaxAgeSeconds = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        help="Max age of the destination in seconds. Use the same value as its workers.", show_default="3600"
+        metavar=SECONDS_OR_NONE,
+        parser=seconds_or_none,
+        help="Max age of the destination in seconds. Use the same value as its workers.",
+        show_default="3600",
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks per batch.")]
@@ -60,7 +64,7 @@ def relay(
     _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})
     with (
         # By default every waiting task moves, whatever its max age.
-        closing(_open("--from", source, from_name, stored={"max_age_seconds": MAX_SECONDS})) as outbox,
+        closing(_open("--from", source, from_name, stored={"max_age_seconds": None})) as outbox,
         closing(_open("--to", destination, to_name, max_age_seconds)) as target,
     ):
         control = ControlChannel()
@@ -88,7 +92,7 @@ def _open(
     option: str,
     address: str,
     name: str | None,
-    max_age_seconds: float | None = None,
+    max_age_seconds: float | str | None = None,
     stored: Mapping[str, Any] = MappingProxyType({}),
 ) -> BaseQueue:
     with _named(option):

@@ -366,7 +366,7 @@ def _ahead(task: Task, status: TaskStatus) -> Iterator[tuple[float | None, str]]
 
 def _end(task: Task, status: TaskStatus) -> tuple[float, str]:
     if status is TaskStatus.SHED and task.shed_reason is None:
-        return task.deadline, "shed: its deadline passed"
+        return task.stale_at, "shed: its deadline passed"
     reason = f": {task.shed_reason}" if task.shed_reason else ""
     end = OVER.get(status, status.value.lower().replace("_", " "))
     return task.updated, f"{end}{reason}, after {_attempts(task.attempts)}"
@@ -465,7 +465,7 @@ class PageWatcher:
 
     def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
-        self._shed_rate = ShedRate(flow_window_seconds(queue.admin.config.max_age_seconds))
+        self._shed_rate = ShedRate(flow_window_seconds(queue.admin.config.stale_after_seconds))
         self._waits = WaitSamples()
         self._surveyor = Surveyor(queue)
 
@@ -482,11 +482,11 @@ class PageWatcher:
         queue, store, name = self._queue, core_of(self._queue).store, self._queue.name
         now = queue.admin.now()
         stats, pressure = queue.stats(approximate=True), queue.pressure()
-        found = store.newest_created(name, now, now - queue.admin.config.max_age_seconds, READ_TASKS)
+        found = store.newest_created(name, now, now - queue.admin.config.stale_after_seconds, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
         letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
-        horizon_seconds = horizon(queue.admin.config.max_age_seconds, stats.oldest_pending_seconds)
+        horizon_seconds = horizon(queue.admin.config.stale_after_seconds, stats.oldest_pending_seconds)
         return PageSnapshot(
             at=now,
             paused=queue.paused(),
@@ -504,9 +504,9 @@ class PageWatcher:
         )
 
 
-def has_deadline(max_age_seconds: float) -> bool:
+def has_deadline(max_age_seconds: float | None) -> bool:
     """Return whether the deadline is near enough to be a line in the picture."""
-    return max_age_seconds <= MAX_HORIZON_SECONDS
+    return max_age_seconds is not None and max_age_seconds <= MAX_HORIZON_SECONDS
 
 
 def horizon(max_age_seconds: float, oldest_seconds: float | None) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import Overloaded
 from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.pressure import DoorControl
+from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, DoorControl
 from freshq.policy.shedding import ShedReason
 from freshq.stores.base import Conflict, Guard, OldestRequest
 
@@ -101,7 +101,7 @@ class BacklogBound:
         self._queue = queue
         self._limit = limit
         self._deadline_seconds = deadline_seconds
-        self._retry_after_seconds = deadline_seconds / 10
+        self._retry_after_seconds = min(deadline_seconds, LONGEST_SPREAD_SECONDS) / 10
         self._lifecycle = lifecycle
         self._meter = meter
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask
-from freshq.model.fields import FIELDS, FieldType, SetBy
+from freshq.model.fields import FIELDS, NEVER, FieldType, SetBy
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.validation import json_text
@@ -125,7 +125,7 @@ class Keyspace:
         dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
         """
         keys: Item = dict.fromkeys(INDEX_KEYS)
-        is_waiting = task.status is TaskStatus.PENDING and task.deadline > task.updated
+        is_waiting = task.status is TaskStatus.PENDING and task.stale_at > task.updated
         if not (is_waiting or task.status is TaskStatus.FAILURE):
             return keys
         shard = self.shard_of(task.task_id)
@@ -143,8 +143,9 @@ class Keyspace:
 def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
     """Return the attributes that hold some fields of a task; None for a field that it does not have."""
     found: Item = {}
-    for field, _column, name, kind, *_rules in fields:
-        value = getattr(task, field)
+    for field in fields:
+        name, kind = field.name, field.kind
+        value = getattr(task, field.source)
         if value is None:
             found[name] = None
         elif kind is TIME:
@@ -241,6 +242,8 @@ def _stored_fields(item: Item) -> dict[str, Any]:
             found[field] = json.loads(value["S"])
         else:
             found[field] = int(value["N"]) if kind is WHOLE else float(value["N"])
+    if found["deadline"] >= NEVER:
+        found["deadline"] = None
     return found
 
 

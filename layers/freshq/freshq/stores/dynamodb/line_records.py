@@ -654,7 +654,7 @@ class LineRecords:
                 self._control.use_level(task.queue, task.priority)
                 continue
             latest = grouped[task.queue].setdefault((task.priority, task.group), task)
-            if task.deadline > latest.deadline:
+            if task.stale_at > latest.stale_at:
                 grouped[task.queue][task.priority, task.group] = task
         for queue, lines in grouped.items():
             self._control.use_groups(queue)
@@ -689,7 +689,7 @@ class LineRecords:
             if (
                 check is None
                 or not RULES.may_put(check.since.seconds())
-                or task.deadline > check.deadline + TTL_MARGIN_SECONDS / 2
+                or task.stale_at > check.deadline + TTL_MARGIN_SECONDS / 2
             ):
                 return False
             if of.is_claimed:
@@ -703,9 +703,9 @@ class LineRecords:
         since = ElapsedTime()
         records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
         missing = [
-            line_record(queue, line, task.updated, task.deadline)
+            line_record(queue, line, task.updated, task.stale_at)
             for line, task in lines.items()
-            if not outlasts(records.get(record_id(queue, line), {}), task.deadline)
+            if not outlasts(records.get(record_id(queue, line), {}), task.stale_at)
         ]
         if len(missing) > 1:
             with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
@@ -715,7 +715,7 @@ class LineRecords:
         with self._lock:
             of = self._of(queue)
             for line, task in lines.items():
-                of.checks[line] = _Check(since, task.deadline)
+                of.checks[line] = _Check(since, task.stale_at)
                 of.checks.move_to_end(line)
                 if of.is_claimed:
                     of.known.may_have_work(line)

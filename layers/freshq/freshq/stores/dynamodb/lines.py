@@ -83,7 +83,7 @@ class DynamoLines(DynamoCounts):
 
 
 def _is_claimable(task: Task, moment: ClaimMoment) -> bool:
-    is_in_time = task.created > moment.created_after and task.deadline > moment.deadline_after
+    is_in_time = task.created > moment.created_after and task.stale_at > moment.deadline_after
     return task.status is TaskStatus.PENDING and not task.delayed and is_in_time
 
 

@@ -102,7 +102,7 @@ class StaleItems:
             now: Current time in seconds.
             reserve_seconds: Time that a task must have left.
         """
-        reason = too_late(now, task.deadline, reserve_seconds)
+        reason = too_late(now, task.stale_at, reserve_seconds)
         if task.status is not TaskStatus.PENDING or reason is None:
             return
         shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=now)

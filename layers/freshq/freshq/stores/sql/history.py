@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq.errors import StoreError, TableMissing, quoted
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import SCHEMA_VERSION, holder
-from freshq.model.fields import EVENT_FIELDS, FieldType
+from freshq.model.fields import EVENT_FIELDS, FieldType, without_missing
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.model.validation import json_text
@@ -121,7 +121,7 @@ def _event(row: Row[Any]) -> dict[str, Any]:
     if row.change_kind == REMOVE:
         del event["updated_ms"]  # the time of the removal is `stream_ms`
     event |= holder(row.lease_token)
-    return {field: value for field, value in event.items() if value is not None}
+    return without_missing(event)
 
 
 def history_seconds_for(history: object, seconds: float | None) -> float | None:

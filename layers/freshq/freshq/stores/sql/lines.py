@@ -599,7 +599,7 @@ def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, An
 
 def is_in_time(task: Task, moment: ClaimMoment) -> bool:
     """Return whether a task found a while ago can still be claimed."""
-    return task.created > moment.created_after and task.deadline > moment.deadline_after
+    return task.created > moment.created_after and task.stale_at > moment.deadline_after
 
 
 def position(each: Stored) -> tuple[float, str]:

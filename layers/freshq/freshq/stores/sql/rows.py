@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
-from freshq.model.fields import FIELDS, FieldType, SetBy
+from freshq.model.fields import FIELDS, NEVER, FieldType, SetBy
 from freshq.model.task import Task, TaskStatus, make_task
 from freshq.policy.shedding import ShedReason
 
@@ -44,7 +44,7 @@ class Columns:
         scaled = [field for field in simple if field.kind in SCALED]
         self.names = tuple(field.column for field in (*plain, *scaled))
         self._plain_of = attrgetter(*(field.field for field in plain))
-        self._scaled_of = attrgetter(*(field.field for field in scaled))
+        self._scaled_of = attrgetter(*(field.source for field in scaled))
 
     def values_of(self, task: Task) -> tuple[Any, ...]:
         """Return the values of a task, in the order of `names`."""
@@ -67,6 +67,7 @@ END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "agenda", "due
 # Columns of a task that statements select, in this order.
 COLUMNS: Final = (*OF_PUT.names, *OF_CHANGE.names, *CONVERTED)
 _STATUS, _REASON, _ERROR, _RESULT, _PAYLOAD = (COLUMNS.index(name) for name in CONVERTED)
+_DEADLINE: Final = COLUMNS.index("deadline_us")
 _SCALED: Final = [COLUMNS.index(field.column) for field in FIELDS if field.kind in SCALED]
 # Index of each field of `Task` in a row; the version comes last, as only attached tables count versions.
 _BY_COLUMN: Final = {field.field: COLUMNS.index(field.column) for field in FIELDS} | {"version": len(COLUMNS)}
@@ -127,8 +128,8 @@ def _place(task: Task) -> tuple[str | None, str, float]:
     if task.status is TaskStatus.PENDING:
         if task.not_before is not None:
             return None, DUE, task.not_before
-        if task.deadline > task.updated:
-            return line_key(task.priority, task.group), STALE, task.deadline
+        if task.stale_at > task.updated:
+            return line_key(task.priority, task.group), STALE, task.stale_at
     elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
         return None, DUE, task.lease_until
     return None, OVER, task.expires
@@ -202,6 +203,8 @@ def stored(row: Sequence[Any]) -> Stored:
     for place in _SCALED:
         if values[place] is not None:
             values[place] /= 1e6
+    if values[_DEADLINE] >= NEVER:
+        values[_DEADLINE] = None
     values[_STATUS] = TaskStatus(values[_STATUS])
     if values[_REASON] is not None:
         values[_REASON] = ShedReason(values[_REASON])
