@@ -285,8 +285,9 @@ class TestRedrive:
     def test_ids(self, queue: Queue, dead: list[str]) -> None:
         with pytest.raises(NotFound, match="nobody"):
             queue.redrive([dead[0], "nobody", "stale"])
-        with pytest.raises(IllegalTransition, match="'stale': cannot redrive a task that is SHED"):
+        with pytest.raises(IllegalTransition, match=r"'stale': .* FAILURE; .* redrive it as new") as caught:
             queue.redrive([dead[0], "stale", "nobody"])
+        assert caught.value.status == known(queue, "stale").status == TaskStatus.FAILURE
         assert counts(queue.stats()) == {"failure": 4}
         assert queue.redrive([dead[1], dead[0], dead[1]]) == 2
         assert ids(queue.claim(limit=5)) == [dead[1], dead[0]]

@@ -32,6 +32,7 @@ from freshq_pipeline.cli import app
 from freshq_pipeline.cluster import pull_queue as module
 from freshq_pipeline.cluster.pull import bucket_of, pull
 from freshq_pipeline.cluster.pull_queue import pull_queue
+from freshq_pipeline.cluster.stacks import in_region
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.storage.folder import Folder
 from tests.conftest import REGION, Clock
@@ -143,6 +144,11 @@ def test_the_bucket_is_found_by_the_stack() -> None:
         bucket_of("s", stacks(Other="x"))
     with pytest.raises(BadInput, match="'s' does not exist"):
         bucket_of("s", no_stacks())
+
+
+def test_a_client_is_in_the_region_of_aws_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert boto3.client("s3", **in_region()).meta.region_name == "eu-north-1"
 
 
 def test_a_missing_stack_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

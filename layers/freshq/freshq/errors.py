@@ -110,6 +110,12 @@ class IllegalTransition(RefusedError):
         return cls(message, task_id=task_id, status=status)
 
     @classmethod
+    def of_stale(cls, task_id: str, verb: str, status: str) -> Self:
+        """Return the error of a dead letter that could not be claimed again."""
+        message = f"task {task_id!r}: cannot {verb} a task that is {status}; it is past its deadline"
+        return cls(f"{message}, {verb} it as new", task_id=task_id, status=status)
+
+    @classmethod
     def of_resource(cls, resource_id: str, verb: str, status: str, advice: str) -> Self:
         """Name the resource, the verb, the status of the resource, and what to do instead."""
         message = f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}"

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress
 
 from freshq_pipeline.cluster.commands import RESULTS, Command, arguments_of
-from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
+from freshq_pipeline.cluster.stacks import aws_errors, error_code, in_region, outputs_of
 from freshq_pipeline.cluster.verdict import VERDICT
 from freshq_pipeline.errors import (
     DIFFERENCE_STATUS,
@@ -356,7 +356,7 @@ def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -
         own = out in (None, found.out)
         of_stack = ["--catalog", found.catalog, *found.options.split()] if own else []
         arguments = arguments_of(job.command, events or found.events, out or found.out, of_stack, job.options)
-        run = start(found, arguments, job.settings, boto3.client("emr-serverless"))
+        run = start(found, arguments, job.settings, boto3.client("emr-serverless", **in_region()))
     complain(f"run {run} of application {found.application}")
     complain(f"logs: {found.log_group}, and {found.spark_logs(run)}")
     return _follow(stack, found, run) if wait else None
@@ -366,7 +366,7 @@ def _upload(stack: Deployed, package: Path) -> None:
     columns = (*Progress.get_default_columns(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("uploading the package", total=None)
-        client = boto3.client("s3")
+        client = boto3.client("s3", **in_region())
         new = upload(
             stack.bucket, package, client, lambda done, of: bar.update(task, completed=done, total=of)
         )
@@ -395,11 +395,11 @@ def _follow(stack: str, found: Deployed, run: str) -> Ended:
     console = Console(stderr=True)
     try:
         with console.status("") as status:
-            client = boto3.client("emr-serverless")
+            client = boto3.client("emr-serverless", **in_region())
             ended = wait_for_end(found.application, run, client, _States(console, status))
     except KeyboardInterrupt:
         msg = f"the run continues; follow it: freshq-pipeline submit --stack {stack} --follow {run} ; "
         msg += f"cancel it: aws emr-serverless cancel-job-run --application-id {found.application} "
         msg += f"--job-run-id {run}"
         raise Interrupted(msg) from None
-    return result_of(ended, boto3.client("s3"))
+    return result_of(ended, boto3.client("s3", **in_region()))

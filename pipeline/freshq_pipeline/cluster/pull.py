@@ -10,7 +10,7 @@ import boto3
 from botocore.config import Config
 from rich.progress import DownloadColumn
 
-from freshq_pipeline.cluster.stacks import aws_errors, outputs_of
+from freshq_pipeline.cluster.stacks import aws_errors, in_region, outputs_of
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.storage.whole_file import whole_file
 
@@ -77,7 +77,7 @@ def pull(
         PipelineError: If a call to AWS failed. The next pull copies the rest.
     """
     with aws_errors():
-        s3 = client or boto3.client("s3", config=Config(max_pool_connections=THREADS))
+        s3 = client or boto3.client("s3", config=Config(max_pool_connections=THREADS), **in_region())
         sizes_bytes = _landed(s3, bucket)
         targets = {key: _target(out, key) for key in sizes_bytes}
         # Objects of the archive never change.

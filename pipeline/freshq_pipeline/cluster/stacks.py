@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from boto3.exceptions import Boto3Error
@@ -27,6 +28,12 @@ def aws_errors() -> Iterator[None]:
         raise PipelineError(msg) from error
 
 
+def in_region() -> dict[str, Any]:
+    """Return the arguments of a client for the region in AWS_REGION, which boto3 does not read."""
+    region = os.environ.get("AWS_REGION")
+    return {"region_name": region} if region else {}
+
+
 def error_code(error: ClientError) -> str:
     """Return the code of an AWS error, such as NoSuchKey."""
     return error.response.get("Error", {}).get("Code", "")
@@ -45,7 +52,9 @@ def outputs_of(stack: str, client: CloudFormationClient | None = None) -> dict[s
     """
     with aws_errors():
         try:
-            found = (client or boto3.client("cloudformation")).describe_stacks(StackName=stack)["Stacks"][0]
+            found = (client or boto3.client("cloudformation", **in_region())).describe_stacks(
+                StackName=stack
+            )["Stacks"][0]
         except ClientError as error:
             if "does not exist" not in str(error):
                 raise

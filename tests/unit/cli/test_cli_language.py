@@ -20,7 +20,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     **dict.fromkeys(("complete", "fail", "retry", "release", "extend"), CLAIM),
     "wait": ({"task_ids"}, {"task_id"}),
     "cancel": ({"task_ids", "yes"}, {"task_id"}),
-    "redrive": ({"current"}, set()),
+    "redrive": ({"all_dead", "yes", "current"}, set()),
     "purge": ({"yes"}, {"confirm"}),
     "recover": ({"index_dead"}, set()),
 }

@@ -31,10 +31,16 @@ def test_a_waiting_task_is_buried_with_a_reason_and_restored(queue: Queue) -> No
 def test_several_at_a_time_need_confirmation(queue: Queue) -> None:
     put("a", "b", "c")
     fails(2, "pass --yes", "cancel", "--dead", "a", "b")
+    for words in (["redrive"], ["dlq", "redrive"], ["dlq", "restore"]):
+        fails(2, "pass --all", *words)
+        fails(2, "pass --yes", *words, "--all")
+        fails(2, "pass --yes", *words, "--limit", "2")
+        fails(2, "pass --yes", *words, "a", "b")
+        fails(2, "--all: not with task_ids", *words, "--all", "a", "--yes")
     done = freshq("cancel", "--dead", "a", "nobody", "b", "--error", "no stock", "--yes")
     assert (done.exit_code, done.stdout) == (1, "task a: FAILURE\ntask b: FAILURE\n")
     assert done.stderr == "freshq: task 'nobody': not in queue 'default'; check the id and the queue's name\n"
-    assert answer("restore", "a", "b") == {"redriven": 2}
+    assert answer("restore", "a", "b", "--yes") == {"redriven": 2}
     assert counts(queue.stats()) == {"pending": 3}
 
 
@@ -114,15 +120,15 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: A
     answer("put", "1", "--task-id", "stale", "--max-age-seconds", "600")
     answer("cancel", "--dead", "fresh", "stale", "--yes")
     ahead.seconds = 601
-    redriven = freshq("redrive").stdout
+    redriven = freshq("redrive", "--all", "--yes").stdout
     assert redriven == (
-        "1 redriven; expired dead letters stay: freshq redrive --as-new returns them as new\n"
+        "1 redriven; expired dead letters stay: freshq redrive --all --as-new returns them as new\n"
     )
     fails(1, "redrive it as new", "redrive", "stale")
     fails(2, "limit: not with task_ids", "redrive", "--as-new", "stale", "--limit", "1")
-    assert answer("redrive", "--as-new") == {"redriven": 1}
+    assert answer("redrive", "--all", "--as-new", "--yes") == {"redriven": 1}
     assert counts(queue.stats()) == {"pending": 2}
-    assert freshq("redrive").stdout == "0 redriven\n"
+    assert freshq("redrive", "--all", "--yes").stdout == "0 redriven\n"
 
 
 def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
@@ -132,14 +138,14 @@ def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
     queue.put("work", task_id="old")
     queue.cancel("old", dead=True)
     ahead.seconds = 601
-    assert freshq("redrive").stdout.startswith("0 redriven; expired dead letters stay")
+    assert freshq("redrive", "--all", "--yes").stdout.startswith("0 redriven; expired dead letters stay")
     assert queue.redrive() == 1
 
 
 def test_some_dead_letters_are_restored(queue: Queue) -> None:
     put("a", "b", "c")
     answer("cancel", "--dead", "a", "b", "c", "--yes")
-    assert answer("redrive", "--as-new", "--limit", "2") == {"redriven": 2}
+    assert answer("redrive", "--as-new", "--limit", "2", "--yes") == {"redriven": 2}
     (left,) = (task.task_id for task in queue.list(TaskStatus.FAILURE))
     assert answer("redrive", "--as-new", left) == {"redriven": 1}
 
@@ -147,9 +153,10 @@ def test_some_dead_letters_are_restored(queue: Queue) -> None:
 def test_of_several_tasks_all_are_redriven_or_none(queue: Queue) -> None:
     put("a", "b")
     answer("cancel", "--dead", "a", "b", "--yes")
-    done = freshq("redrive", "--as-new", "a", "nobody", "b")
+    done = freshq("redrive", "--as-new", "a", "nobody", "b", "--yes")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "task 'nobody'" in done.stderr
     assert counts(queue.stats()) == {"failure": 2}
-    assert freshq("redrive", "--as-new", "a", "b").stdout == "task a: PENDING\ntask b: PENDING\n"
+    both = freshq("redrive", "--as-new", "a", "b", "--yes")
+    assert both.stdout == "task a: PENDING\ntask b: PENDING\n"
     fails(2, "limit: ", "redrive", "--as-new", "--limit", "0")

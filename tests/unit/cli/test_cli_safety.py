@@ -3,17 +3,20 @@
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 from typing_extensions import override
 
 from freshq import Queue
-from freshq.cli.addresses import Address
+from freshq.aws.environment import session
+from freshq.cli.addresses import Address, cloudformation, dynamodb_client
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
+from freshq.stores.dynamodb.calls import default_client
 
 WRONG_URLS = [
     "postgres://user:s3cret@host/db",
@@ -99,6 +102,27 @@ def test_a_wrong_endpoint_is_one_line(other_endpoint: str) -> None:
     )
     assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
     assert "check the endpoint" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        default_client,
+        lambda: dynamodb_client("Tasks", None, None),
+        cloudformation,
+        lambda: session.__wrapped__().create_client("dynamodb"),
+    ],
+    ids=["library", "address", "stack", "functions"],
+)
+@pytest.mark.parametrize("other", [None, "us-west-2"])
+def test_the_region_of_aws_region_counts(
+    monkeypatch: pytest.MonkeyPatch, client: Callable[[], Any], other: str | None
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    if other is not None:
+        monkeypatch.setenv("AWS_DEFAULT_REGION", other)
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert client().meta.region_name == "eu-north-1"
 
 
 def test_a_missing_region_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ PEEK
 retry --error later --delay-seconds 0
 peek
 fail --error "still no such address"
-dlq redrive
+dlq redrive --all --yes
 touch
 cancel
 id A-303

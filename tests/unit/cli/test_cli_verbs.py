@@ -326,7 +326,7 @@ class TestDeletion:
         shown = freshq("list", "--status", "FAILURE").stdout
         assert all(f"no {name}" in shown for name in ("a", "b", "c"))
         assert answer("redrive", "a") == {"redriven": 1}
-        assert answer("redrive", "--limit", "1") == {"redriven": 1}
+        assert answer("redrive", "--limit", "1", "--yes") == {"redriven": 1}
         fails(1, "cannot redrive", "redrive", "a")
         fails(2, "pass --yes", "purge", "--status", "FAILURE")
         fails(1, "cannot purge a task that is PENDING", "purge", "--status", "FAILURE", "a", "--yes")

@@ -108,6 +108,8 @@ class FunctionsServices(Loader):
 def session() -> Session:
     """Return the session of all clients. It finds the small model of Systems Manager beside this file."""
     made = get_session()
+    if region := os.environ.get("AWS_REGION"):  # botocore reads only AWS_DEFAULT_REGION
+        made.set_config_variable("region", region)
     made.register_component("data_loader", FunctionsServices(extra_search_paths=[str(MODELS)]))
     return made
 

@@ -71,7 +71,8 @@ def cloudformation() -> Any:
     with needs("aws"):
         import boto3
 
-    return boto3.client("cloudformation")
+        from freshq.stores.dynamodb.calls import own_region
+    return boto3.client("cloudformation", own_region())
 
 
 def _description(stack: str) -> dict[str, Any]:
@@ -342,9 +343,9 @@ def dynamodb_client(table: str, region: str | None, profile: str | None) -> Dyna
         import boto3
         from botocore.exceptions import BotoCoreError, ProfileNotFound
 
-        from freshq.stores.dynamodb.calls import default_client
+        from freshq.stores.dynamodb.calls import default_client, own_region
     try:
-        return default_client(boto3.Session(profile_name=profile, region_name=region))
+        return default_client(boto3.Session(profile_name=profile, region_name=region or own_region()))
     except ProfileNotFound as error:
         msg = f"profile: {error}"
         raise ValueError(msg) from error

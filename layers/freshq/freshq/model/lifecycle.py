@@ -259,8 +259,7 @@ class Lifecycle:
             IllegalTransition: If it is no dead letter, or is stale and could not be claimed.
         """
         if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
-            fresh = f"{TaskStatus.FAILURE} before its deadline; redrive it as new"
-            raise IllegalTransition.of_task(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
+            raise IllegalTransition.of_stale(task.task_id, Verb.REDRIVE, TaskStatus.FAILURE)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:

@@ -13,6 +13,7 @@ from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes
 from freshq.cli.errors import printable, raise_last
 from freshq.cli.output import counted, fields, span
 from freshq.errors import RefusedError
+from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 # Dead letters that are read at a time.
 PAGE_TASKS: Final = 100
-STALE_HINT: Final = "; expired dead letters stay: freshq redrive --as-new returns them as new"
+STALE_HINT: Final = "; expired dead letters stay: freshq redrive --all --as-new returns them as new"
 StatusName = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +44,8 @@ SomeTasks = Annotated[
 OnlyTasks = Annotated[
     list[str] | None, typer.Argument(metavar="TASK_ID", help="Only these tasks. By default, all.")
 ]
+TheseTasks = Annotated[list[str] | None, typer.Argument(metavar="TASK_ID", help="The tasks.")]
+AllDead = Annotated[bool, typer.Option("--all", help="Instead of ids: all dead letters.")]
 MaxTasks = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 TimeoutSeconds = Annotated[float | None, typer.Option(help="Stop waiting after this time.")]
 PollSeconds = Annotated[float, typer.Option(help="Longest time between two looks at a task.")]
@@ -192,29 +195,51 @@ def cancel(
 
 def redrive(
     context: QueueContext,
-    task_ids: OnlyTasks = None,
+    task_ids: TheseTasks = None,
+    all_dead: AllDead = False,
     limit: MaxTasks = None,
     as_new: AsNew = False,
     force: Force = False,
+    yes: Yes = False,
     current: Current = False,
 ) -> None:
     """Return dead letters to their lines.
 
-    Their attempts start again, and they keep their places unless they return as new. Without ids, expired
-    dead letters stay unless they return as new. Of several ids all return, or none.
+    Name the tasks, or pass --all or --limit. More than one task needs confirmation. Attempts start again,
+    and dead letters keep their places unless they return as new. With --all, expired ones stay unless they
+    return as new. Of several ids all return, or none.
     """
     session, queue = context.session, context.session.queue
-    if current and not task_ids:
-        task_ids = [session.task_id(None)]
+    task_ids = task_ids or ([session.task_id(None)] if current else [])
+    several = _several(task_ids, limit, all_dead=all_dead)
+    if several is not None:
+        session.confirm(f"Return {several} of queue {queue.name!r} to their lines?", yes=yes)
     redriven = queue.redrive(task_ids or None, limit=limit, as_new=as_new, force=force)
     if task_ids:
         for task_id in task_ids:
             session.claims.pop(task_id, None)
         lines = [f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in task_ids]
     else:
-        hint = STALE_HINT if limit is None and not as_new and _has_stale(queue) else ""
-        lines = [f"{redriven:,} redriven{hint}"]
+        has_stale = limit is None and not as_new and _has_stale(queue)
+        lines = [f"{redriven:,} redriven{STALE_HINT * has_stale}"]
     session.output.answer({"redriven": redriven}, *lines)
+
+
+def _several(task_ids: list[str], limit: int | None, *, all_dead: bool) -> str | None:
+    """Return which tasks the arguments select; None if it is a single id.
+
+    Raises:
+        ValueError: If they select none, or contradict each other.
+    """
+    if task_ids:
+        if all_dead:
+            raise ValueError("--all: not with task_ids")
+        return f"{len(task_ids)} tasks" if len(task_ids) > 1 else None
+    if limit is not None:
+        return f"up to {counted(checked_count('limit', limit), 'dead letter')}"
+    if all_dead:
+        return "all dead letters"
+    raise ValueError("task_ids: name the tasks, or pass --all for all dead letters. Nothing was done")
 
 
 def _has_stale(queue: BaseQueue) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 import time
@@ -115,6 +116,11 @@ class InvalidUpdate(StoreError):
     """DynamoDB found an update invalid: an attribute of the item does not have the type that it needs."""
 
 
+def own_region() -> str | None:
+    """Return the region in AWS_REGION, which boto3 does not read; None if it is not set."""
+    return os.environ.get("AWS_REGION") or None
+
+
 def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """Return a client whose calls end, answered or not, within half of the default lease.
 
@@ -126,7 +132,8 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """
     with needs("aws"):
         import boto3  # noqa: PLC0415 - the functions make a client without it, and start sooner
-    client: DynamoDBClient = (session or boto3).client("dynamodb", config=CLIENT_CONFIG)
+    region = own_region() if session is None else None
+    client: DynamoDBClient = (session or boto3).client("dynamodb", region, config=CLIENT_CONFIG)
     return client
 
 
