@@ -8,44 +8,45 @@ import pytest
 from freshq import Queue
 from freshq.queue import polling
 from freshq.stores.memory import MemoryStore
+from freshq.stores.wakes import Signal
 from tests.conftest import Clock
 from tests.support.readings import payloads
 
 MOST_WAITS = 9
 
 
-class WaitingStore(MemoryStore):
-    """Notes what it is told to wait, and lets the time pass instead."""
+class PassingSignal(Signal):
+    """Notes how long it is to wait, and lets the time pass instead."""
 
     def __init__(self, time: Clock) -> None:
         """Start with nothing waited for."""
         super().__init__()
         self.time = time
-        self.waits: list[tuple[int, float]] = []
-        self.puts = 0
-        self.after_claim: Callable[[], object] = lambda: None
+        self.waits: list[float] = []
 
-    def put_count(self) -> int:
-        """Return a number that differs at each look."""
-        self.puts += 1
-        return self.puts
+    def wait(self, seen: int, seconds: float) -> None:
+        """Let the time pass."""
+        assert seen == self.count
+        self.waits.append(round(seconds, 5))
+        assert len(self.waits) < MOST_WAITS
+        self.time.advance(seconds)
+
+
+class WaitingStore(MemoryStore):
+    """Lets the time of a wait pass at once."""
+
+    def __init__(self, time: Clock) -> None:
+        """Start with nothing waited for."""
+        super().__init__()
+        self.signal = PassingSignal(time)
+        self.wakes.line = lambda queue: self.signal  # type: ignore[method-assign]  # noqa: ARG005
+        self.after_claim: Callable[[], object] = lambda: None
 
     def tidy(self, queue: str, now: float, limit: int) -> int:
         """Do the last step of a claim, then let the test act."""
         tidied = super().tidy(queue, now, limit)
         self.after_claim()
         return tidied
-
-    def next_due(self, queue: str, now: float) -> float | None:
-        """Return the next due time, as stores do that more than one process uses."""
-        due = self.due(queue, now + 3600, 1).tasks
-        return due[0].not_before if due else None
-
-    def wait_for_put(self, seen: int, seconds: float) -> None:
-        """Let the time pass."""
-        self.waits.append((seen, round(seconds, 5)))
-        assert len(self.waits) < MOST_WAITS
-        self.time.advance(seconds)
 
 
 @pytest.fixture
@@ -63,12 +64,12 @@ def queue(store: WaitingStore, clock: Clock) -> Queue:
 def test_it_waits_until_a_delay_ends(queue: Queue, store: WaitingStore) -> None:
     queue.put("later", delay_seconds=3.5)
     assert payloads(queue.claim(wait_seconds=None)) == ["later"]
-    assert store.waits == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 0.5)]
+    assert store.signal.waits == [1.0, 1.0, 1.0, 0.5]
 
 
 def test_it_waits_no_longer_than_its_timeout(queue: Queue, store: WaitingStore) -> None:
     assert queue.claim(wait_seconds=2.5) == []
-    assert [seconds for _seen, seconds in store.waits] == [1.0, 1.0, 0.5]
+    assert store.signal.waits == [1.0, 1.0, 0.5]
 
 
 def test_it_looks_at_once_for_what_became_due_during_the_claim(
@@ -77,10 +78,10 @@ def test_it_looks_at_once_for_what_became_due_during_the_claim(
     queue.put("later", delay_seconds=1)
     store.after_claim = lambda: clock.advance(2)
     assert payloads(queue.claim(wait_seconds=None)) == ["later"]
-    assert store.waits == [(1, 0.0)]
+    assert store.signal.waits == [0.0]
 
 
 def test_it_claims_one_task_unless_told_otherwise(queue: Queue, store: WaitingStore) -> None:
     queue.put_many([{"payload": 1}, {"payload": 2}, {"payload": 3}])
     assert [len(queue.claim(wait_seconds=None)), len(queue.claim(2, wait_seconds=None))] == [1, 2]
-    assert store.waits == []
+    assert store.signal.waits == []

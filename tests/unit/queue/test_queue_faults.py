@@ -207,13 +207,6 @@ class TestClaim:
         place.before("replace", lambda: other.redrive(["a"], as_new=True), calls=range(1))
         assert queue.admin.recover() == 0
 
-    def test_poll_claims_a_task_at_its_due_time(self, place: Place) -> None:
-        queue = place.queue()
-        queue.put("work", delay_seconds=5)
-        place.before("wait_for_put", lambda: place.clock.advance(6))
-        (claim,) = queue.claim(wait_seconds=None)
-        assert claim.task.payload == "work"
-
     def test_poll_ends_after_its_timeout(self, place: Place) -> None:
         assert place.queue().claim(wait_seconds=0.02) == []
 

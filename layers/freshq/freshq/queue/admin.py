@@ -145,7 +145,9 @@ class Tending(Verbs):
         left: float = math.inf if limit is None else limit
         moved = 0
         while some := list(islice(fresh, int(min(BATCH_TASKS, left - moved)))):
-            moved += sum(task is not None for task in write_many(some))  # others changed the rest first
+            written = write_many(some)
+            moved += sum(task is not None for task in written)  # others changed the rest first
+            core.store.wakes.changed(self.name, written)
         return moved
 
     def purge(
@@ -219,6 +221,7 @@ class Tending(Verbs):
     def resume(self) -> None:
         """Allow claims again."""
         self._core.store.set_paused(self.name, paused=False)
+        self._core.store.wakes.put(self.name)
 
     def paused(self) -> bool:
         """Return whether claims are suspended."""
@@ -265,7 +268,7 @@ class Reading(Verbs):
             StoreError: If the store did not answer.
         """
         poll = poll_for_ends(self._core.found, [checked_id(task_id)], timeout_seconds, poll_seconds)
-        return answer_of(poll, self._core.store)[0]
+        return answer_of(poll)[0]
 
     def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
@@ -284,7 +287,7 @@ class Reading(Verbs):
             StoreError: If the store did not answer.
         """
         poll = poll_for_ends(self._core.found, task_ids, timeout_seconds, poll_seconds)
-        return chain.from_iterable(iter(partial(answer_of, poll, self._core.store), []))
+        return chain.from_iterable(iter(partial(answer_of, poll), []))
 
     def list(
         self, status: TaskStatus | str | None = None, *, limit: int = 100, cursor: str | None = None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
     from freshq.queue.polling import Poll
-    from freshq.stores.base import Connection, HeldTask, Store
+    from freshq.stores.base import Connection, HeldTask
 
     ClaimList: TypeAlias = list[Claim]
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-# How often a waiting coroutine checks whether this process has put something.
-PUT_CHECK_SECONDS: Final = 0.05
 
 
 class AsyncHeldTask:
@@ -304,7 +301,7 @@ class AsyncQueue(AwaitedQueue):
                 undo(answer)
 
         while isinstance(answer := await self.threads.run(poll, undo_answer), Interval):
-            await _sleep(core_of(self.queue).store, answer)
+            await _sleep(answer)
         return answer
 
 
@@ -319,11 +316,17 @@ class AsyncAttachedQueue(AsyncQueue):
     put = verb(AttachedQueue.put)
 
 
-async def _sleep(store: Store, interval: Interval) -> None:
-    """Sleep for an interval, or until this process puts a task if puts end it."""
-    if interval.seen is None:
+async def _sleep(interval: Interval) -> None:
+    """Sleep for an interval, or until its signal ends it."""
+    if interval.signal is None:
         await asyncio.sleep(interval.seconds)
         return
-    end = time.monotonic() + interval.seconds
-    while (left := end - time.monotonic()) > 0 and store.put_count() == interval.seen:
-        await asyncio.sleep(min(left, PUT_CHECK_SECONDS))
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(woken.set)
+
+    with interval.signal.calling(wake), suppress(TimeoutError):
+        if interval.signal.count == interval.seen:
+            await asyncio.wait_for(woken.wait(), interval.seconds)

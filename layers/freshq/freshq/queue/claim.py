@@ -280,7 +280,7 @@ class Claiming(Verbs):
             limit: Most claims to return: as many as the caller can start now.
             lease_seconds: Length of the leases; None for the queue's default.
             wait_seconds: How long to wait for the first task; None: for ever. While nothing is claimable, it
-                claims again every second, and in a SQL database after each put of this process.
+                claims again every second, and as soon as this process puts or returns a task.
 
         Returns:
             The claims; empty if nothing is claimable or the queue is paused.
@@ -292,7 +292,7 @@ class Claiming(Verbs):
         """
         if wait_seconds != 0:
             claim = partial(self.claim, limit, lease_seconds=lease_seconds)
-            return answer_of(poll_for_claims(claim, self._core, wait_seconds), self._core.store)
+            return answer_of(poll_for_claims(claim, self._core, wait_seconds))
         lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
@@ -386,12 +386,17 @@ class Claiming(Verbs):
             self._core,
             shedding.shed_version,
         )
-        with ExitStack() as stack:
-            observer, span = self._core.observer, ClaimSpan(self.name)
-            with nullcontext() if observer is None else observer.claim(span):
-                work = stack.enter_context(block)
-                span.claims = [] if work is None else [work.as_claim()]
-            yield work
+        work: HeldTask | None = None
+        try:
+            with ExitStack() as stack:
+                observer, span = self._core.observer, ClaimSpan(self.name)
+                with nullcontext() if observer is None else observer.claim(span):
+                    work = stack.enter_context(block)
+                    span.claims = [] if work is None else [work.as_claim()]
+                yield work
+        finally:
+            if work is not None:
+                self._core.store.wakes.changed(self.name, [work.settled, work.failed])
         if work is not None and work.settled is not None:
             self._core.served(work.as_claim(), work.settled)
 

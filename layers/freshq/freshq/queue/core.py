@@ -201,9 +201,18 @@ class Core:
         if connection is not None:
             put = transactions_of(self.store, "connection").put
             return lambda tasks: put(tasks, on_conflict, connection)
-        if on_conflict is not None:
-            return partial(self.store.put_over, on_conflict=on_conflict)
-        return self.store.insert
+        return self.insert if on_conflict is None else partial(self._put_over, on_conflict=on_conflict)
+
+    def insert(self, tasks: Sequence[Task]) -> Sequence[bool | PutResult]:
+        """Put tasks whose ids are free, and wake who waits for them."""
+        answers = self.store.insert(tasks)
+        self.store.wakes.put(self.name)
+        return answers
+
+    def _put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[bool | PutResult]:
+        outcomes = self.store.put_over(tasks, on_conflict)
+        self.store.wakes.put(self.name)
+        return outcomes
 
     def stored(self, task_id: str) -> Task:
         """Return a task with its stored status.
@@ -269,9 +278,11 @@ class Core:
             return (write or self.store.replace)(verb(task, self.now()), Guard.unchanged(task))
 
         try:
-            return until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
+            changed = until_committed(attempt, Conflict, MAX_READ_WRITE_TRIES)
         except Conflict:
             raise LostRace.of_task(task_id, MAX_READ_WRITE_TRIES) from None
+        self.store.wakes.changed(self.name, [changed])
+        return changed
 
     def change_each(
         self,
@@ -292,6 +303,7 @@ class Core:
                 write(changed, guard)
             except Conflict:
                 self.change(changed.task_id, verb, write)
+        self.store.wakes.changed(self.name, [changed for changed, _guard in changes])
         return len(changes)
 
     def move(self, task: Task, guard: Guard) -> Task:
@@ -313,9 +325,11 @@ class Core:
             LeaseLost: If the claim no longer holds the task.
         """
         try:
-            return self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
+            settled = self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except Conflict as conflict:
             raise self.lease_lost(claim, conflict.current) from None
+        self.store.wakes.changed(self.name, [settled])
+        return settled
 
     def extend(self, claim: Claim, now: float, lease_until: float, progress: Progress | None = None) -> Task:
         """Extend the lease of a claim, or leave it as it is if it already ends later; store its progress.

@@ -5,20 +5,21 @@ A poll neither sleeps nor knows who waits, so that threads and coroutines wait b
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from freshq.errors import WaitTimeout
+from freshq.errors import StoreError, WaitTimeout
 from freshq.model.checks import checked_ids, checked_seconds
 from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.queue.core import Core
-    from freshq.stores.base import Store
+    from freshq.stores.wakes import Signal
 
 T = TypeVar("T")
 
@@ -28,6 +29,9 @@ FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
 # Longest time between two claims while nothing is claimable.
 CLAIM_SECONDS: Final = 1.0
+# The same while the queue is paused: stores remember for a second that it is.
+PAUSED_SECONDS: Final = 1.0
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +40,94 @@ class Interval:
 
     Attributes:
         seconds: The longest time.
-        seen: `Store.put_count` before the poll: a put ends the pause; None if puts do not end it.
+        signal: Ends the pause; None if nothing does.
+        seen: Its count before the poll.
     """
 
     seconds: float
-    seen: int | None = None
+    signal: Signal | None = None
+    seen: int = 0
 
 
 # Returns the answer, or how long to wait for the next poll.
 Poll: TypeAlias = Callable[[], T | Interval]
 
 
-def answer_of(poll: Poll[T], store: Store) -> T:
+class Lookout:
+    """When to look for claimable tasks: after a change, at the next due time, and at intervals.
+
+    Attributes:
+        signal: Tells changes that this process knows of.
+        seen: Its count before the last look.
+    """
+
+    def __init__(self, core: Core, longest_seconds: float) -> None:
+        """Look at once.
+
+        Args:
+            core: The queue.
+            longest_seconds: Longest time between two looks.
+        """
+        self.signal = core.store.wakes.line(core.name)
+        self.seen = 0
+        self._core = core
+        self._longest_seconds = longest_seconds
+        self._look_at = -math.inf
+        self._began = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to look now."""
+        return self.signal.count != self.seen or time.monotonic() >= self._look_at
+
+    @property
+    def left_seconds(self) -> float:
+        """Time until the next look; infinite if it is due, and waits for something else."""
+        return math.inf if self._look_at == -math.inf else max(0.0, self._look_at - time.monotonic())
+
+    def look_soon(self) -> None:
+        """Make the next look due."""
+        self._look_at = -math.inf
+
+    def begin(self) -> None:
+        """Note that a look begins: what changes or falls due during the look makes the next one due.
+
+        Raises:
+            StoreError: If the clock is the store's, and the store does not answer.
+        """
+        self.seen = self.signal.count
+        self.look_soon()
+        self._began = self._core.now()
+
+    def seconds(self) -> float:
+        """Return how long to wait after a look that found too few tasks."""
+        core, seconds = self._core, self._longest_seconds
+        try:
+            if core.store.paused(core.name):
+                return min(seconds, PAUSED_SECONDS)
+            due = core.store.next_due(core.name, self._began)
+            return seconds if due is None else max(0.0, min(seconds, due - core.now()))
+        except StoreError:
+            logger.warning("queue %r: could not read when its next task is due", core.name, exc_info=True)
+        return seconds
+
+    def found_few(self) -> None:
+        """Note that a look found too few tasks, so that the next one is due after `seconds`."""
+        self._look_at = time.monotonic() + self.seconds()
+
+
+def answer_of(poll: Poll[T]) -> T:
     """Poll until there is an answer; between two polls this thread sleeps."""
     while isinstance(answer := poll(), Interval):
-        if answer.seen is None:
+        if answer.signal is None:
             time.sleep(answer.seconds)
         else:
-            store.wait_for_put(answer.seen, answer.seconds)
+            answer.signal.wait(answer.seen, answer.seconds)
     return answer
 
 
 def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: float | None) -> Poll[list[T]]:
-    """Return a poll that claims every `CLAIM_SECONDS`.
-
-    In a SQL database it also claims after each put of this process, and at each due time. Other stores
-    neither count puts nor know the next due time.
+    """Return a poll that claims when `Lookout` says, at least every `CLAIM_SECONDS`.
 
     Args:
         claim: Returns what it could claim.
@@ -75,18 +141,16 @@ def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: floa
         ValueError: If an argument is wrong.
     """
     deadline = _end_of_wait("wait_seconds", wait_seconds)
-    store = core.store
+    lookout = Lookout(core, CLAIM_SECONDS)
 
     def poll() -> list[T] | Interval:
-        seen = store.put_count()
+        lookout.begin()
         if claims := claim():
             return claims
-        left = min(CLAIM_SECONDS, deadline - time.monotonic())
+        left = deadline - time.monotonic()
         if left <= 0:
             return []
-        now = core.now()
-        due = store.next_due(core.name, now)
-        return Interval(left if due is None else max(0.0, min(left, due - now)), seen)
+        return Interval(min(left, lookout.seconds()), lookout.signal, lookout.seen)
 
     return poll
 

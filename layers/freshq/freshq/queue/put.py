@@ -127,7 +127,7 @@ class Putting(Verbs):
     ) -> list[Receipt]:
         """Put tasks, each given with a prefix for field names in errors."""
         core = self._core
-        write: Write = core.store.insert
+        write: Write = core.insert
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [parsed(core, task, where) for where, task in places]

@@ -8,15 +8,13 @@ from freshq.errors import FreshqError
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
 from freshq.model.lifecycle import SERVED, Settlement, checked_settlements, rounds
-from freshq.model.task import Verb, checked_progress
+from freshq.model.task import Task, Verb, checked_progress
 from freshq.model.telemetry import SettleSpan
 from freshq.queue.core import Verbs
 from freshq.stores.base import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from freshq.model.task import Task
 
 
 class Settling(Verbs):
@@ -83,6 +81,7 @@ class Settling(Verbs):
                 answers.append(answer)
             else:
                 answers.append(core.served(each.claim, answer))
+        core.store.wakes.changed(self.name, [each for each in answers if isinstance(each, Task)])
         return answers
 
     def fail(self, claim: Claim, *, error: str | None = None) -> Task:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from freshq.errors import FreshqError, quoted
 from freshq.model.answers import Claim, PutOutcome
 from freshq.model.task import LIVE, TaskStatus
+from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -551,13 +553,10 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
 
-    def put_count(self) -> int:
-        """Return a number that changes with each put of this process; constant if they are not counted."""
-        return 0
-
-    def wait_for_put(self, seen: int, seconds: float) -> None:  # noqa: ARG002 - the interface
-        """Wait until `put_count` differs from `seen`, at most `seconds`."""
-        time.sleep(seconds)
+    @cached_property
+    def wakes(self) -> Wakes:
+        """Wakes who waits for tasks: shared by all stores of this process that have the same table."""
+        return Wakes()
 
     def close(self) -> None:
         """Release what this process holds; leases that are still held stay safe."""

@@ -607,6 +607,12 @@ class MemoryAgenda(MemoryPart):
             return Due(tasks[:limit], more=len(tasks) > limit)
 
     @override
+    def next_due(self, queue: str, now: float) -> float | None:
+        with self._lock:
+            coming = self._agenda[queue].irange(minimum=(now, LAST_ID))
+            return next((due_at for due_at, _task_id in coming), None)
+
+    @override
     def delayed(self, queue: str, limit: int) -> list[Task]:
         return self._coming(queue, TaskStatus.PENDING, limit)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 # Methods without a call to the database.
-_LOCAL: Final = frozenset({"clock", "close", "put_count", "take_quarantined", "wait_for_put"})
+_LOCAL: Final = frozenset({"clock", "close", "take_quarantined"})
 
 
 class FaultyStore:

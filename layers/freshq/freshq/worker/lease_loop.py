@@ -132,11 +132,13 @@ class LeaseLoop(WorkLoop):
         self._crew.wake()
 
     def _claim(self) -> list[Claim]:
-        """Claim what can start now, unless it backs off."""
-        if self._backoff.active or self._settles_late():
+        """Claim what can start now, unless it backs off or nothing can have changed since the last claim."""
+        if self._backoff.active or not self._lookout.is_due or self._settles_late():
             return []
+        limit = 0
         try:
             limit = self._limits.available(self._in_flight())
+            self._lookout.begin()
             claims = self._queue.claim(limit) if limit > 0 else []
         except StoreError as error:
             self._store_failed(error)
@@ -145,6 +147,8 @@ class LeaseLoop(WorkLoop):
             self._queue.settle_many([Settlement.release(claim) for claim in claims])
             return []
         self._store_answered()
+        if len(claims) < limit:
+            self._lookout.found_few()
         self.report.claimed += len(claims)
         self._tell(claims)
         return claims

@@ -16,6 +16,7 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
+from freshq.queue.polling import Lookout
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
 CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
 logger = logging.getLogger(__name__)
+# Longest time between two turns, each of which asks whether to end.
+TURN_SECONDS: Final = 0.5
+MIN_SECONDS: Final = 0.001
 # Overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
 
@@ -138,6 +142,7 @@ class WorkLoop(ABC):
         self._end_request = end_request
         self._observer = config.observer_beside(queue.admin.config.telemetry)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
+        self._lookout = Lookout(core_of(queue), min(config.poll_seconds, config.idle_exit_seconds or inf))
         self._upkeep = BackgroundUpkeep(queue, is_held_back=self._settles_late)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
@@ -151,7 +156,8 @@ class WorkLoop(ABC):
         """Run tasks until the end; then wait for those still running."""
         with self._background(), self._upkeep:
             try:
-                self._serve(ended)
+                with self._lookout.signal.calling(self._end_request.wake.set):
+                    self._serve(ended)
             finally:
                 self._draining.set()
                 self._end_request.begin()
@@ -220,14 +226,17 @@ class WorkLoop(ABC):
         return
 
     def _serve(self, ended: Callable[[], bool]) -> None:
+        asked_at = time.monotonic()
         while not self._has_ended(ended) and not self._too_many_overrunning():
-            asked_at = time.monotonic()
+            if self._lookout.is_due:
+                asked_at = time.monotonic()
             self._start_what_fits()
             if self._is_idle(asked_at):
                 self.report.idle = True
                 return
             # For a free slot or token, or for tasks.
-            self._wait(self._limits.seconds_to_wait(self._in_flight(), self._config.poll_seconds))
+            seconds = min(TURN_SECONDS, self._config.poll_seconds, self._lookout.left_seconds)
+            self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._raise_failure()
 
     @contextmanager
@@ -294,6 +303,7 @@ class WorkLoop(ABC):
     def _count_ended(self) -> None:
         for outcome in self._take_outcomes():
             self._last_work = time.monotonic()
+            self._lookout.look_soon()
             if isinstance(outcome, BaseException):
                 self._failure = self._failure or outcome
                 continue

@@ -57,8 +57,8 @@ class _TransactionThread:
 class TransactionLoop(WorkLoop):
     """Holds a task and runs it in one thread, inside one transaction.
 
-    While the queue has tasks, several threads ask at a time; once one finds none, one thread asks every
-    `poll_seconds`.
+    While the queue has tasks, several threads ask at a time; once one finds none, one thread asks when
+    `Lookout` says.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class TransactionLoop(WorkLoop):
         self._runner = runner
         self._threads: list[_TransactionThread] = []
         self._found_nothing = False
-        self._claim_at = 0.0
         self._outage: StoreError | None = None
 
     @override
@@ -91,11 +90,13 @@ class TransactionLoop(WorkLoop):
         outage, self._outage = self._outage, None
         if outage is not None:
             self._store_failed(outage)
-        if self._backoff.active or time.monotonic() < self._claim_at:
+        if self._backoff.active or not self._lookout.is_due:
             return
         asking = sum(thread.held is None for thread in self._threads)
         try:
             free = self._limits.available(self._in_flight()) - asking
+            if asking == 0:
+                self._lookout.begin()
         except StoreError as error:
             self._store_failed(error)
             return
@@ -143,7 +144,7 @@ class TransactionLoop(WorkLoop):
             self._store_answered()
         if None in results:
             self._found_nothing = True
-            self._claim_at = time.monotonic() + self._config.poll_seconds
+            self._lookout.found_few()
 
     def _hold_and_run(self, thread: _TransactionThread) -> Outcome | None:
         """Hold the next task, run it and settle it; return None if there is none.

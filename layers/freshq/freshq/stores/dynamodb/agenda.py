@@ -16,7 +16,7 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import condition, decode_if_task, is_task, seconds_or
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
-from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids, earliest_due
+from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_after, due_ids, earliest_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,6 +66,11 @@ class DynamoAgenda(DynamoPart):
         tasks = map(decode_if_task, self.calls.get_many(sorted(named)))
         held = [task for task in tasks if task is not None and task.status is TaskStatus.TAKEN]
         return sorted(held, key=lambda task: task.lease_until or 0.0)[:limit]
+
+    @override
+    def next_due(self, queue: str, now: float) -> float | None:
+        partitions = self.keyspace.due_partitions(queue)
+        return min((due for each in partitions for due in due_after(self.calls, each, now)), default=None)
 
     def _coming_ids(self, queue: str) -> list[str]:
         return [

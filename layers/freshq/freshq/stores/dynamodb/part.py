@@ -12,6 +12,7 @@ from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import ControlRecords, LineRecords
 from freshq.stores.dynamodb.queries import StatusIndex
 from freshq.stores.dynamodb.unfit import Quarantine, StaleItems
+from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
@@ -43,6 +44,7 @@ class DynamoPart(Store):
         self.calls = calls
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table)
+        self.wakes = Wakes.of((calls.client.meta.endpoint_url, calls.table))
         self.clock = table_clock(calls)
         self.keyspace = Keyspace(shards, calls.names.is_attached)
         self.status_index = status_index or StatusIndex()

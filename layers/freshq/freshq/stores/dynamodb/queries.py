@@ -335,6 +335,12 @@ def due_ids(calls: TableCalls, partition: str, now: float) -> Iterator[list[str]
     return map(ids_of, pages_of(calls, arguments))
 
 
+def due_after(calls: TableCalls, partition: str, now: float) -> list[float]:
+    """Return the first time after `now`, in seconds, in a partition of the due index, if there is one."""
+    page = calls.query(due_query(partition, ">", now) | {"Limit": 1})
+    return [due_at for _id, due_at in due_entries(page)]
+
+
 def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[str, float]]:
     """Return the first ids and times, up to `DUE_PAGE_KEYS`, of a partition of the due index.
 

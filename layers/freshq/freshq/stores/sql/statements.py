@@ -17,6 +17,8 @@ import sqlalchemy as sa
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
+from freshq.stores.sql.url import place_of
+from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +164,7 @@ class SqlPart(Store):
         self.database = database
         self.schema = schema
         self.queue = queue
+        self.wakes = Wakes.of((repr(place_of(database.engine.url)), schema.tasks.name))
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,25 +107,6 @@ class PutStatements(Statements):
         }
         unchanged = self.tasks.c.request_token == sa.bindparam("of_request_token")
         return sa.update(self.tasks).where(*self.this_task, unchanged).values(values)
-
-
-class PutSignal:
-    """Wakes threads of this process that wait for a put."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._condition = threading.Condition()
-
-    def notify(self) -> None:
-        """Announce that a put was committed."""
-        with self._condition:
-            self.count += 1
-            self._condition.notify_all()
-
-    def wait(self, seen: int, seconds: float) -> None:
-        """Wait until the count differs from `seen`, at most `seconds`."""
-        with self._condition:
-            self._condition.wait_for(lambda: self.count != seen, seconds)
 
 
 def as_dead_letter(task: Task, problem: str, now: float) -> Task:
@@ -325,23 +305,10 @@ class SqlTasks(SqlPart):
         self.put_sql = PutStatements.shared(schema, dialect)
         self.read_sql = ReadStatements.shared(schema, dialect)
         self.settle_sql = SettleStatements.shared(schema, dialect)
-        self._put_signal = PutSignal()
-
-    @override
-    def put_count(self) -> int:
-        return self._put_signal.count
-
-    @override
-    def wait_for_put(self, seen: int, seconds: float) -> None:
-        self._put_signal.wait(seen, seconds)
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        added: list[bool | FreshqError] = (
-            self._insert_batches(tasks) if len(tasks) > BATCH_ROWS else [*self._insert_batch(tasks)]
-        )
-        self._put_signal.notify()
-        return added
+        return self._insert_batches(tasks) if len(tasks) > BATCH_ROWS else [*self._insert_batch(tasks)]
 
     def _insert_batches(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Insert tasks in batches; after a failed batch, its tasks and all later ones get the error."""
@@ -364,9 +331,7 @@ class SqlTasks(SqlPart):
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
-        outcomes = self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
-        self._put_signal.notify()
-        return outcomes
+        return self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
 
     def put_in(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection

@@ -1,0 +1,118 @@
+"""What wakes those who wait for tasks, on every store: polls would come too late for these tests."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import pytest
+
+from freshq import AsyncQueue, Claim, Queue, Settlement, Worker
+from freshq.queue import polling
+from tests.conftest import StoreUnderTest
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import wait_until
+
+NEVER_SECONDS = 100 * PATIENCE_SECONDS
+
+
+class Held:
+    """A queue of this process with a task that nobody can claim until the test acts."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def claim(self) -> Claim:
+        self.queue.put("work")
+        return self.queue.claim()[0]
+
+    def put(self) -> Callable[[], object]:
+        return lambda: self.queue.put("work")
+
+    def put_over(self) -> Callable[[], object]:
+        return lambda: self.queue.put("work", task_id="a", on_conflict="update")
+
+    def put_for_later(self) -> Callable[[], object]:
+        return lambda: self.queue.put("work", delay_seconds=0.2)
+
+    def release(self) -> Callable[[], object]:
+        claim = self.claim()
+        return lambda: self.queue.release(claim)
+
+    def retry(self) -> Callable[[], object]:
+        claim = self.claim()
+        return lambda: self.queue.retry(claim, delay_seconds=0.2)
+
+    def release_many(self) -> Callable[[], object]:
+        claim = self.claim()
+        return lambda: self.queue.settle_many([Settlement.release(claim)])
+
+    def redrive(self) -> Callable[[], object]:
+        self.queue.fail(self.claim())
+        return self.queue.redrive
+
+    def redrive_one(self) -> Callable[[], object]:
+        task = self.queue.fail(self.claim())
+        return lambda: self.queue.redrive([task.task_id])
+
+    def resume(self) -> Callable[[], object]:
+        self.queue.pause()
+        self.queue.put("work")
+        return self.queue.resume
+
+    def expire(self) -> Callable[[], object]:
+        self.queue.put("work")
+        self.queue.claim(lease_seconds=0.5)
+        return lambda: None
+
+
+WAYS = [name for name in vars(Held) if not name.startswith("_") and name != "claim"]
+
+
+@pytest.fixture(params=WAYS)
+def act(store: StoreUnderTest, request: pytest.FixtureRequest) -> Callable[[], object]:
+    """Return what makes a task claimable, at once or soon."""
+    way: Callable[[], Callable[[], object]] = getattr(Held(store.queue(clock=time.time)), request.param)
+    return way()
+
+
+def test_an_idle_worker_starts_it(store: StoreUnderTest, act: Callable[[], object]) -> None:
+    starts: SimpleQueue[object] = SimpleQueue()
+    queue = store.queue(clock=time.time)
+    worker = Worker(queue, lambda task: starts.put(task.payload), poll_seconds=NEVER_SECONDS)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: worker.status().store_answers)
+        act()
+        assert starts.get(timeout=PATIENCE_SECONDS) == "work"
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+
+
+def test_a_waiting_claim_takes_it(
+    store: StoreUnderTest, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "CLAIM_SECONDS", NEVER_SECONDS)
+    queue = store.queue(clock=time.time)
+    acts = threading.Timer(0.1, act)
+    acts.start()
+    assert [claim.task.payload for claim in queue.claim(wait_seconds=PATIENCE_SECONDS)] == ["work"]
+    acts.join()
+
+
+async def _claimed(queue: Queue, act: Callable[[], object]) -> object:
+    async with AsyncQueue(queue) as waiting:
+        claims = asyncio.create_task(waiting.claim(wait_seconds=PATIENCE_SECONDS))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(act)
+        return [claim.task.payload for claim in await claims]
+
+
+def test_a_waiting_coroutine_takes_it(
+    store: StoreUnderTest, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "CLAIM_SECONDS", NEVER_SECONDS)
+    assert asyncio.run(_claimed(store.queue(clock=time.time), act)) == ["work"]
