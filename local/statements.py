@@ -26,7 +26,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from freshq import Queue
 from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
-from freshq.stores.sql.counts import CountStatements, WaitingStatements
+from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
 from freshq.stores.sql.database import PLANNING
 from freshq.stores.sql.history import CHANGES, HistoryStatements, Triggers
 from freshq.stores.sql.lines import ORDERS, ClaimStatements
@@ -63,6 +63,7 @@ SECTIONS: Final[Mapping[str, type[Statements]]] = {
     "what waits": WaitingStatements,
     "oldest of a line": Statements,
     "counts by status": CountStatements,
+    "exact counts": ExactStatements,
     "stale tasks": StaleStatements,
     "upkeep": UpkeepStatements,
     "records": RecordStatements,
@@ -198,7 +199,7 @@ def _of_section(section: str, of_class: type[Statements], dialect: str) -> Itera
             continue
         if dialect in ONLY.get(name, (dialect,)):
             for variant, statement in _variants(getattr(statements, name), dialect):
-                if isinstance(statement, sa.Select | sa.Insert | sa.Update | sa.Delete):
+                if isinstance(statement, sa.SelectBase | sa.Insert | sa.Update | sa.Delete):
                     title = f"{section}: {name}{variant}"
                     yield Entry(title, cleandoc(member.__doc__ or ""), _text(statement, dialect))
 

@@ -1,6 +1,6 @@
 """Exact and approximate counts agree, and what is not counted is not shown as a number."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from freshq import Order, Queue
 from freshq.cli.commands.watch import Watcher, frame
 from freshq.cli.output import Output
+from freshq.policy.backlog_limit import BacklogLimit
 from freshq.stores.base import Stats
 from freshq.stores.tally import SLACK_IDS
 from tests.conftest import StoreUnderTest
@@ -47,6 +48,27 @@ def test_both_counts_agree_on_what_the_approximate_one_counts(store: StoreUnderT
             assert value >= getattr(exact, state), state
     assert approximate.shed > 0
     assert approximate.pending == exact.pending
+
+
+def test_exact_counts_are_those_of_reading_every_task(store: StoreUnderTest) -> None:
+    """Tasks in every state, shed for every reason, some put with a longer max age than the queue's."""
+    queue = overloaded(store)
+    reasons: set[str] = set()
+    impatient = store.queue(name="impatient", max_age_seconds=4, order=Order.FIFO, reserve=3)
+    full = store.queue(name="full", backlog=BacklogLimit(6))
+    for second in range(20):
+        queue.put("more", delay_seconds=2)
+        for each in (impatient, full):
+            each.put_many([{"payload": "more", "delay_seconds": second % 3}] * 4)
+            each.claim()
+        store.clock.advance(1)
+        if second % 5 == 0:
+            impatient.admin.recover()
+        for each in (queue, impatient, full):
+            read_all = each.stats(ids=1)
+            assert replace(read_all, ids={}) == each.stats()
+            reasons |= read_all.shed_by_reason.keys()
+    assert reasons >= {"expired", "reserve", "overflow"}
 
 
 def test_the_law_holds_for_every_state(store: StoreUnderTest) -> None:

@@ -212,3 +212,10 @@ def test_on_postgresql_retention_reads_what_it_deletes(postgres_engine: sa.Engin
     vacuum(postgres_engine)  # the statistics are those of an empty table
     done = forgetting_cost(queue, postgres_engine, 9_000, lambda: rows_read(postgres_engine))
     assert done <= 3 * RETENTION_PAGE
+
+
+def test_an_exact_count_reads_no_task(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.put_many({"payload": number} for number in range(10))
+    queue.complete(queue.claim()[0])
+    monkeypatch.setattr(SqlStore, "scan", None)
+    assert counts(queue.stats()) == {"pending": 9, "success": 1}

@@ -246,7 +246,7 @@ class TestMigrations:
         assert SqlStore(fresh, TABLE).migrate() == [migration.name for migration in MIGRATIONS[2:]]
         found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
         assert found[f"{TABLE}_lines"] == ["queue", "line", "created_us", "task_id", "deadline_us"]
-        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us"]
+        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us", "status"]
 
     def test_rows_of_an_older_version_stay_readable(self, fresh: sa.Engine) -> None:
         store = SqlStore(fresh, TABLE)
@@ -318,7 +318,7 @@ class TestMigrations:
         with fresh.connect() as connection:
             assert connection.execute(listed).all() == before
         found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
-        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us"]
+        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us", "status"]
         assert payloads(queue.claim()) == ["waits"]
         queue.complete(held)
 

@@ -38,7 +38,7 @@ CREATE TABLE tasks (
   SET utf8mb4 NOT NULL,
   PRIMARY KEY (task_id, queue)
   );
-CREATE INDEX tasks_agenda ON tasks (agenda, queue, due_us);
+CREATE INDEX tasks_agenda ON tasks (agenda, queue, due_us, status);
 CREATE INDEX tasks_dead ON tasks (queue, dead_us, task_id);
 CREATE INDEX tasks_lines ON tasks (queue, line, created_us, task_id, deadline_us);
 
@@ -685,6 +685,67 @@ FROM (
   AND tasks.due_us <= :now_us
   ORDER BY tasks.due_us
   LIMIT :page) AS counted GROUP BY counted.status;
+
+-- exact counts: exact, windows: 0
+-- Number of tasks by state and shed reason, with the oldest and newest creation time.
+--
+-- One statement, so that it counts each task once, whatever is committed meanwhile.
+SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
+    AS max_1
+FROM (
+  SELECT CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'SHED' ELSE 'PENDING'
+      END AS state, CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'expired'
+      END AS reason, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line IS NOT NULL UNION ALL
+  SELECT CASE WHEN (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us)
+      THEN 'SHED' WHEN (tasks.not_before_us IS NOT NULL) THEN 'delayed' ELSE 'PENDING' END AS anon_1, CASE WHEN
+      (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN
+      coalesce(tasks.shed_reason, 'expired') END AS anon_2, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda IN ('due', 'over')
+  AND tasks.status IN ('PENDING', 'SHED')) AS waiting GROUP BY waiting.state, waiting.reason UNION ALL
+SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda IN ('due', 'over')
+AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
+
+-- exact counts: exact, windows: 1
+-- Number of tasks by state and shed reason, with the oldest and newest creation time.
+--
+-- One statement, so that it counts each task once, whatever is committed meanwhile.
+SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
+    AS max_1
+FROM (
+  SELECT CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN 'SHED' ELSE 'PENDING'
+      END AS state, CASE WHEN (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN CASE WHEN
+      (CASE WHEN (tasks.deadline_us < tasks.created_us + :max_age_us) THEN tasks.deadline_us ELSE tasks.created_us +
+      :max_age_us END > :after_0
+    AND CASE WHEN (tasks.deadline_us < tasks.created_us + :max_age_us) THEN tasks.deadline_us ELSE tasks.created_us +
+        :max_age_us END <= :until_0) THEN 'reserve' ELSE 'expired' END END AS reason, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.line IS NOT NULL UNION ALL
+  SELECT CASE WHEN (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us)
+      THEN 'SHED' WHEN (tasks.not_before_us IS NOT NULL) THEN 'delayed' ELSE 'PENDING' END AS anon_1, CASE WHEN
+      (tasks.status = 'SHED' OR tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us) THEN
+      coalesce(tasks.shed_reason, CASE WHEN (CASE WHEN (tasks.deadline_us < tasks.created_us + :max_age_us) THEN
+      tasks.deadline_us ELSE tasks.created_us + :max_age_us END > :after_0
+      AND CASE WHEN (tasks.deadline_us < tasks.created_us + :max_age_us) THEN tasks.deadline_us ELSE tasks.created_us
+          + :max_age_us END <= :until_0) THEN 'reserve' ELSE 'expired' END) END AS anon_2, tasks.created_us AS
+          created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda IN ('due', 'over')
+  AND tasks.status IN ('PENDING', 'SHED')) AS waiting GROUP BY waiting.state, waiting.reason UNION ALL
+SELECT tasks.status, NULL AS anon_3, count(*) AS count_2, NULL AS anon__1, NULL AS anon__2
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda IN ('due', 'over')
+AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
 
 -- stale tasks: stale_ids
 -- Ids of stale tasks, earliest first, locked until the transaction ends.

@@ -246,11 +246,14 @@ class ReserveSpans:
             spans.append((now, now, reserve_seconds))
         return spans[-MOST_SPANS:]
 
+    def windows(self) -> list[tuple[float, float]]:
+        """Return the spans of deadlines that the reserve shed: after the first time, up to the second."""
+        return [(first, last + reserve_seconds) for first, last, reserve_seconds in self._spans]
+
     def reason(self, deadline: float) -> ShedReason:
         """Return why a task that waited until its deadline (seconds) was shed."""
-        for first, last, reserve_seconds in self._spans:
-            if first < deadline and last >= deadline - reserve_seconds:
-                return ShedReason.RESERVE
+        if any(after < deadline <= until for after, until in self.windows()):
+            return ShedReason.RESERVE
         return ShedReason.EXPIRED
 
 

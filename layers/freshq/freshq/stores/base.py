@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
+    from freshq.policy.reserve import ReserveSpans
     from freshq.stores.lines import ClaimRequest
 
     Connection: TypeAlias = sa.Connection
@@ -460,6 +461,23 @@ class Lines(Protocol):
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         """Return counts that cost at most a page per shard, whatever the backlog."""
+
+    def exact_stats(
+        self,
+        queue: str,  # noqa: ARG002 - the interface
+        now: float,  # noqa: ARG002
+        created_after: float,  # noqa: ARG002
+        spans: ReserveSpans,  # noqa: ARG002
+    ) -> Stats | None:
+        """Return exact counts; None if the store has no better way than `tally` over every task.
+
+        Args:
+            queue: Name of the queue.
+            now: The time to count at, in seconds.
+            created_after: Tasks created at or before this time are stale.
+            spans: When claims passed tasks over because of the reserve.
+        """
+        return None
 
 
 class Agenda(Protocol):

@@ -1,4 +1,4 @@
-"""Count tasks, approximately and by group, within bounds."""
+"""Count tasks: exactly, and approximately and by group within bounds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.task import TaskStatus
+from freshq.policy.shedding import ShedReason
 from freshq.stores.base import Stats
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
-from freshq.stores.sql.statements import SqlPart, Statements
+from freshq.stores.sql.statements import PENDING, SqlPart, Statements
 from freshq.stores.sql.windows import (
     END,
     FEW_LINES,
@@ -21,9 +22,13 @@ from freshq.stores.sql.windows import (
     WindowStatements,
     live_in_line,
 )
+from freshq.stores.tally import STATES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from freshq.model.task import Task
+    from freshq.policy.reserve import ReserveSpans
     from freshq.stores.base import OldestRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
@@ -34,6 +39,14 @@ COUNTED_ROWS: Final = 10_000
 # Rows read to find the oldest task of a line or of the agenda.
 LOOKED_ROWS: Final = 1_000
 LEVELS: Final = range(10)
+SHED: Final[sa.ColumnElement[str]] = sa.literal_column("'SHED'")
+DELAYED: Final[sa.ColumnElement[str]] = sa.literal_column("'delayed'")
+EXPIRED: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{ShedReason.EXPIRED}'")
+RESERVE: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{ShedReason.RESERVE}'")
+# The kinds of attention that tasks outside the lines need.
+NOT_IN_LINE: Final[list[sa.ColumnElement[str]]] = [sa.literal_column(f"'{agenda}'") for agenda in (DUE, OVER)]
+# How long an exact count may take; a server counts about a million tasks a second.
+COUNT_SECONDS: Final = 600.0
 
 
 class WaitingStatements(Statements):
@@ -130,6 +143,62 @@ class CountStatements(Statements):
         return counts.group_by(counted.c.status)
 
 
+class ExactStatements(Statements):
+    """The statement of an exact count."""
+
+    @cached_property
+    def _is_stale(self) -> sa.ColumnElement[bool]:
+        """The deadline of a waiting task has passed, or the queue's max age."""
+        tasks = self.tasks
+        past_deadline = tasks.c.deadline_us <= sa.bindparam("now_us")
+        return sa.or_(past_deadline, tasks.c.created_us <= sa.bindparam("created_until_us"))
+
+    def _reason(self, windows: int) -> sa.ColumnElement[str]:
+        """Why a stale task was shed: by the reserve, if the task became stale in a window."""
+        tasks = self.tasks
+        if not windows:
+            return EXPIRED
+        by_age = tasks.c.created_us + sa.bindparam("max_age_us", type_=sa.BigInteger)
+        stale_us = sa.case((tasks.c.deadline_us < by_age, tasks.c.deadline_us), else_=by_age)
+        inside = (
+            sa.and_(stale_us > sa.bindparam(f"after_{number}"), stale_us <= sa.bindparam(f"until_{number}"))
+            for number in range(windows)
+        )
+        return sa.case((sa.or_(*inside), RESERVE), else_=EXPIRED)
+
+    @cached_property
+    def exact(self) -> dict[str, sa.CompoundSelect[Any]]:
+        """Number of tasks by state and shed reason, with the oldest and newest creation time.
+
+        One statement, so that it counts each task once, whatever is committed meanwhile.
+        """
+        return {f"windows: {windows}": self.exact_with(windows) for windows in (0, 1)}
+
+    def exact_with(self, windows: int) -> sa.CompoundSelect[Any]:
+        """Return `exact` for a number of windows in which the reserve shed tasks."""
+        tasks, reason = self.tasks, self._reason(windows)
+        created = tasks.c.created_us.label("created_us")
+        in_line = sa.select(
+            sa.case((self._is_stale, SHED), else_=PENDING).label("state"),
+            sa.case((self._is_stale, reason)).label("reason"),
+            created,
+        ).where(self.in_queue, tasks.c.line.is_not(None))
+        is_shed = sa.or_(tasks.c.status == SHED, self._is_stale)
+        not_in_line = sa.and_(self.in_queue, tasks.c.agenda.in_(NOT_IN_LINE))
+        aside = sa.select(
+            sa.case((is_shed, SHED), (tasks.c.not_before_us.is_not(None), DELAYED), else_=PENDING),
+            sa.case((is_shed, sa.func.coalesce(tasks.c.shed_reason, reason))),
+            created,
+        ).where(not_in_line, tasks.c.status.in_((PENDING, SHED)))
+        waiting = sa.union_all(in_line, aside).subquery("waiting")
+        ages = (sa.func.min(waiting.c.created_us), sa.func.max(waiting.c.created_us))
+        counted: sa.Select[Any] = sa.select(waiting.c.state, waiting.c.reason, sa.func.count(), *ages)
+        others: sa.Select[Any] = sa.select(tasks.c.status, sa.null(), sa.func.count(), sa.null(), sa.null())
+        others = others.where(not_in_line, tasks.c.status.not_in((PENDING, SHED)))
+        by_state = counted.group_by(waiting.c.state, waiting.c.reason)
+        return sa.union_all(by_state, others.group_by(tasks.c.status))
+
+
 class SqlCounts(SqlPart):
     """Counts tasks, and looks at waiting ones."""
 
@@ -137,6 +206,7 @@ class SqlCounts(SqlPart):
         super().__init__(database, schema, queue)
         self.waiting_sql = WaitingStatements.shared(schema, database.engine.dialect)
         self.count_sql = CountStatements.shared(schema, database.engine.dialect)
+        self.exact_sql = ExactStatements.shared(schema, database.engine.dialect)
         self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
@@ -242,6 +312,20 @@ class SqlCounts(SqlPart):
         ]
 
     @override
+    def exact_stats(self, queue: str, now: float, created_after: float, spans: ReserveSpans) -> Stats:
+        windows = spans.windows()
+        where = {
+            "of_queue": queue,
+            "now_us": microseconds(now),
+            "created_until_us": microseconds(created_after),
+            "max_age_us": microseconds(now - created_after),
+        }
+        for number, (after, until) in enumerate(windows):
+            where |= {f"after_{number}": microseconds(after), f"until_{number}": microseconds(until)}
+        statement = self.exact_sql.exact_with(len(windows))
+        return _exact_stats(now, self.database.read_slowly(statement, where, COUNT_SECONDS))
+
+    @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         def look(connection: sa.Connection) -> Stats:
             page = on_agenda(queue, now, created_after, COUNTED_ROWS)
@@ -322,4 +406,25 @@ def _stats(
         oldest_pending_seconds=max(ages, default=None),
         newest_pending_seconds=min(ages, default=None),
         bounded=bounded,
+    )
+
+
+def _exact_stats(now: float, rows: Iterable[Sequence[Any]]) -> Stats:
+    """Return stats from the rows of `ExactStatements.exact`."""
+    counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    ends: list[int] = []
+    for state, reason, number, oldest_us, newest_us in rows:
+        counts[state.lower()] += number
+        if reason is not None:
+            reasons[reason] += number
+        if state == TaskStatus.PENDING:
+            ends += (oldest_us, newest_us)
+    ages = [max(0.0, now - created_us / 1e6) for created_us in ends]
+    states: dict[str, Any] = {state: counts[state] for state in STATES}
+    return Stats(
+        **states,
+        shed_by_reason=dict(reasons),
+        oldest_pending_seconds=max(ages, default=None),
+        newest_pending_seconds=min(ages, default=None),
     )

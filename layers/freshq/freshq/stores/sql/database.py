@@ -334,8 +334,8 @@ def use_own_settings(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def no_timeouts(connection: sa.Connection) -> Iterator[None]:
-    """Lift the timeouts of a transaction's statements, on the server and in the driver."""
+def answer_within(connection: sa.Connection, seconds: float | None) -> Iterator[None]:
+    """Change the timeout of a transaction's statements, on the server and in the driver; None lifts it."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         yield
@@ -343,13 +343,14 @@ def no_timeouts(connection: sa.Connection) -> Iterator[None]:
     name = "_read_timeout"  # PyMySQL has no public way to change it
     if connection.dialect.name == "postgresql":
         name = "answer_timeout_seconds"
-        connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
-    seconds = getattr(driver, name)
-    setattr(driver, name, None)
+        limit = 0 if seconds is None else milliseconds(seconds)
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}")
+    usual_seconds = getattr(driver, name)
+    setattr(driver, name, seconds)
     try:
         yield
     finally:
-        setattr(driver, name, seconds)
+        setattr(driver, name, usual_seconds)
 
 
 class PreparedStatement:
@@ -598,6 +599,19 @@ class Database:
             return self._run(self._autocommit, work)
 
         return self._retried(run, run)
+
+    def read_slowly(
+        self, statement: sa.Executable, parameters: Mapping[str, Any], answer_seconds: float
+    ) -> Sequence[sa.Row[Any]]:
+        """Return the rows of a SELECT that reads many, in up to `answer_seconds`."""
+        if self.dialect == "sqlite":  # it has no timeout of answers, and a transaction keeps writers out
+            return self.rows(statement, parameters)
+
+        def read(connection: sa.Connection) -> Sequence[sa.Row[Any]]:
+            with answer_within(connection, answer_seconds):
+                return connection.execute(statement, parameters).all()
+
+        return self.transaction(read)
 
     def transaction(
         self,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import StoreError
-from freshq.stores.sql.database import no_timeouts
+from freshq.stores.sql.database import answer_within
 from freshq.stores.sql.failures import FOREIGN_TABLE
 from freshq.stores.sql.rows import DUE, OVER, STALE
 from freshq.stores.sql.statements import FAILURE, PENDING, TAKEN
@@ -141,6 +141,7 @@ MIGRATIONS: Final = (
     Migration(6, "add the progress of runs", _add_columns),
     Migration(7, "add the trace context", _add_columns),
     Migration(8, "add the tables of histories", _create),
+    Migration(9, "add the status to the index of the agenda", _make_indexes_anew),
 )
 
 
@@ -181,7 +182,7 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
     if is_new:
         schema.migrations.create(connection)
     for migration in missing:
-        with no_timeouts(connection):  # indexing a large table takes long
+        with answer_within(connection, None):  # indexing a large table takes long
             migration.apply(connection, schema)
         connection.execute(
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
