@@ -217,3 +217,45 @@ class TestBoundedClaims:
         monkeypatch.setattr(core_of(queue).store, "due", slow)
         assert queue.admin.recover() == 2
         assert queue.admin.recover() > 0
+
+
+class TestLooks:
+    """A claim looks for due tasks once a quarter of a lease, even if it finds enough without them."""
+
+    def test_an_abandoned_head_returns_to_its_place_while_claims_fill(self, store: StoreUnderTest) -> None:
+        queue = store.queue(order="fifo")
+        queue.put_many([{"payload": number} for number in range(30)])
+        queue.claim(lease_seconds=2)
+        served = []
+        for _ in range(29):
+            store.clock.advance(0.4)
+            (claim,) = queue.claim()
+            queue.complete(claim)
+            served.append(claim.task.payload)
+        assert served.index(0) <= (2 + 2 / 4) / 0.4 + 1
+        assert [number for number in served if number] == list(range(1, 29))
+
+    def test_a_short_lease_ends_while_nobody_claims(self, store: StoreUnderTest) -> None:
+        queue = store.queue(order="fifo")
+        queue.put_many([{"payload": number} for number in range(5)])
+        queue.claim(lease_seconds=2)
+        queue.claim(lease_seconds=60)
+        store.clock.advance(10)
+        assert queue.claim()[0].task.payload == 0
+
+    def test_looks_are_rare(self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put_many([{"payload": number} for number in range(62)])
+        looks: list[float] = []
+        original = core_of(queue).store.due
+
+        def due(*arguments: Any) -> Due:
+            looks.append(store.clock.now)
+            return original(*arguments)
+
+        monkeypatch.setattr(core_of(queue).store, "due", due)
+        began = store.clock.now
+        for _ in range(61):
+            assert len(queue.claim()) == 1
+            store.clock.advance(0.5)
+        assert [look - began for look in looks] == [0, 15, 30]

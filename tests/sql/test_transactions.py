@@ -36,6 +36,15 @@ class TestTransaction:
         task = known(queue, "a")
         assert (task.status, task.result, task.attempts) == (TaskStatus.SUCCESS, "result", 1)
 
+    def test_expired_leases_return_though_each_transaction_finds_a_task(self, store: StoreUnderTest) -> None:
+        queue = store.queue(order="fifo", lease_seconds=2)
+        queue.put_many([{"payload": number} for number in range(3)])
+        queue.claim()
+        store.clock.advance(2)
+        with queue.transaction() as work:
+            assert work is not None
+            assert work.task.payload == 0
+
     def test_an_exception_undoes_the_writes_and_counts_the_attempt(
         self, store: StoreUnderTest, effects: sa.Engine
     ) -> None:

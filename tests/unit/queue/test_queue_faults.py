@@ -77,6 +77,7 @@ def fail() -> None:
 class TestClaim:
     def test_what_was_claimed_before_recover_failed_is_returned(self, place: Place) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("work")
         place.before("due", fail)
         assert len(queue.claim(2)) == 1
@@ -216,9 +217,10 @@ class TestFreshLeases:
 
     def test_a_lease_that_cannot_be_extended_is_left_to_expire(self, place: Place) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("old")
-        queue.put("due", delay_seconds=15)
-        place.clock.advance(15)
+        queue.put("due", delay_seconds=14)
+        place.clock.advance(14)
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
         place.before("replace_many", fail, calls=range(1, 2))  # the first brings in what is due
         assert [claim.task.payload for claim in queue.claim(2)] == ["due"]
@@ -227,6 +229,7 @@ class TestFreshLeases:
 
     def test_an_extended_lease_ends_at_a_whole_microsecond(self, place: Place) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("old", task_id="a")
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
         (claim,) = queue.claim(2, lease_seconds=60.123_456_5)
@@ -237,6 +240,7 @@ class TestFreshLeases:
         self, place: Place, seconds: float, lease_until: float
     ) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("work")
         place.before("due", lambda: place.clock.advance(seconds), calls=range(1))
         (claim,) = queue.claim(2)
@@ -244,6 +248,7 @@ class TestFreshLeases:
 
     def test_what_stays_short_is_released(self, place: Place) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("old", task_id="a")
         place.before("claim", lambda: place.before("replace", lambda: place.clock.advance(20)), range(1))
         place.before("due", lambda: place.clock.advance(20), calls=range(1))
@@ -254,6 +259,7 @@ class TestFreshLeases:
 
     def test_what_cannot_be_released_returns_when_its_lease_expires(self, place: Place) -> None:
         queue = place.queue()
+        assert queue.claim() == []  # the first claim looks before it takes
         queue.put("old", task_id="a")
 
         def slow() -> None:

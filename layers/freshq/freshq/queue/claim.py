@@ -274,7 +274,9 @@ class Claiming(Verbs):
 
         Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
         than `limit` are claimable, a small portion of the due tasks is brought in, and the rest is claimed
-        from these. So a claim makes a bounded number of calls; `recover` and `upkeep` bring in the rest.
+        from these. If every claim is full, expired leases and due tasks still come back: a process brings in
+        a portion once a quarter of a lease. So a claim makes a bounded number of calls; `recover` and
+        `upkeep` bring in the rest.
 
         Args:
             limit: Most claims to return: as many as the caller can start now.
@@ -306,9 +308,10 @@ class Claiming(Verbs):
         core = self._core
         if core.store.paused(core.name):
             return []
+        looked = self._look_if_due(lease_seconds)
         take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
         claims = take(limit, lease_seconds)
-        if len(claims) < limit:
+        if len(claims) < limit and not looked:
             try:
                 if core.bring_in_due():
                     claims += take(limit - len(claims), lease_seconds)
@@ -317,6 +320,16 @@ class Claiming(Verbs):
                     raise
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
         return with_fresh_leases(core, claims, lease_seconds)
+
+    def _look_if_due(self, lease_seconds: float) -> bool:
+        """Bring in a portion of the due tasks if that is due, even if no claim needs them; return whether.
+
+        Raises:
+            StoreError: If the store did not answer. The next look is a quarter of a lease later.
+        """
+        if due := self._core.upkeep.look_is_due(lease_seconds):
+            self._core.bring_in_due()
+        return due
 
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.
@@ -380,6 +393,7 @@ class Claiming(Verbs):
         if self._core.store.paused(self.name):
             yield None
             return
+        self._look_if_due(self._core.config.lease_seconds)
         shedding = ShedWhenHeld(self._core)
         block = transactions.hold(
             lambda: self._request(1, self._core.config.lease_seconds, shedding.longest_wait_seconds),

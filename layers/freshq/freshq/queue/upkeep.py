@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.lifecycle import new_token
@@ -25,6 +26,8 @@ SMALL_PORTION: Final = 25
 LARGE_PORTION: Final = 1000
 # Longest pause between two portions of one run.
 MAX_PAUSE_SECONDS: Final = 0.1
+# Looks for due tasks per lease, even while every claim finds enough without them.
+LOOKS_PER_LEASE: Final = 4
 RECORD: Final = "upkeep"
 # If the process that does the upkeep dies, another process takes over after this time.
 LEASE_SECONDS: Final = 5.0
@@ -65,12 +68,31 @@ class Upkeep:
         self._check_at = 0.0
         self._tally = threading.Lock()
         self._exhausted = 0
+        # When this process last looked for due tasks, and the shortest lease whose end no look has seen yet.
+        self._looked_at = -inf
+        self._shortest_seconds = self._shortest_until = inf
 
     def take_exhausted(self) -> int:
         """Return how many tasks became dead letters since the last call because their last lease expired."""
         with self._tally:
             exhausted, self._exhausted = self._exhausted, 0
         return exhausted
+
+    def look_is_due(self, lease_seconds: float) -> bool:
+        """Return whether a claim must do its portion first: the last one was a quarter of a lease ago.
+
+        The lease is the shortest that this process gave lately.
+
+        Args:
+            lease_seconds: Length of the leases of the claim.
+        """
+        now = self._now()
+        due = not 0 <= now - self._looked_at < self._shortest_seconds / LOOKS_PER_LEASE
+        expired = due and now >= self._shortest_until
+        if expired or lease_seconds <= self._shortest_seconds:
+            # A slow claim extends its leases: look until twice their length has passed.
+            self._shortest_seconds, self._shortest_until = lease_seconds, now + 2 * lease_seconds
+        return due
 
     def portion(self, limit: int, until: float | None = None) -> Portion:
         """Bring in up to `limit` due tasks, and tidy up to `limit` tasks.
@@ -93,6 +115,7 @@ class Upkeep:
         return self._portion(SMALL_PORTION, self._now(), self._store.tidy_in_claim)
 
     def _portion(self, limit: int, until: float, tidy: Callable[[str, float, int], int]) -> Portion:
+        self._looked_at = until
         due = self._store.due(self._queue, until, limit)
         now = self._now()
         changes = [(self._brought_in(task, now), Guard.unchanged(task)) for task in due.tasks]
