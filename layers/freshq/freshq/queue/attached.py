@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +20,7 @@ from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.claim import checked_claim
 from freshq.queue.core import Core, Verbs
-from freshq.stores.base import Conflict, Guard, Store, parse_place
+from freshq.stores.base import Conflict, Guard, Store, TooLarge, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Connection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
 
+logger = logging.getLogger(__name__)
 # Records in these states can be held or made ready; others must first be cancelled, redriven or purged.
 UNQUEUED = frozenset(
     {
@@ -280,6 +282,9 @@ class Records(Verbs):
         try:
             held = self._core.store.replace(claimed, Guard.unchanged(task))
         except Conflict:
+            return None
+        except TooLarge:
+            logger.warning("dead letter %s cannot be claimed", task.task_id, exc_info=True)
             return None
         return Claim.of(held)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from freshq.errors import FreshqError, quoted
+from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
 from freshq.model.task import LIVE, TaskStatus
 from freshq.stores.wakes import Wakes
@@ -261,6 +261,10 @@ class Guard:
             and self.lease_token in (None, task.lease_token)
             and self.request_token in (None, task.request_token)
         )
+
+
+class TooLarge(StoreError):
+    """A task would not fit into the largest item of the store; nothing was changed."""
 
 
 class Conflict(FreshqError):

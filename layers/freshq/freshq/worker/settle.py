@@ -61,8 +61,9 @@ class RunEnd:
             return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
         if isinstance(answer, FreshqError):
             raise answer
-        was_last = self.outcome is Outcome.RETRIED and answer.status is TaskStatus.FAILURE
-        return Outcome.FAILED if was_last else self.outcome
+        # After its last attempt, or because the store had no room for its result or error.
+        may_die = self.outcome in (Outcome.RETRIED, Outcome.SUCCEEDED)
+        return Outcome.FAILED if may_die and answer.status is TaskStatus.FAILURE else self.outcome
 
 
 @dataclass(eq=False, slots=True)

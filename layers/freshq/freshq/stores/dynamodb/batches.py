@@ -17,6 +17,7 @@ from freshq.stores.dynamodb.calls import (
     BATCH_RETRY,
     ConditionFailed,
     error_code,
+    is_too_large,
     made_by,
     sent_despite_lost_reply,
     translated,
@@ -310,7 +311,7 @@ class Batches:
 
     def _forbid(self, code: str | None, reason: str, error: Exception | None = None) -> None:
         """Send no further batch, and say so once: as a warning if it can be fixed, or may be a defect."""
-        if not self._is_allowed:
+        if not self._is_allowed or is_too_large(reason):
             return
         self._is_allowed = False
         logger.log(

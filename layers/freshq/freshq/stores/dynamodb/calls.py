@@ -27,6 +27,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.base import TooLarge
 from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY, RECORD, Names
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ SDK_ERRORS: Final = (ClientError, BotoCoreError)
 LOST_REPLIES: Final = (BotoConnectionError, HTTPClientError)
 # The SDK raises them before it calls DynamoDB.
 UNCONFIGURED: Final = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
+# UpdateItem says "Item size to update has exceeded the maximum allowed size".
+_TOO_LARGE: Final = re.compile(r"Item size.* exceeded")
 HOW_TO_CONFIGURE: Final = "set the region and the credentials, such as by AWS_REGION and AWS_PROFILE"
 OTHER_KEY: Final = (
     "; for an attached table, name its hash key: ?key=NAME in the address, or attach=True, key=NAME"
@@ -366,6 +369,11 @@ def error_code(error: BaseException) -> str | None:
     return code
 
 
+def is_too_large(message: str) -> bool:
+    """Return whether the message of an error says that an item would be too large."""
+    return _TOO_LARGE.search(message) is not None
+
+
 @contextmanager
 def translated(table: str) -> Iterator[None]:
     """Turn the errors of the SDK into freshq's."""
@@ -413,6 +421,11 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
     if code in CONNECTION_CODES:
         return Unreachable(
             f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
+        )
+    if code == "ValidationException" and is_too_large(message):
+        return TooLarge(
+            f"table {table!r}: an item has at most 400 KB, freshq's attributes included; "
+            "store large data elsewhere, and put a reference to it"
         )
     error_class = InvalidUpdate if code == "ValidationException" else StoreError
     advice = OTHER_KEY if "key element does not match the schema" in message else ""

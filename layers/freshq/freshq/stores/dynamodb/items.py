@@ -308,7 +308,20 @@ def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     changes = mutable_attributes(task, keyspace)
     if guard.lease_token is not None and task.lease_token is None:
         changes["endedToken"] = {"S": guard.lease_token}
-    return update_arguments(task.task_id, changes, _guarded(task, guard), keyspace)
+    return update_arguments(task.task_id, changes, guarded(task.queue, guard), keyspace)
+
+
+def without_spare(arguments: Item) -> Item:
+    """Return arguments of `replace_arguments` that store less, for an item that has no room left.
+
+    They remove the token of the put, and do not copy the time of the only claim.
+    """
+    expression = arguments["UpdateExpression"].replace("REMOVE ", "REMOVE #putToken, ", 1)
+    values = dict(arguments["ExpressionAttributeValues"])
+    if ":firstClaimAt" in values and values[":firstClaimAt"] == values[":lastClaimAt"]:
+        del values[":firstClaimAt"]
+        expression = expression.replace("#firstClaimAt = :firstClaimAt, ", "")
+    return arguments | {"UpdateExpression": expression, "ExpressionAttributeValues": values}
 
 
 def condition(expression: str, **values: Item) -> Item:
@@ -321,14 +334,14 @@ def condition(expression: str, **values: Item) -> Item:
 
 def delete_condition(task: Task, guard: Guard) -> Item:
     """Return the condition of a DeleteItem that deletes a task if a guard holds."""
-    condition, values = _guarded(task, guard)
+    condition, values = guarded(task.queue, guard)
     return {"ConditionExpression": condition, "ExpressionAttributeValues": values}
 
 
-def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
-    """Return the condition that a guard holds, and its values."""
+def guarded(queue: str, guard: Guard) -> tuple[str, Item]:
+    """Return the condition that a guard holds for a task of a queue, and its values."""
     conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
-    values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
+    values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": queue}}
     if guard.lease_token is not None:
         conditions.append("#leaseToken = :guardLease")
         values[":guardLease"] = {"S": guard.lease_token}

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, StoreError
 from freshq.model.task import Task, TaskStatus
+from freshq.stores.base import TooLarge
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
 from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, ConditionFailed, TableCalls
@@ -305,9 +306,9 @@ class Taking:
         )
         errors = []
         for (task_id, named_token), token, answer in zip(some, tokens, answers, strict=True):
-            if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed):
+            if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge):
                 errors.append(answer)
-            elif not self._is_taken(answer):
+            elif not self._is_taken(task_id, answer):
                 lease_record.forget((task_id, named_token))
                 self._free_tokens.append(token)
             elif token != named_token:
@@ -323,9 +324,12 @@ class Taking:
         except FreshqError as error:
             return [error]
 
-    def _is_taken(self, answer: Item | FreshqError | None) -> bool:
+    def _is_taken(self, task_id: str, answer: Item | FreshqError | None) -> bool:
         """Return whether a task was claimed, and keep it; otherwise note why it was not."""
         moment, store = self._moment, self._store
+        if isinstance(answer, TooLarge):
+            store.quarantine.admit_large(task_id, self._request.queue, moment.now)
+            return False
         if isinstance(answer, ConditionFailed):
             if (found := decode_if_task(answer.item)) is not None:
                 self._lost_race |= found.status is TaskStatus.TAKEN

@@ -16,7 +16,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import new_token, rounds
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
-from freshq.stores.base import Conflict, DeadPlace, Guard, put_over
+from freshq.stores.base import Conflict, DeadPlace, Guard, TooLarge, put_over
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -26,13 +26,16 @@ from freshq.stores.dynamodb.items import (
     decode_if_task,
     delete_condition,
     encode,
+    guarded,
     is_task,
     milliseconds,
     replace_arguments,
     version_of,
+    without_spare,
 )
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.schema import KEY
+from freshq.stores.dynamodb.unfit import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +52,8 @@ ANNOUNCED_TASKS: Final = 100
 # Dead letters that are read at a time: first one page of a listing, then as many as BatchGetItem takes.
 FIRST_TASKS: Final = 25
 MORE_TASKS: Final = 100
+# Of its own error a dead letter without room keeps this much.
+SHORT_ERROR_CHARS: Final = 30
 
 
 class DynamoTasks(DynamoPart):
@@ -182,11 +187,51 @@ class DynamoTasks(DynamoPart):
         """
         try:
             with self._announcing(task), self.lease_records.following(task, guard):
-                item = self.calls.update(arguments)
+                item = self._updated(arguments)
         except ConditionFailed as failed:
             raise Conflict(decode_if_task(failed.item)) from None
+        except TooLarge as too_large:
+            if guard.status not in LIVE or task.status is TaskStatus.TAKEN:
+                msg = f"task {task.task_id!r}: {too_large}"
+                raise TooLarge(msg) from None
+            return self._buried(task, guard)
         # Only the changes of an application's record are counted.
         return replace(task, version=version_of(item)) if item and self.keyspace.is_attached else task
+
+    def _updated(self, arguments: Item) -> Item | None:
+        try:
+            return self.calls.update(arguments)
+        except TooLarge:
+            return self.calls.update(without_spare(arguments))
+
+    def _buried(self, task: Task, guard: Guard) -> Task:
+        """Make a dead letter of a task whose new version does not fit into an item.
+
+        Raises:
+            Conflict: If the guard does not hold.
+        """
+        error = NO_ROOM if task.result is None else f"result: {NO_ROOM}"
+        if task.error is not None:
+            error = f"{task.error:.{SHORT_ERROR_CHARS}}; {error}"
+        unchanged = guarded(task.queue, guard)
+        dead = replace(task, status=TaskStatus.FAILURE, lease_token=None, lease_until=None)
+        try:
+            with self.lease_records.following(dead, guard):
+                item = self.quarantine.bury(
+                    task.task_id, task.queue, task.updated, error, task.request_token, unchanged
+                )
+        except ConditionFailed as failed:
+            raise Conflict(decode_if_task(failed.item)) from None
+        logger.error("task %s is a dead letter now: %s", task.task_id, error)
+        return decode(item)
+
+    @override
+    def _replaced_or_none(self, task: Task, guard: Guard) -> Task | None:
+        try:
+            return super()._replaced_or_none(task, guard)
+        except TooLarge as error:
+            logger.warning("left as it is: %s", error)  # the others are not held up
+            return None
 
     @contextmanager
     def _replacing(self, task: Task, guard: Guard) -> Iterator[None]:
@@ -218,7 +263,12 @@ class DynamoTasks(DynamoPart):
                 [replace_arguments(task, guard_of(task), self.keyspace) for task in some]
             ),
         )
-        return [_settled_by(task, answer) for task, answer in zip(tasks, answers, strict=True)]
+        return [
+            self._settled(task, lease_tokens[task.task_id])
+            if isinstance(answer, TooLarge)
+            else _settled_by(task, answer)
+            for task, answer in zip(tasks, answers, strict=True)
+        ]
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:

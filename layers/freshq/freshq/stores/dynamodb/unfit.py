@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -12,13 +13,14 @@ from freshq.errors import DamagedTask
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.policy.shedding import too_late
-from freshq.stores.base import Guard
+from freshq.stores.base import Guard, TooLarge
 from freshq.stores.dynamodb.batches import each_in_order
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
     INDEX_KEYS,
     decode,
     decode_if_task,
+    guarded,
     milliseconds,
     replace_arguments,
     update_arguments,
@@ -38,6 +40,13 @@ BATCH: Final = 25
 MAX_SHED: Final = 200
 # A status that this version does not know belongs to a newer one, which may still run the task.
 WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
+# The errors of a task whose item has no room for a new version. The second fits in place of `pendingShard`
+# and what is spare, unless a redrive has used up that room.
+NO_ROOM: Final = "no room left in the item"
+TOO_LARGE: Final = "item too large"
+# What a dead letter does not have, and what it can do without.
+ENDED: Final = ("leaseToken", "leaseUntil", "notBefore")
+SPARE: Final = ("result", "putToken", "endedToken", "progressFraction", "progressStep", "traceContext")
 
 
 class StaleItems:
@@ -115,7 +124,7 @@ class StaleItems:
 
 @dataclass(slots=True)
 class Quarantine:
-    """Makes dead letters of tasks that cannot be read.
+    """Makes dead letters of tasks that cannot be read, or have no room left for freshq's attributes.
 
     Attributes:
         calls: Calls to the table.
@@ -142,30 +151,65 @@ class Quarantine:
             error = str(damage)
         else:
             return
-        task_id = item["taskId"]["S"]
-        try:
-            self.calls.update(self._arguments(item, error, now))
-        except ConditionFailed:
-            logger.debug("task %s changed before it could be quarantined", task_id)
-        else:
-            self.admitted += 1
-            logger.error("task %s is a dead letter now: %s", task_id, error)
-
-    def _arguments(self, item: Item, error: str, now: float) -> Item:
-        task_id = item["taskId"]["S"]
-        changes: Item = dict.fromkeys(("leaseToken", "leaseUntil", "notBefore", *INDEX_KEYS))
-        changes |= {
-            "taskStatus": {"S": TaskStatus.FAILURE.value},
-            "taskUpdated": milliseconds(now),
-            "error": {"S": error},
-            "requestToken": {"S": new_token()},
-            "deadAt": milliseconds(now),
-        }
-        if (queue := item.get("taskQueue", {}).get("S")) is not None:
-            dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
-            changes |= {"dueShard": {"S": dead}, "dueAt": milliseconds(now)}
         unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}
         if "requestToken" in item:
             unchanged.append("#requestToken = :seenToken")
             values[":seenToken"] = item["requestToken"]
-        return update_arguments(task_id, changes, (" AND ".join(unchanged), values), self.keyspace)
+        queue = item.get("taskQueue", {}).get("S")
+        self._admit(item["taskId"]["S"], queue, now, error, (" AND ".join(unchanged), values))
+
+    def admit_large(self, task_id: str, queue: str, now: float) -> None:
+        """Make a dead letter of a waiting task that has no room for a lease, unless it changes."""
+        waits = guarded(queue, Guard(TaskStatus.PENDING))
+        self._admit(task_id, queue, now, NO_ROOM, waits)
+
+    def _admit(
+        self, task_id: str, queue: str | None, now: float, error: str, unchanged: tuple[str, Item]
+    ) -> None:
+        try:
+            self.bury(task_id, queue, now, error, new_token(), unchanged)
+        except ConditionFailed:
+            logger.debug("task %s changed before it could be quarantined", task_id)
+        except TooLarge:
+            logger.exception("task %s could not become a dead letter", task_id)
+        else:
+            self.admitted += 1
+            logger.error("task %s is a dead letter now: %s", task_id, error)
+
+    def bury(
+        self,
+        task_id: str,
+        queue: str | None,
+        now: float,
+        error: str,
+        token: str,
+        unchanged: tuple[str, Item],
+    ) -> Item:
+        """Make a dead letter of a task, whatever its size; return the item.
+
+        Args:
+            task_id: Id of the task.
+            queue: Its queue; None if that cannot be read.
+            now: Current time in seconds.
+            error: Why it is a dead letter; shortened if there is no room for it.
+            token: The request token of the change.
+            unchanged: The condition of the change, and the values in it.
+
+        Raises:
+            ConditionFailed: If the condition did not hold.
+        """
+        changes: Item = dict.fromkeys((*ENDED, *INDEX_KEYS))
+        at = milliseconds(now)
+        changes |= {"taskStatus": {"S": TaskStatus.FAILURE.value}, "taskUpdated": at, "deadAt": at}
+        changes |= {"requestToken": {"S": token}, "error": {"S": error}}
+        if queue is not None:
+            dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
+            changes |= {"dueShard": {"S": dead}, "dueAt": at}
+        spare: Item = dict.fromkeys(SPARE)
+        short = spare | {"requestToken": {"S": token[:8]}, "error": {"S": TOO_LARGE}}
+        for less in ({}, spare, short, short | {"error": None, "deadAt": None}):
+            arguments = update_arguments(task_id, changes | less, unchanged, self.keyspace)
+            with suppress(TooLarge):
+                return self.calls.update(arguments) or {}
+        msg = f"task {task_id!r}: no room to make it a dead letter"
+        raise TooLarge(msg)
