@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from freshq import LeaseLost, Queue, StoreError, Task
+from freshq import Queue, StoreError, Task, TaskStatus
 from freshq.queue.core import core_of
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
 from freshq.stores.lines import ClaimRequest
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.counting import counted_calls
+from tests.support.readings import known
 
 LEASE_SECONDS = 60.0
 MIN_LEFT_SECONDS = 0.9 * LEASE_SECONDS
@@ -136,21 +137,97 @@ class TestFreshLeases:
         (claim,) = queue.claim()
         assert claim.task.attempts == 1
 
-    def test_a_release_that_fails_leaves_the_task_to_its_lease(
-        self, queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    def test_claims_too_slow_for_their_leases_warn_once_a_minute(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
         queue.put("work")
-        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        slow_extensions(queue, store, monkeypatch)
+        original = core_of(queue).store.claim
 
-        def lost(claim: Any, _changed: Any) -> None:
-            raise LeaseLost.of_task(claim.task.task_id, "by the test")
+        def slow_claim(request: ClaimRequest) -> list[Task]:
+            tasks = original(request)
+            store.clock.advance(7)
+            return tasks
+
+        monkeypatch.setattr(core_of(queue).store, "claim", slow_claim)
+        assert queue.claim() == []
+        (warning,) = caplog.messages
+        # Seven seconds, two extensions and a release of 48 s each.
+        assert "a claim took 151 s, too long for lease_seconds=60, and gave up 1 of its tasks" in warning
+        assert "set lease_seconds to 1510 or more" in warning
+        core_of(queue).warned_of_slow_claim_at += 151  # as if it had warned at the end of the next claim
+        assert queue.claim() == []
+        assert len(caplog.messages) == 1
+        assert queue.claim() == []
+        assert len(caplog.messages) == 2
+
+
+class TestDeadlines:
+    """No claim returns a task whose deadline passed while it waited for its store."""
+
+    @pytest.mark.parametrize("lease_seconds", [3, LEASE_SECONDS])
+    @pytest.mark.parametrize("wait_seconds", [0, 0.001])
+    def test_a_task_that_went_stale_meanwhile_is_shed(
+        self,
+        store: StoreUnderTest,
+        monkeypatch: pytest.MonkeyPatch,
+        lease_seconds: float,
+        wait_seconds: float,
+    ) -> None:
+        queue = store.queue(max_age_seconds=60, lease_seconds=lease_seconds)
+        queue.put("old", task_id="old")
+        store.clock.advance(58)
+        queue.put("own", task_id="own", max_age_seconds=1)
+        queue.put("live", task_id="live")
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(2))
+        claims = queue.claim(3, wait_seconds=wait_seconds)
+        assert [claim.task.task_id for claim in claims] == ["live"]
+        for task_id in ("old", "own"):
+            task = known(queue, task_id)
+            assert (task.status, task.attempts, task.lease_token) == (TaskStatus.SHED, 0, None)
+        stats = queue.stats()
+        assert (stats.shed, stats.taken, stats.pending) == (2, 1, 0)
+        assert stats.shed_by_reason == {"expired": 2}
+        queue.complete(claims[0])
+        store.clock.advance(100)
+        assert queue.admin.recover() == 0
+
+    def test_a_task_that_goes_stale_while_others_are_given_back_is_not_returned(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        for seconds in (1, 2):
+            queue.put("work", max_age_seconds=seconds)
+        slow = core_of(queue).store.replace_many
+
+        def replace_many(changes: Any) -> Any:
+            store.clock.advance(1)
+            return slow(changes)
+
+        monkeypatch.setattr(core_of(queue).store, "replace_many", replace_many)
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+        assert queue.claim(2) == []
+        assert queue.stats().shed == 2
+
+    def test_what_cannot_be_given_back_returns_when_its_lease_expires(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put("work", max_age_seconds=1)
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+
+        def no_answer(_changes: Any) -> None:
+            raise StoreError("no answer")
 
         with monkeypatch.context() as patched:
-            slow_extensions(queue, store, patched)
-            patched.setattr(queue._core, "settle", lost)
+            patched.setattr(core_of(queue).store, "replace_many", no_answer)
             assert queue.claim() == []
+        assert "could not release 1 tasks; each returns when its lease expires" in caplog.text
+        assert queue.stats().taken == 1
         store.clock.advance(LEASE_SECONDS)
-        assert len(queue.claim()) == 1
+        assert queue.claim() == []
+        assert queue.stats().shed == 1
 
 
 def backlog(store: StoreUnderTest, kind: str, count: int, name: str = "default") -> None:

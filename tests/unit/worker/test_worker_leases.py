@@ -249,13 +249,23 @@ class TestTooLate:
         queue, ran = Queue(Stalling(clock), clock=clock, lease_seconds=60), list[str]()
         queue.put("live", task_id="live")
         queue.put("stale", task_id="stale", max_age_seconds=3.5)
-        report = work_off(queue, lambda task: ran.append(task.task_id), observer=(observer := Quiet()))
+        report = work_off(queue, lambda task: ran.append(task.task_id))
         assert ran == ["live"]
-        assert report.outcomes[Outcome.SHED] == report.outcomes[Outcome.SUCCEEDED] == 1
-        assert ("stale", Outcome.SHED, "the deadline passed") in observer.settlements
+        assert report.claimed == report.outcomes[Outcome.SUCCEEDED] == 1
         stats = queue.stats()
         assert (stats.shed, stats.success, stats.taken) == (1, 1, 0)
         assert stats.shed_by_reason == {"expired": 1}
+
+    def test_a_claim_that_goes_stale_before_its_run_is_shed(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock)
+        queue.put("work", max_age_seconds=3)
+        (claim,) = queue.claim()
+        clock.advance(3)
+        end = too_late_to_run(queue, claim)
+        assert end is not None
+        assert (end.outcome, end.error) == (Outcome.SHED, "the deadline passed")
+        queue.settle_many([end.settlement])
+        assert queue.stats().shed_by_reason == {"expired": 1}
 
     def test_a_task_whose_lease_expired_is_not_run_under_it(self, clock: Clock) -> None:
         queue, attempts = Queue(Stalling(clock), clock=clock, lease_seconds=3), list[int]()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import LeaseLost, RefusedError, StoreError
+from freshq.errors import RefusedError, StoreError
 from freshq.model.answers import Claim, Waiting, WaitsFor, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
@@ -37,19 +37,22 @@ MIN_PART_LEFT: Final = 0.9
 EXTENDED_PART: Final = 0.95
 # While some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
+# Least time between two warnings of slow claims.
+WARNING_SECONDS: Final = 60.0
 # Most lines in which a claim sheds tasks that wait behind a shed task.
 MAX_SHED_LINES: Final = 4
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
 
 
-def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> list[Claim]:
-    """Extend leases partly used up by a slow claim; leave out claims whose leases stay short.
+def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
+    """Return the claims whose lease is fresh and whose deadline has not passed; give the others back.
 
     Args:
         core: The queue.
         claims: The claims.
         lease_seconds: Length of the leases.
+        began: When the claim began, in seconds.
 
     Returns:
         The claims with at least `MIN_PART_LEFT` of their lease, in the same order.
@@ -57,6 +60,18 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> 
     Raises:
         StoreError: If the store did not answer, and no claim is fresh.
     """
+    claims = with_fresh_leases(core, claims, lease_seconds, began)
+    while True:
+        now = core.now()
+        stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
+        if not stale:
+            return claims
+        _give_back(core, stale)  # which takes time
+        claims = [claim for claim in claims if core.lifecycle.live_until(claim.task) > now]
+
+
+def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
+    """Extend leases partly used up by a slow claim; give back the claims whose leases stay short."""
     if not _aged(core, claims, lease_seconds * MIN_PART_LEFT):
         return claims
     held = {_key(claim): claim for claim in claims}
@@ -64,9 +79,30 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> 
         if not _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
             break
         _extend_aged(core, held, lease_seconds)
-    for claim in _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
-        _release(core, held.pop(_key(claim)))
+    if short := _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
+        _give_back(core, short)
+        for claim in short:
+            del held[_key(claim)]
+    if short or not held:
+        _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began)
     return [held[_key(claim)] for claim in claims if _key(claim) in held]
+
+
+def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float) -> None:
+    """Warn, at most once a minute, that a claim was too slow for its leases to return all that it took."""
+    now = core.now()
+    if 0 <= now - core.warned_of_slow_claim_at < WARNING_SECONDS:
+        return
+    core.warned_of_slow_claim_at = now
+    logger.warning(
+        "queue %r: a claim took %.3g s, too long for lease_seconds=%g, and gave up %d of its tasks; "
+        "set lease_seconds to %d or more, claim fewer tasks at a time, or find out why the store is slow",
+        core.name,
+        now - began,
+        lease_seconds,
+        lost,
+        max(1, math.ceil((now - began) / (1 - MIN_PART_LEFT) - 1e-6)),
+    )
 
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
@@ -121,16 +157,17 @@ def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) ->
         return None
 
 
-def _release(core: Core, claim: Claim) -> None:
-    """Return a task to its line if the claim holds it; if that fails, it returns when its lease expires."""
+def _give_back(core: Core, claims: Sequence[Claim]) -> None:
+    """Return tasks to their lines, where the stale ones are shed; the attempts are not counted."""
+    now = core.now()
+    releases = [(core.lifecycle.released(held_task(claim), now), Guard.held(claim.token)) for claim in claims]
     try:
-        core.settle(claim, core.lifecycle.released(held_task(claim), core.now()))
-    except LeaseLost:
-        return
+        core.store.replace_many(releases)
     except StoreError:
         logger.warning(
-            "task %s could not be released; it returns when its lease expires",
-            claim.task.task_id,
+            "queue %r: could not release %d tasks; each returns when its lease expires",
+            core.name,
+            len(claims),
             exc_info=True,
         )
 
@@ -308,6 +345,7 @@ class Claiming(Verbs):
         core = self._core
         if core.store.paused(core.name):
             return []
+        began = core.now()
         looked = self._look_if_due(lease_seconds)
         take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
         claims = take(limit, lease_seconds)
@@ -319,7 +357,7 @@ class Claiming(Verbs):
                 if not claims:
                     raise
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
-        return with_fresh_leases(core, claims, lease_seconds)
+        return fit_to_run(core, claims, lease_seconds, began)
 
     def _look_if_due(self, lease_seconds: float) -> bool:
         """Bring in a portion of the due tasks if that is due, even if no claim needs them; return whether.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, get_args
 
 from freshq.errors import LeaseLost, LostRace, NotFound, RefusedError, quoted
@@ -75,6 +76,7 @@ class Core:
         checks_new: Whether `checked` has anything to check.
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
+        warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
@@ -100,6 +102,7 @@ class Core:
             limits = (rules.backlog, rules.deadline_seconds)
             self.backlog = BacklogBound(store, self.name, *limits, self.lifecycle, self.meter)
         self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
+        self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
