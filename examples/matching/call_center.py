@@ -127,7 +127,7 @@ class Floor:
         caller.served_in = "preferred" if caller.language in spoken else "any" if asked is None else "other"
         self.calls[match.resource_id] += 1
         self.longest_idle_seconds = max(self.longest_idle_seconds, self.clock() - match.since)
-        if caller.lost:
+        if caller.lost and match.lease_until is not None:
             self.lost += 1
             self._at(match.lease_until - self.clock.start, lambda: self._recover(match))
         else:

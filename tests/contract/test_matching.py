@@ -1,12 +1,14 @@
 """What resources and callers can rely on, on every store."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from freshq import MatchQueue
 from freshq.errors import IllegalTransition, LeaseLost, NotFound, RefusedError
 from freshq.matching import ResourceStatus
+from freshq.matching.places import GREATEST_KEY, LEAST_KEY
+from freshq.matching.stores.base import Span
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
 SPANISH_MAN = {"language": "Spanish", "gender": "M"}
@@ -336,6 +338,114 @@ def test_an_expired_match_can_be_completed_until_it_is_recovered(desk: Desk) -> 
     assert queue.complete(match).status is ResourceStatus.AVAILABLE
 
 
+def test_a_match_is_held_for_an_hour_by_default(desk: Desk) -> None:
+    queue = desk.staffed()
+    match = one(queue, SPANISH_MAN)
+    assert match.lease_until == desk.clock() + 3600
+    desk.clock.advance(3590)
+    assert queue.match(SPANISH_MAN) == []
+    desk.clock.advance(10)
+    assert names(queue.match(SPANISH_MAN)) == ["Billy"]
+
+
+def test_a_match_without_a_lease_is_held_until_it_is_released(desk: Desk) -> None:
+    queue, other = desk.staffed(lease_seconds=None), desk.queue(lease_seconds=30)
+    held, short = one(queue, SPANISH_MAN), one(other, {"gender": "T"})
+    assert held.lease_until is None
+    desk.clock.advance(10_000_000)
+    assert queue.match(SPANISH_MAN) == []
+    assert names(queue.match({"gender": "T"})) == [short.resource_id]  # that lease has expired
+    with pytest.raises(IllegalTransition, match="MATCHED"):
+        queue.withdraw("Billy")
+    assert other.extend(held, lease_seconds=5).lease_until is None  # never shortened
+    assert queue.admin.held("Billy", held.token).lease_until is None
+    queue.release(held)
+    again = one(other, SPANISH_MAN)
+    endless = queue.extend(again)
+    assert endless.lease_until is None
+    assert queue.extend(again, lease_seconds=5).token == again.token
+    desk.clock.advance(10_000_000)
+    assert queue.admin.recover() == 0
+    queue.complete(again)
+    assert queue.request(SPANISH_MAN, caller_id="ann") is None
+    assert queue.offer("Billy").lease_until is None
+
+
+# --- data
+
+
+AGENT: Final = {"AgentID": 42, "AgentName": "Ellen \0 Müller", "skills": [1.5, None, True]}
+
+
+def test_data_comes_with_the_resource_and_its_match(desk: Desk) -> None:
+    queue = desk.queue()
+    assert queue.register("Ellen", attributes=ARTICLE["Ellen"], data=AGENT).data == AGENT
+    assert queue.offer("Ellen").data == AGENT
+    assert queue.match({"AgentID": "42"}) == []
+    assert list(queue.depths()) == [f"gender=F&language={name}" for name in ("English", "French", "Spanish")]
+    match = one(queue, {"gender": "F"})
+    assert match.data == AGENT
+    assert queue.extend(match).data == AGENT
+    assert queue.admin.held("Ellen", match.token).data == AGENT
+    assert queue.release(match).data == AGENT
+    asked = queue.request({"gender": "F"}, caller_id="ann")
+    assert asked is not None
+    assert asked.data == AGENT
+    assert queue.complete(asked).data == AGENT
+    assert queue.request({"gender": "F"}, caller_id="bob") is None
+    queue.offer("Ellen")
+    served = queue.request({"gender": "F"}, caller_id="bob")
+    assert served is not None
+    assert served.data == AGENT
+    desk.clock.advance(3600)
+    assert queue.admin.recover() == 1
+    (resource,) = queue.resources()
+    assert (resource.status, resource.data, queue.get("Ellen")) == (ResourceStatus.QUEUED, AGENT, resource)
+
+
+def test_data_may_be_as_large_as_a_payload_in_spite_of_many_entries(desk: Desk) -> None:
+    queue = desk.queue()
+    attributes = {"language": {f"language {number:02}" for number in range(90)}}
+    join(queue, "small", {"language": "language 00"})
+    queue.register("large", attributes=attributes, data="x" * 390_000)
+    queue.offer("large")
+    small, large = queue.match({}, limit=2)
+    assert (small.data, len(large.data)) == (None, 390_000)
+    assert len(queue.release(large).data) == 390_000
+
+
+def test_an_entry_without_its_data_is_not_matched_after_a_change(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = desk.queue(), desk.queue()
+    queue.register("Ellen", attributes={}, data=AGENT)
+    queue.offer("Ellen")
+    page = queue._store.page(Span("", LEAST_KEY, GREATEST_KEY, newest_first=False, limit=9))
+    other.complete(one(other, {}))
+    monkeypatch.setattr(queue._store, "page", lambda _span: page)
+    assert queue.match({}) == []
+    assert queue.request({}, caller_id="ann") is None
+    assert queue.request({}, caller_id="ann") is None
+
+
+def test_data_changes_only_while_available(desk: Desk) -> None:
+    queue = desk.queue()
+    queue.register("Ellen", attributes={}, data={"a": 1, "b": 2})
+    assert queue.register("Ellen", attributes={}, data={"a": True}).data == {"a": True}
+    assert queue.register("Ellen", attributes={}, data={"a": 1, "b": 2}).data == {"a": 1, "b": 2}
+    queue.offer("Ellen")
+    assert queue.register("Ellen", attributes={}, data={"b": 2, "a": 1}).data == {"a": 1, "b": 2}
+    with pytest.raises(IllegalTransition, match="cannot change the data while it is QUEUED"):
+        queue.register("Ellen", attributes={}, data={"a": 2})
+    match = one(queue, {})
+    match.data["a"] = 3
+    assert queue.complete(match).data == {"a": 1, "b": 2}
+    assert queue.register("Ellen", attributes={}).data is None
+    resource = queue.get("Ellen")
+    assert resource is not None
+    assert resource.data is None
+
+
 # --- wrong arguments, which the queue refuses before it calls its store
 
 
@@ -366,6 +476,23 @@ def test_wrong_attributes_are_refused_before_any_write(
     queue = checked_desk.queue()
     with pytest.raises(ValueError, match=named):
         queue.register("a", attributes=attributes)
+    assert queue.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (float("nan"), "data: not a JSON value"),
+        ({"a": {1, 2}}, "data: not a JSON value"),
+        ({1: "a"}, "data: a key"),
+        ("\ud800", "data: not a JSON value"),
+        ("x" * 401_000, "data: 401584 bytes of JSON with the attributes, at most 401408 are allowed"),
+    ],
+)
+def test_wrong_data_is_refused_before_any_write(checked_desk: Desk, data: Any, named: str) -> None:
+    queue = checked_desk.queue()
+    with pytest.raises(ValueError, match=named):
+        queue.register("a", attributes={"language": {"x" * 100, *map(str, range(95))}}, data=data)
     assert queue.get("a") is None
 
 

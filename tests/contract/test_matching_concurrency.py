@@ -145,7 +145,7 @@ def test_of_16_callers_for_5_agents_each_agent_serves_one(table_desk: Desk) -> N
 
 def test_concurrent_recoveries_recover_each_resource_once(table_desk: Desk) -> None:
     table_desk.staffed().match({}, limit=4)
-    table_desk.clock.advance(60)
+    table_desk.clock.advance(3600)
     with ThreadPoolExecutor(8) as pool:
         recovered = list(pool.map(lambda _thread: table_desk.queue().admin.recover(), range(8)))
     assert sum(recovered) == 4

@@ -150,6 +150,16 @@ def test_a_resource_that_leaves_after_its_lease_expired_is_no_success(desk: Desk
     assert names(queue.match(FRENCH)) == []
 
 
+def test_a_match_without_a_lease_tells_no_end_of_it(desk: Desk) -> None:
+    queue = desk.queue(lease_seconds=None)
+    queue.register("ellen", attributes=FRENCH, data={"name": "not for the pipeline"})
+    with lives_told(desk) as events:
+        queue.offer("ellen")
+        queue.release(one(queue, FRENCH))
+    assert [event["status"] for event in events] == ["PENDING", "TAKEN", "PENDING"]
+    assert not any("lease_until_ms" in event or "not for" in str(event) for event in events)
+
+
 # --- the history of a SQL database
 
 

@@ -20,7 +20,7 @@ from tests.support.matching import ARTICLE, join
 
 DOCS = Path(__file__).parents[3] / "docs" / "matching.md"
 TOKEN = re.compile(r"[0-9a-f]{32}")
-DURATION = re.compile(r" [0-9.]+ s\b")
+DURATION = re.compile(r"(?: [0-9.]+ (?:s|min|h)\b)+")
 
 
 @pytest.fixture
@@ -114,6 +114,7 @@ def test_a_resource_through_all_its_states(queue: MatchQueue) -> None:
         "since": None,
         "lease_until": None,
         "caller_id": None,
+        "data": None,
     }
     assert answer("offer", "Ellen")["status"] == "QUEUED"
     fails(1, "'Ellen': cannot offer while it is QUEUED", "offer", "Ellen")
@@ -133,6 +134,21 @@ def test_a_resource_through_all_its_states(queue: MatchQueue) -> None:
     assert answer("unregister", "Ellen") == {"unregistered": "Ellen"}
     assert queue.get("Ellen") is None
     fails(1, "'Ellen': not registered", "complete", "Ellen", "--token", "x")
+
+
+def test_data_and_a_match_without_a_lease(queue: MatchQueue) -> None:
+    staff(queue)
+    registered = answer("register", "Zoe", "language=Greek", "--data", '{"AgentID": 7}')
+    assert registered["data"] == {"AgentID": 7}
+    answer("offer", "Zoe")
+    fails(2, "lease_seconds: must be a number, got 'long'", "match", "language=Greek", "--lease", "long")
+    (match,) = answer("match", "language=Greek", "--lease", "none")
+    assert (match["data"], match["lease_until"]) == ({"AgentID": 7}, None)
+    shown = freshq("extend", "Zoe", "--token", match["token"], "--lease-seconds", "5").output
+    assert re.search(r'held for +until it is completed or released *\n.*\ndata +{"AgentID": 7}', shown)
+    listed = answer("list", "--status", "MATCHED")["resources"]
+    assert [(each["resource_id"], each["data"]) for each in listed] == [("Zoe", {"AgentID": 7})]
+    fails(2, "data: must be JSON", "register", "Max", "--data", "{")
 
 
 def test_criteria_as_json(queue: MatchQueue) -> None:
@@ -217,7 +233,7 @@ def test_only_a_table_of_resources_is_deleted(
     table = queue._store._table  # type: ignore[attr-defined]
     client.put_item(TableName=table, Item={"pk": {"S": "order"}, "sk": {"S": "1"}})
     fails(3, "other items than resources; nothing was deleted", "delete", "--yes")
-    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", f"dynamodb://{table}?order=lifo&lease_seconds=5")
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", f"dynamodb://{table}?order=lifo&lease_seconds=none")
     assert answer("generate", "--agents", "0") == {"agents": [], "callers": {}}
 
 

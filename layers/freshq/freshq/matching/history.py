@@ -67,7 +67,9 @@ def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float)
     if after.status is ResourceStatus.MATCHED:
         event |= holder(after.token) | _change(MODIFY, TaskStatus.TAKEN, _us(at), since_us)
         # Back without an attempt before the lease ends: that is a release to the pipeline.
-        yield event | {"attempts": 1, "lease_until_ms": round((after.lease_until or 0.0) * 1000, 3)}
+        if after.lease_until is not None:
+            event["lease_until_ms"] = round(after.lease_until * 1000, 3)
+        yield event | {"attempts": 1}
 
 
 def _end_of(stayed: Resource, since_us: int, at: float) -> Event:

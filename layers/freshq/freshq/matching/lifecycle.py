@@ -23,22 +23,27 @@ T = TypeVar("T")
 AfterT = TypeVar("AfterT", bound=Resource | None)
 # Tries of a read-change-commit.
 MAX_COMMIT_TRIES: Final = 10
-# Minimum time between two recoveries by callers, as a fraction of a lease.
+DEFAULT_LEASE_SECONDS: Final = 3600.0
+# Minimum time between two recoveries by callers: a fraction of a lease, and not more than some seconds.
 MIN_RECOVERY_INTERVAL: Final = 0.1
+MIN_RECOVERY_SECONDS: Final = 6.0
 
 
-def registered(resource_id: str, attributes: Attributes, before: Resource | None) -> Resource:
-    """Return a resource with these attributes, AVAILABLE; `before` itself if it has them already.
+def registered(
+    resource_id: str, attributes: Attributes, data_json: str | None, before: Resource | None
+) -> Resource:
+    """Return a resource with these attributes and data, AVAILABLE; `before` itself if it has them already.
 
     Raises:
-        IllegalTransition: If it has other attributes and is not available.
+        IllegalTransition: If it has other attributes or other data, and is not available.
     """
-    if before is not None and before.attributes == attributes:
+    if before is not None and (before.attributes, before.data_json) == (attributes, data_json):
         return before
     if before is not None and before.status is not ResourceStatus.AVAILABLE:
-        advice = "its entries have its attributes; withdraw or complete it first"
-        raise IllegalTransition.of_resource(resource_id, "change the attributes", before.status, advice)
-    return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token())
+        verb = "change the data" if before.attributes == attributes else "change the attributes"
+        advice = "withdraw or complete it first"
+        raise IllegalTransition.of_resource(resource_id, verb, before.status, advice)
+    return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token(), data_json=data_json)
 
 
 def unregistered(resource_id: str, before: Resource | None) -> None:
@@ -95,32 +100,40 @@ def withdrawn(resource_id: str, before: Resource | None) -> Resource:
 def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
     """Return the QUEUED version: in its old position if it was matched, otherwise at the end."""
     since = stamp() if before.since is None else before.since
-    return Resource(before.resource_id, before.attributes, ResourceStatus.QUEUED, new_token(), since=since)
+    return replace(available(before), status=ResourceStatus.QUEUED, since=since)
 
 
-def matched(before: Resource, since: float | None, lease_until: float, caller_id: str) -> Resource:
-    """Return the MATCHED version of a resource, held for a caller of the line.
+def matched(
+    before: Resource, since: float | None, lease_until: float | None, caller_id: str | None = None
+) -> Resource:
+    """Return the MATCHED version of a resource.
 
     Args:
         before: The version that is stored.
         since: When it started to wait, or would have, in seconds since the epoch.
-        lease_until: When the match expires.
-        caller_id: Id of the caller.
+        lease_until: When the match expires; None: never.
+        caller_id: Id of the caller of the line that it is held for; None for a caller who did not wait.
     """
-    return Resource(
-        before.resource_id,
-        before.attributes,
-        ResourceStatus.MATCHED,
-        new_token(),
-        since,
-        lease_until,
-        caller_id,
+    return replace(
+        before,
+        status=ResourceStatus.MATCHED,
+        token=new_token(),
+        since=since,
+        lease_until=lease_until,
+        caller_id=caller_id,
     )
 
 
 def available(before: Resource) -> Resource:
     """Return the AVAILABLE version of a resource."""
-    return Resource(before.resource_id, before.attributes, ResourceStatus.AVAILABLE, new_token())
+    return replace(
+        before,
+        status=ResourceStatus.AVAILABLE,
+        token=new_token(),
+        since=None,
+        lease_until=None,
+        caller_id=None,
+    )
 
 
 def known(resource_id: str, resource: Resource | None) -> Resource:
@@ -142,13 +155,13 @@ class Changes:
         stamp: Returns the time at which a wait begins, never the same twice.
     """
 
-    def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float) -> None:
+    def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float | None) -> None:
         """Use a store.
 
         Args:
             store: Where the resources are.
             clock: Returns the time in seconds since the epoch.
-            lease_seconds: How long a match holds its resource unless extended.
+            lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
         """
         self._store = store
         self.clock = clock
@@ -176,7 +189,9 @@ class Changes:
             How many were recovered.
         """
         now = self.clock()
-        lease_ends = [now + self._lease_seconds]
+        # Other processes may make matches that expire, even if this one makes none.
+        lease_seconds = self._lease_seconds or DEFAULT_LEASE_SECONDS
+        lease_ends = [now + lease_seconds]
         recovered = 0
         for resource in self._store.resources():
             if resource.expired(now):
@@ -186,7 +201,8 @@ class Changes:
                     serve(back)
             elif resource.status is ResourceStatus.MATCHED and resource.lease_until is not None:
                 lease_ends.append(resource.lease_until)
-        self._next_recovery = max(min(lease_ends), now + MIN_RECOVERY_INTERVAL * self._lease_seconds)
+        pause_seconds = min(MIN_RECOVERY_INTERVAL * lease_seconds, MIN_RECOVERY_SECONDS)
+        self._next_recovery = max(min(lease_ends), now + pause_seconds)
         return recovered
 
     def change(self, resource_id: str, change: Callable[[Resource | None], AfterT]) -> AfterT:
@@ -256,10 +272,16 @@ class Changes:
         """
         self._store.commit(replace(change, at=self.clock()))
 
-    def lease_end(self, lease_seconds: float | None = None) -> float:
-        """Return when a lease that starts now ends; None for one of the queue's length."""
+    def lease_end(self, lease_seconds: float | None = None) -> float | None:
+        """Return when a lease that starts now ends, and None if it does not end.
+
+        Args:
+            lease_seconds: Its length; None for the queue's.
+        """
         if lease_seconds is None:
             lease_seconds = self._lease_seconds
+        if lease_seconds is None:
+            return None
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         return round(self.clock() + lease_seconds, 6)
 

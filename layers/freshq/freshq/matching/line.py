@@ -197,7 +197,9 @@ class CallerLine:
         """
 
         def take(entry: Entry, ask: Ask, rank: int) -> Match | None:
-            resource = entry.resource
+            resource = self._walk.whole(entry)
+            if resource is None:
+                return None
             after = lifecycle.matched(resource, resource.since, self._changes.lease_end(), caller.caller_id)
             served = caller.served(after, ask, rank)
             try:
@@ -244,7 +246,8 @@ class CallerLine:
             if entry.resource.token in looked:
                 continue
             looked.add(entry.resource.token)
-            served = self.served(entry.resource)
+            resource = self._walk.whole(entry)
+            served = None if resource is None else self.served(resource)
             if served is not None and served.caller_id == waiting.caller_id:
                 break
         return len(looked)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost
-from freshq.matching.lifecycle import MAX_COMMIT_TRIES
+from freshq.matching.lifecycle import MAX_COMMIT_TRIES, matched
 from freshq.matching.places import (
     BEFORE_GROUP,
     GREATEST_KEY,
@@ -19,12 +19,12 @@ from freshq.matching.places import (
     group_of,
     lookup_of,
 )
-from freshq.matching.resource import Resource, ResourceStatus
+from freshq.matching.resource import Resource, ResourceStatus, later_end, parsed_data
 from freshq.matching.stores.base import Span
-from freshq.model.lifecycle import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
     from freshq.matching.lifecycle import Changes
     from freshq.matching.places import Attributes, Lookup
@@ -47,8 +47,9 @@ class Match:
         criteria: The ask that the resource answers.
         rank: Rank of that ask among the caller's preferences; 0 is the first.
         since: When the resource started to wait, in seconds since the epoch.
-        lease_until: When the lease expires, in seconds since the epoch.
+        lease_until: When the lease expires, in seconds since the epoch; None: held until it is settled.
         caller_id: The caller who waited for it; None for a caller who did not wait.
+        data_json: Its `data` as JSON text.
     """
 
     resource_id: str
@@ -57,8 +58,14 @@ class Match:
     criteria: Ask
     rank: int
     since: float
-    lease_until: float
+    lease_until: float | None
     caller_id: str | None = None
+    data_json: str | None = None
+
+    @property
+    def data(self) -> Any:
+        """The application's data of the resource, any JSON value."""
+        return parsed_data(self.data_json)
 
     def held(self) -> Resource:
         """Return the version of the resource that this match holds."""
@@ -70,6 +77,7 @@ class Match:
             self.since,
             self.lease_until,
             self.caller_id,
+            self.data_json,
         )
 
 
@@ -87,8 +95,9 @@ def held_match(resource: Resource, caller: Caller | None = None) -> Match:
         criteria={} if caller is None else caller.criteria or {},
         rank=0 if caller is None else caller.rank,
         since=resource.since or 0.0,
-        lease_until=resource.lease_until or 0.0,
+        lease_until=resource.lease_until,
         caller_id=resource.caller_id,
+        data_json=resource.data_json,
     )
 
 
@@ -118,6 +127,13 @@ class Walk:
             if len(page) < WAITING_PAGE_ENTRIES:
                 return found
             start_after = page[-1].sort_key
+
+    def whole(self, entry: Entry) -> Resource | None:
+        """Return the resource of an entry with its data; None if it has changed since."""
+        if not entry.lacks_data:
+            return entry.resource
+        stored = self._store.get(entry.resource.resource_id)
+        return stored if stored is not None and stored.token == entry.resource.token else None
 
     def fitting(self, asks: Sequence[Ask]) -> Iterator[tuple[Entry, Ask]]:
         """Yield the entries that answer any of the asks, in order, each with the ask.
@@ -246,16 +262,13 @@ class Matches:
 
     def _take(self, entry: Entry, ask: Ask, rank: int) -> Match | None:
         """Match one resource; return None if another caller was first."""
-        match = Match(
-            resource_id=entry.resource.resource_id,
-            token=new_token(),
-            attributes=entry.resource.attributes,
-            criteria=ask,
-            rank=rank,
-            since=entry.since,
-            lease_until=self._changes.lease_end(),
-        )
-        return match if self._changes.committed(entry.resource, match.held()) else None
+        resource = self._walk.whole(entry)
+        if resource is None:
+            return None
+        after = matched(resource, resource.since, self._changes.lease_end())
+        if not self._changes.committed(resource, after):
+            return None
+        return replace(held_match(after), criteria=ask, rank=rank)
 
     def settle(self, match: Match, after: Resource) -> None:
         """Replace a match by the next version of its resource.
@@ -270,7 +283,8 @@ class Matches:
             stored = self._changes.stored(match.resource_id)
             if stored is None or stored.token != match.token or stored.lease_until == before.lease_until:
                 break
-            if after.token == match.token and (stored.lease_until or 0) >= (after.lease_until or 0):
+            longest = later_end(stored.lease_until, after.lease_until)
+            if after.token == match.token and stored.lease_until == longest:
                 return  # extended for longer meanwhile
             before = stored  # extended meanwhile
         raise self.lost(match)

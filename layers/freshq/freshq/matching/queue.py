@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
 
 from freshq.errors import NotFound, RefusedError, StoreError, needs, quoted
 from freshq.matching import lifecycle
-from freshq.matching.lifecycle import Changes
+from freshq.matching.lifecycle import DEFAULT_LEASE_SECONDS, Changes
 from freshq.matching.line import CallerLine
 from freshq.matching.match import Match, Matches, Walk, held_match, match_lost
 from freshq.matching.places import checked_resource_id, names_in, parse_attributes, partitions_of, place_of
-from freshq.matching.resource import ResourceStatus, checked_resource_status, parse_criteria
+from freshq.matching.resource import (
+    ResourceStatus,
+    checked_resource_status,
+    later_end,
+    parse_criteria,
+    parse_data,
+)
 from freshq.matching.stores.base import Changed
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.order import Order
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from freshq.matching.resource import Caller, Resource
     from freshq.matching.stores.base import MatchHistories, MatchStore
 
-DEFAULT_LEASE_SECONDS: Final = 60.0
 logger = logging.getLogger(__name__)
 MAX_MATCHES: Final = 100
 
@@ -36,7 +41,7 @@ class MatchQueueOptions(TypedDict, total=False):
     """Options by name, as the constructors of `MatchQueue` take them; `MatchQueue` describes them."""
 
     order: Order | str
-    lease_seconds: float
+    lease_seconds: float | None
     clock: Callable[[], float] | None
 
 
@@ -116,7 +121,7 @@ class MatchQueue:
         self,
         store: MatchStore,
         order: Order | str = Order.FIFO,
-        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        lease_seconds: float | None = DEFAULT_LEASE_SECONDS,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Use a store; `memory`, `sql` and `dynamodb` open one.
@@ -124,8 +129,8 @@ class MatchQueue:
         Args:
             store: Where the resources are.
             order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
-            lease_seconds: How long a match holds its resource unless extended. Must be the same in every
-                process.
+            lease_seconds: How long a match holds its resource unless extended; None: until it is completed or
+                released. Must be the same in every process.
             clock: Returns the time in seconds since the Unix epoch; None for the store's. Used as it is.
 
         Raises:
@@ -134,7 +139,8 @@ class MatchQueue:
         if order not in (Order.FIFO, Order.LIFO):
             msg = f"order: must be fifo or lifo, got {quoted(order)}"
             raise ValueError(msg)
-        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        if lease_seconds is not None:
+            checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         self._store = store
         self._changes = Changes(store, store.clock if clock is None else clock, lease_seconds)
         self._walk = Walk(store, newest_first=Order(order) is Order.LIFO)
@@ -144,27 +150,30 @@ class MatchQueue:
 
     # --- resources
 
-    def register(self, resource_id: str, *, attributes: Mapping[str, Any]) -> Resource:
+    def register(self, resource_id: str, *, attributes: Mapping[str, Any], data: Any = None) -> Resource:
         """Register a resource: available, not yet waiting. Repeating it changes nothing.
 
-        An available resource may be registered again with other attributes.
+        An available resource may be registered again with other attributes or data.
 
         Args:
             resource_id: Its id, at most 256 bytes.
             attributes: The values that callers can ask for: names, each with a string or a set of strings.
+            data: What callers need but do not ask for, such as a name: any JSON value, returned with every
+                match. With the attributes at most as large as a payload.
 
         Raises:
             ValueError: If an argument is wrong, or the attributes need more entries than one transaction
                 can change.
-            IllegalTransition: If it has other attributes and is queued or matched.
+            IllegalTransition: If it has other attributes or data, and is queued or matched.
         """
         checked_resource_id(resource_id)
         parsed = parse_attributes(attributes)
+        data_json = parse_data(data, parsed)
         if parsed:
             self._store.add_names(parsed.keys())
         self._store.add_combinations(partitions_of(parsed))
         return self._changes.change(
-            resource_id, lambda before: lifecycle.registered(resource_id, parsed, before)
+            resource_id, lambda before: lifecycle.registered(resource_id, parsed, data_json, before)
         )
 
     def unregister(self, resource_id: str) -> None:
@@ -245,7 +254,7 @@ class MatchQueue:
         """Take the resources that fit, in the order of the queue.
 
         If too few are waiting, resources whose callers' leases have expired are recovered first: at most
-        once in a tenth of a lease, and not before a lease can have expired.
+        once in a tenth of a lease or in six seconds, and not before a lease can have expired.
 
         Args:
             criteria: Names, each with the wanted value: a string; a set of strings, any of which will do; or
@@ -336,13 +345,16 @@ class MatchQueue:
     def extend(self, match: Match, *, lease_seconds: float | None = None) -> Match:
         """Hold a resource for `lease_seconds` from now; None for the queue's lease. Never shortens a lease.
 
+        A match that is held until it is settled stays so.
+
         Returns:
             The match with its new end and the same token.
 
         Raises:
             LeaseLost: If the match no longer holds it.
         """
-        extended = replace(match, lease_until=max(match.lease_until, self._changes.lease_end(lease_seconds)))
+        end = later_end(match.lease_until, self._changes.lease_end(lease_seconds))
+        extended = replace(match, lease_until=end)
         self._matches.settle(match, extended.held())
         return extended
 

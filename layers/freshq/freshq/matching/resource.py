@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from freshq.matching.places import (
     question_of,
 )
 from freshq.model.lifecycle import MICROSECONDS, new_token
+from freshq.model.new_task import MAX_PAYLOAD_BYTES
+from freshq.model.validation import json_copy, json_text
 
 if TYPE_CHECKING:
     from freshq.matching.places import Attributes
@@ -118,6 +121,41 @@ class ResourceStatus(StrEnum):
     MATCHED = "MATCHED"
 
 
+def parse_data(data: Any, attributes: Attributes) -> str | None:
+    """Return the data of a resource as JSON text with sorted keys; None for none.
+
+    Args:
+        data: Any JSON value.
+        attributes: The attributes, which share an item with it.
+
+    Raises:
+        ValueError: If it is not JSON, or too large.
+    """
+    if data is None:
+        return None
+    try:
+        text = json.dumps(json_copy(json_text(data), data), ensure_ascii=False, sort_keys=True)
+    except ValueError as error:
+        msg = f"data: {error}"
+        raise ValueError(msg) from error
+    size_bytes = len(text.encode()) + len(json_text(attributes).encode())
+    if size_bytes > MAX_PAYLOAD_BYTES:
+        size = f"{size_bytes} bytes of JSON with the attributes, at most {MAX_PAYLOAD_BYTES} are allowed"
+        msg = f"data: {size}; store it elsewhere, and register a reference to it"
+        raise ValueError(msg)
+    return text
+
+
+def parsed_data(text: str | None) -> Any:
+    """Return the value of a text from `parse_data`."""
+    return None if text is None else json.loads(text)
+
+
+def later_end(first: float | None, second: float | None) -> float | None:
+    """Return the later of two ends of a lease; None is a lease without an end."""
+    return None if first is None or second is None else max(first, second)
+
+
 def checked_resource_status(status: ResourceStatus | str) -> ResourceStatus:
     """Return the state that a string names.
 
@@ -142,8 +180,9 @@ class Resource:
         token: New with every change of status, so that two periods in the same state differ.
         since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource
             whose caller disappeared gets its position back.
-        lease_until: When the match expires, in seconds since the epoch.
+        lease_until: When the match expires, in seconds since the epoch; None if it does not expire.
         caller_id: The caller of the line that it is matched to; None for a caller who did not wait.
+        data_json: Its `data` as JSON text.
     """
 
     resource_id: str
@@ -153,10 +192,17 @@ class Resource:
     since: float | None = None
     lease_until: float | None = None
     caller_id: str | None = None
+    data_json: str | None = None
+
+    @property
+    def data(self) -> Any:
+        """The application's data of the resource, any JSON value."""
+        return parsed_data(self.data_json)
 
     def expired(self, now: float) -> bool:
         """Return whether it is matched to a caller whose lease has expired."""
-        return self.status is ResourceStatus.MATCHED and (self.lease_until or 0.0) <= now
+        matched = self.status is ResourceStatus.MATCHED
+        return matched and self.lease_until is not None and self.lease_until <= now
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +213,13 @@ class Entry:
         sort_key: Its key within the partition, see `freshq.matching.places.Place.sort_key`.
         resource: The resource as it was when it was queued.
         last_name: The greatest attribute name of any resource at that time.
+        lacks_data: Whether `resource` has data that the entry does not have.
     """
 
     sort_key: str
     resource: Resource
     last_name: str
+    lacks_data: bool = False
 
     @property
     def since(self) -> float:

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from typing_extensions import override
 
 from freshq.cli.addresses import HISTORY_OPTIONS, Address, Converters, dynamodb_client, split_options
-from freshq.cli.command import Group, LeaseSeconds, SessionCommand, Yes, parsed
+from freshq.cli.command import Group, SessionCommand, Yes, parsed
 from freshq.cli.errors import printable
 from freshq.cli.output import Output, compact_json, counted, span
 from freshq.cli.people import made_up_agents, made_up_callers
@@ -33,10 +33,20 @@ if TYPE_CHECKING:
     from freshq.matching.places import Attributes
     from freshq.matching.resource import Caller, Resource
 
-OPTIONS: Final[Converters] = {"order": str, "lease_seconds": float}
+NO_LEASE: Final = "none"
+
+
+def lease_of(text: str) -> float | None:
+    """Return the lease that a text names; None for a match that is held until it is settled."""
+    return None if text == NO_LEASE else float(text)
+
+
+OPTIONS: Final[Converters] = {"order": str, "lease_seconds": lease_of}
 ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
 DEFAULT_TABLE: Final = "resources"
 RESOURCES_PANEL: Final = "Resources"
+# How long a match without a lease is held.
+HELD: Final = "until it is completed or released"
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of matches.")]
 Token = Annotated[str, typer.Option(help="The token that match printed.")]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
@@ -80,6 +90,12 @@ AttributesJson = Annotated[
     str | None,
     typer.Option("--attributes", metavar="JSON", help="Attributes as JSON, for values that contain a comma."),
 ]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON", help="What callers need but do not ask for, returned with the match; any JSON."
+    ),
+]
 CriteriaPairs = Annotated[
     list[str] | None,
     typer.Argument(
@@ -117,6 +133,17 @@ class MatchOptions:
             metavar="URL",
             help="Address of the resources: dynamodb://TABLE?order=..&lease_seconds=.., "
             "sqlite:///FILE?history=on, postgresql://...",
+            rich_help_panel=RESOURCES_PANEL,
+        ),
+    ] = None
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease",
+            "--lease-seconds",
+            metavar="SECONDS|none",
+            help="How long the matches of this command hold their resources; none: until they are completed "
+            "or released. By default an hour.",
             rich_help_panel=RESOURCES_PANEL,
         ),
     ] = None
@@ -184,12 +211,16 @@ class MatchCommand(SessionCommand):
     def open_session(self, context: Any, options: Any) -> Iterator[MatchSession]:
         if not options.queue:
             raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
-        with open_match_queue(options.queue) as queue:
+        with open_match_queue(options.queue, options.lease) as queue:
             yield MatchSession(queue, without_password(options.queue), Output(as_json=options.as_json))
 
 
-def open_match_queue(text: str) -> MatchQueue:
+def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
     """Return the resources of an address.
+
+    Args:
+        text: The address.
+        lease: The lease of its matches; None for the address's own, or the default.
 
     Raises:
         ValueError: If the address is wrong, or its store does not outlive a command.
@@ -203,7 +234,8 @@ def open_match_queue(text: str) -> MatchQueue:
         )
     on_dynamodb = address.scheme == "dynamodb"
     known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
-    options, others = split_options(address.options, known)
+    given = address.options if lease is None else address.options | {"lease_seconds": lease}
+    options, others = split_options(given, known)
     if not on_dynamodb:  # other options are the driver's
         table = address.table or DEFAULT_TABLE
         return MatchQueue.sql(str(replace(address, options=others)), table, **options)
@@ -222,8 +254,15 @@ def _on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
 def resource_fields(resource: Resource) -> dict[str, Any]:
     """Return a resource as values for JSON, without the token, which is a secret of the holder."""
     known = asdict(resource)
-    del known["token"]
-    return known
+    del known["token"], known["data_json"]
+    return known | {"data": resource.data}
+
+
+def match_fields(match: Match) -> dict[str, Any]:
+    """Return a match as values for JSON."""
+    known = asdict(match)
+    del known["data_json"]
+    return known | {"data": match.data}
 
 
 def print_changed(session: MatchSession, resource: Resource) -> None:
@@ -256,13 +295,14 @@ def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
         {
             "resource": printable(match.resource_id),
             "token": match.token,
-            "held for": span(match.lease_until - now),
+            "held for": HELD if match.lease_until is None else span(match.lease_until - now),
             "attributes": attributes_text(match.attributes),
+            **({} if match.data_json is None else {"data": compact_json(match.data)}),
             "preference": str(match.rank + 1),
         }
         for match in matches
     ]
-    session.output.answer([asdict(match) for match in matches], *shown)
+    session.output.answer([match_fields(match) for match in matches], *shown)
 
 
 def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: bool) -> None:
@@ -379,16 +419,14 @@ def _changed(change: Callable[[Resource], object], resources: Iterable[Resource]
     return changed
 
 
-def extend(
-    context: MatchContext, resource_id: ResourceId, token: Token, lease_seconds: LeaseSeconds = None
-) -> None:
+def extend(context: MatchContext, resource_id: ResourceId, token: Token) -> None:
     """Extend the lease of a match.
 
     The new lease counts from now.
     """
     session = context.session
     held = session.queue.admin.held(resource_id, token)
-    print_matches(session, [session.queue.extend(held, lease_seconds=lease_seconds)])
+    print_matches(session, [session.queue.extend(held)])
 
 
 def recover(context: MatchContext) -> None:
@@ -419,13 +457,16 @@ def register(
     resource_id: ResourceId,
     pairs: AttributePairs = None,
     attributes: AttributesJson = None,
+    data: Data = None,
 ) -> None:
-    """Register a resource, or change its attributes.
+    """Register a resource, or change its attributes and data.
 
-    It does not wait yet. The attributes of a resource change only while it is available.
+    It does not wait yet. The attributes and data of a resource change only while it is available.
     """
     session = context.session
-    print_changed(session, session.queue.register(resource_id, attributes=attributes_of(pairs, attributes)))
+    value = None if data is None else parsed("data", data)
+    wanted = attributes_of(pairs, attributes)
+    print_changed(session, session.queue.register(resource_id, attributes=wanted, data=value))
 
 
 def unregister(context: MatchContext, resource_id: ResourceId) -> None:

@@ -39,6 +39,8 @@ RESOURCE_SHARDS: Final = 8
 NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
 # When a version was written. The stream's own times are whole seconds.
 CHANGED_AT: Final = "changedAt"
+# In an entry: its resource has data.
+HAS_DATA: Final = "hasData"
 _RESOURCES: Final = "resource#"
 COMBINATIONS_PARTITION: Final = "combinations"
 # A range key has at most 1,024 bytes; the hash of a longer combination stands for its end.
@@ -118,11 +120,15 @@ def encode_resource(resource: Resource, at: float) -> Item:
         item["leaseUntil"] = milliseconds(resource.lease_until)
     if resource.caller_id is not None:
         item["callerId"] = {"S": resource.caller_id}
+    if resource.data_json is not None:
+        item["data"] = {"S": resource.data_json}
     return item
 
 
 def _encode_entry(resource: Resource, key: Item, last_name: str) -> Item:
-    return key | _shared(resource) | {"lastName": {"S": last_name}}
+    item = key | _shared(resource) | {"lastName": {"S": last_name}}
+    # A resource may have 97 entries: its data is only in its own item.
+    return item if resource.data_json is None else item | {HAS_DATA: {"BOOL": True}}
 
 
 def _resource(item: Item, status: ResourceStatus) -> Resource:
@@ -136,6 +142,7 @@ def _resource(item: Item, status: ResourceStatus) -> Resource:
         since=seconds(item["since"]) if "since" in item else None,
         lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
         caller_id=item["callerId"]["S"] if "callerId" in item else None,
+        data_json=item["data"]["S"] if "data" in item else None,
     )
 
 
@@ -146,7 +153,8 @@ def decode_resource(item: Item) -> Resource:
 
 def decode_entry(item: Item) -> Entry:
     """Return the entry of an item."""
-    return Entry(item["sk"]["S"], _resource(item, ResourceStatus.QUEUED), item["lastName"]["S"])
+    resource = _resource(item, ResourceStatus.QUEUED)
+    return Entry(item["sk"]["S"], resource, item["lastName"]["S"], lacks_data=HAS_DATA in item)
 
 
 def guard(before: Resource | None) -> Item:

@@ -17,7 +17,7 @@ from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, Reso
 from freshq.matching.stores.base import Changed, MatchStore
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.history import SqlHistory
-from freshq.stores.sql.migrations import check_owned
+from freshq.stores.sql.migrations import add_columns, alone, check_owned, lock_changes
 from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import (
     STATUS_CHARS,
@@ -128,6 +128,7 @@ def _resources(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) ->
         sa.Column("since_us", sa.BigInteger),
         sa.Column("lease_until_us", sa.BigInteger),
         sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES)),
+        sa.Column("data", long_text()),
         **options,
     )
 
@@ -179,6 +180,7 @@ def resource_row(resource: Resource) -> dict[str, Any]:
         "since_us": None if resource.since is None else microseconds(resource.since),
         "lease_until_us": None if resource.lease_until is None else microseconds(resource.lease_until),
         "caller_id": resource.caller_id,
+        "data": resource.data_json,
     }
 
 
@@ -192,6 +194,7 @@ def resource_of(row: sa.Row[Any]) -> Resource:
         None if row.since_us is None else row.since_us / 1e6,
         None if row.lease_until_us is None else row.lease_until_us / 1e6,
         row.caller_id,
+        row.data,
     )
 
 
@@ -387,11 +390,14 @@ class SqlMatchStore(MatchStore):
         self._database.requirement = None
 
         def create(connection: sa.Connection) -> None:
+            lock_changes(connection, self._tables.resources.name)
             self._check_owned(connection)
             self._tables.metadata.create_all(connection)
+            add_columns(connection, self._tables.resources)
 
         self._database.allow_new_file()
-        self._database.transaction(create)
+        with alone(self._database, self._tables.resources.name):
+            self._database.transaction(create)
         self._database.transaction(self._lives.create_tables)
         if self._history_seconds is not None:
             self._lives.keep(self._history_seconds)

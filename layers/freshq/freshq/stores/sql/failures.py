@@ -26,6 +26,7 @@ BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
 OLDER_NUMBERS: Final = frozenset({1054})
 DENIED_NUMBERS: Final = frozenset({1142, 1143})
+CREATE_COMMANDS: Final = "`freshq table create` for tasks, `freshq match create` for resources"
 FOREIGN_TABLE: Final = (
     "it is not freshq's; choose another name for freshq's own, #TABLE at the end of the address or table="
 )
@@ -56,8 +57,7 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     reason = " ".join(str(cause or error).split())
     error_class = _error_class(error, cause, dialect)
     if error_class is TableMissing:
-        commands = "`freshq table create` for tasks, `freshq match create` for resources"
-        reason = f"{_missing_table(reason, table)} does not exist; run {commands}, or create_table()"
+        reason = f"{_missing_table(reason, table)} does not exist; run {CREATE_COMMANDS}, or create_table()"
     elif advice := _file_advice(dialect, reason):
         reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
     elif error_class is Unreachable:
@@ -109,7 +109,7 @@ def _whose_table(reason: str) -> str:
     """Return advice about a table that lacks a column: an older freshq's, or another application's."""
     named = reason.partition(" LINE ")[0]  # PostgreSQL appends the statement, which names other columns
     if _ADDED.search(named):
-        return f"an older version made it ({reason:.300}); run `freshq table create` or create_table()"
+        return f"an older version made it ({reason:.300}); run {CREATE_COMMANDS}, or create_table()"
     return f"{FOREIGN_TABLE} ({reason:.300})"
 
 

@@ -95,14 +95,18 @@ def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
             index.create(connection)
 
 
-def _add_columns(connection: sa.Connection, schema: Schema) -> None:
-    """Add missing columns of tasks; they are nullable, and null in existing rows."""
-    found = _column_names(connection, schema)
-    table = connection.dialect.identifier_preparer.format_table(schema.tasks)
-    for column in schema.tasks.columns:
+def add_columns(connection: sa.Connection, table: sa.Table) -> None:
+    """Add missing columns of a table; they are nullable, and null in existing rows."""
+    found = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    name = connection.dialect.identifier_preparer.format_table(table)
+    for column in table.columns:
         if column.name not in found:
             column_type = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column.name} {column_type}"))
+            connection.execute(sa.text(f"ALTER TABLE {name} ADD COLUMN {column.name} {column_type}"))
+
+
+def _add_columns(connection: sa.Connection, schema: Schema) -> None:
+    add_columns(connection, schema.tasks)
 
 
 def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
