@@ -24,6 +24,7 @@ from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
+from freshq.model.storable_options import seconds_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,15 +34,7 @@ if TYPE_CHECKING:
     from freshq.matching.places import Attributes
     from freshq.matching.resource import Caller, Resource
 
-NO_LEASE: Final = "none"
-
-
-def lease_of(text: str) -> float | None:
-    """Return the lease that a text names; None for a match that is held until it is settled."""
-    return None if text == NO_LEASE else float(text)
-
-
-OPTIONS: Final[Converters] = {"order": str, "lease_seconds": lease_of}
+OPTIONS: Final[Converters] = {"order": str, "lease_seconds": seconds_or_none}
 ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
 DEFAULT_TABLE: Final = "resources"
 RESOURCES_PANEL: Final = "Resources"
