@@ -4,13 +4,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from freshq import Busy, Queue, Reject, Retry, Task, TaskStatus, Worker
+from freshq import Busy, Claim, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import Unreachable
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
@@ -325,6 +326,37 @@ def test_a_module_that_fails_when_imported_names_its_own_line(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=rf"{tmp_path}/broken_{line}\.py, line {line}: {error}: "):
         load_runner(f"broken_{line}:run", "look again")
+
+
+@dataclass
+class Keeps:
+    task: Task
+
+
+def test_a_class_is_no_runner() -> None:
+    with refused("runner"):
+        Worker(Queue.memory(), load_runner(f"{__name__}:Keeps"))
+    with pytest.raises(ValueError, match="handler of 'a': must be a function, got the class "):
+        Handlers().on("a")(Keeps)
+
+
+@pytest.mark.parametrize(
+    "runner", [lambda task: [Keeps(task)], Claim.of, lambda task: {"of": [task.lease_token]}, asdict]
+)
+def test_no_result_has_a_token(runner: Callable[[Task], Any]) -> None:
+    queue = Queue.memory()
+    queue.put("work", task_id="a")
+    report = work_off(queue, runner)
+    task = known(queue, "a")
+    assert (task.status, task.result, report.outcomes[Outcome.FAILED]) == (TaskStatus.FAILURE, None, 1)
+    assert "token" in (task.error or "")
+
+
+def test_no_token_is_shown() -> None:
+    queue = Queue.memory()
+    queue.put("work")
+    (claim,) = queue.claim()
+    assert claim.token not in repr(claim)
 
 
 def test_a_runner_is_loaded_by_its_name() -> None:

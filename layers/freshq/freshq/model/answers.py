@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -55,7 +55,7 @@ class Claim:
     """
 
     task: Task
-    token: str
+    token: str = field(repr=False)
     lease_until: float
 
     @classmethod

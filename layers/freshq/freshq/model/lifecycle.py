@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Longer strings are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
+# Length of a token without the name of a worker.
+TOKEN_CHARS: Final = 32
 UNHELD: Final = {"lease_token": None, "lease_until": None}
 # Progress belongs to one run: a task that returns to its line has none.
 NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
@@ -470,6 +472,9 @@ class Settlement:
             object.__setattr__(self, "error", checked_error(self.error))
         if self.result is not None:
             result, text = result_and_text(self.result, task.payload)
+            token = self.claim.token
+            if text is not None and len(token) >= TOKEN_CHARS and token in text:
+                raise ValueError("result: contains the token of the claim; return only what others may read")
             object.__setattr__(self, "result", result)
             object.__setattr__(self, "_result_text", text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, dataclass, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
@@ -260,13 +260,13 @@ class Task(_Beside):
     updated: float
     deadline: float | None
     expires: int
-    request_token: str
+    request_token: str = field(repr=False)
     payload: Any = None
     priority: int = 0
     group: str | None = None
     attempts: int = 0
     not_before: float | None = None
-    lease_token: str | None = None
+    lease_token: str | None = field(default=None, repr=False)
     lease_until: float | None = None
     error: str | None = None
     result: Any = None

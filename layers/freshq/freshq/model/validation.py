@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # JSON readers have different recursion limits; all of them can read this depth.
 MAX_JSON_DEPTH: Final = 100
+# Fields of freshq's own dataclasses whose readers could settle a task or a match.
+_TOKENS: Final = frozenset({"token", "lease_token"})
 _TEXTS: Final = (UUID, Decimal)
 _TIMES: Final = (datetime, date, time)
 _KNOWN: Final = (str, int, float, bool, type(None), BaseModel, *_TEXTS, *_TIMES)
@@ -79,6 +81,9 @@ def json_copy(text: str, value: Any) -> Any:
 def _as_json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if _has_token(value):
+        msg = f"a {type(value).__name__} contains a token, which must stay secret"
+        raise TypeError(msg)
     if _is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, _TIMES):
@@ -115,7 +120,7 @@ def _unknown(value: Any, path: str, levels: int) -> Iterator[str]:
 
     A search down to the recursion limit would let the finalizers of unrelated garbage fail there.
     """
-    if isinstance(value, float) and not isfinite(value):
+    if (isinstance(value, float) and not isfinite(value)) or _has_token(value):
         yield path
     elif isinstance(value, dict | list | tuple) or _is_dataclass(value):
         for inner, place in _inside(value, path) if levels else ():
@@ -149,6 +154,15 @@ def _joined(path: str, name: object) -> str:
 
 def _is_dataclass(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
+
+
+def _has_token(value: Any) -> bool:
+    """Return whether a value is freshq's own, such as a Task or a Match, and contains a token."""
+    return (
+        _is_dataclass(value)
+        and type(value).__module__.startswith("freshq.")
+        and any(field.name in _TOKENS for field in fields(value))
+    )
 
 
 class Problem(NamedTuple):

@@ -17,7 +17,7 @@ from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, e
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.worker.crew import OwnLoop, started_on
-from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator
+from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator, is_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,6 +227,9 @@ def _decoder(kind: str, function: object, codec: Codec) -> Callable[[Any], Any] 
     """
     if not callable(function):
         msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
+        raise ValueError(msg)
+    if is_class(function):
+        msg = f"handler of {quoted(kind)}: must be a function, got the class {function!r}"
         raise ValueError(msg)
     if is_async_generator(function):
         msg = f"handler of {quoted(kind)}: is an async generator; return a value, do not yield"

@@ -175,13 +175,16 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
         transaction: Whether it is called with a connection besides the task.
 
     Raises:
-        ValueError: If it is not callable, cannot take its arguments, or is `async def`, whose coroutine
-            nobody would await.
+        ValueError: If it is not callable, is a class, cannot take its arguments, or is `async def`, whose
+            coroutine nobody would await.
     """
     takes = "a task and a connection" if transaction else "a task"
     if not callable(runner):
         msg = f"runner: must be a function that takes {takes}, got {type(runner).__name__}"
         raise ValueError(msg)
+    if is_class(runner):
+        msg = f"runner: must be a function that takes {takes}, got the class {runner!r}"
+        raise ValueError(msg + "; pass an instance with __call__, or one of its methods")
     if is_async(runner) or is_async_generator(runner):
         msg = "runner: is an async function; register it with freshq.Handlers, or pass one that is not async"
         raise ValueError(msg)
@@ -195,6 +198,11 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
         msg = f"runner: must take {takes}, but its arguments are {signature} ({error})"
         raise ValueError(msg) from None
     return runner
+
+
+def is_class(function: object) -> bool:
+    """Return whether a call would only make an instance; types of Python, such as str, are functions."""
+    return isinstance(function, type) and function.__module__ != "builtins"
 
 
 def is_async(function: Any) -> bool:
