@@ -141,7 +141,7 @@ def test_data_and_a_match_without_a_lease(queue: MatchQueue) -> None:
     registered = answer("register", "Zoe", "language=Greek", "--data", '{"AgentID": 7}')
     assert registered["data"] == {"AgentID": 7}
     answer("offer", "Zoe")
-    fails(2, "lease_seconds: must be a number or none, got 'long'", "match", "language=Greek", "--lease", "long")
+    fails(2, "lease_seconds: must be a number or none, got 'long'", "match", "--lease", "long")
     (match,) = answer("match", "language=Greek", "--lease", "none")
     assert (match["data"], match["lease_until"]) == ({"AgentID": 7}, None)
     shown = freshq("extend", "Zoe", "--token", match["token"], "--lease-seconds", "5").output

@@ -24,7 +24,7 @@ from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
-from freshq.model.storable_options import seconds_or_none
+from freshq.model.storable_options import NONE, seconds_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -229,6 +229,8 @@ def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
     known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
     given = address.options if lease is None else address.options | {"lease_seconds": lease}
     options, others = split_options(given, known)
+    if options.get("lease_seconds") == NONE:
+        options["lease_seconds"] = None
     if not on_dynamodb:  # other options are the driver's
         table = address.table or DEFAULT_TABLE
         return MatchQueue.sql(str(replace(address, options=others)), table, **options)
