@@ -27,6 +27,8 @@ from benchmarks.figures import PAYLOAD
 from freshq import MatchQueue, Queue, Settlement
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.errors import FreshqError
+from freshq.queue import core
+from freshq.queue.shared import options
 from freshq.stores import clocks
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.batches import Batches
@@ -170,8 +172,8 @@ class Bench:
         create_without_stream(client, self.table)
 
     def queue(self) -> Queue:
-        """Return the queue of a new process."""
-        return Queue.dynamodb(
+        """Return the queue of another process, which has read the stored options."""
+        queue = Queue.dynamodb(
             self.table,
             self.client,
             clock=self.clock,
@@ -179,6 +181,8 @@ class Bench:
             lease_seconds=LEASE_SECONDS,
             max_age_seconds=QUEUE_MAX_AGE_SECONDS,
         )
+        queue.configure()
+        return queue
 
     def fill(self, tasks: int) -> None:
         """Put tasks without measuring."""
@@ -198,7 +202,7 @@ def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
     bench = Bench(client)
     machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
     with ExitStack() as patches:
-        for module in (clocks, line_records):
+        for module in (clocks, line_records, core, options):
             patches.enter_context(patch.object(module, "time", machine))
         yield bench
 

@@ -244,12 +244,12 @@ class StoreUnderTest:
     """One empty store, and queues on it that share its clock."""
 
     kind: str
-    make_store: Callable[[int], Store]
+    make_store: Callable[[int | None], Store]
     clock: Clock = field(default_factory=Clock)
     client: DynamoDBClient | None = None
     table: str | None = None
 
-    def queue(self, *, shards: int = 1, **options: Any) -> Queue:
+    def queue(self, *, shards: int | None = None, **options: Any) -> Queue:
         """Return a new queue on the store, as another process would have it."""
         options = {"clock": self.clock, "rng": random.Random(7), **options}
         return Queue(self.make_store(shards), **options)

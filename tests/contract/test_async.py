@@ -57,7 +57,7 @@ class AsyncStoreUnderTest(StoreUnderTest):
     loop: asyncio.AbstractEventLoop | None = None
     opened: list[Blocking] = field(default_factory=list)
 
-    def queue(self, *, shards: int = 1, **options: Any) -> Queue:
+    def queue(self, *, shards: int | None = None, **options: Any) -> Queue:
         assert self.loop is not None
         self.opened.append(Blocking(AsyncQueue(super().queue(shards=shards, **options)), self.loop))
         return cast("Queue", self.opened[-1])

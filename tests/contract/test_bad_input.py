@@ -156,7 +156,7 @@ OPTIONS: dict[str, list[Any]] = {
     "max_attempts": NOT_COUNTS,
     "lease_seconds": [*NOT_SECONDS, 0, None],
     "retention_seconds": [*NOT_SECONDS, None],
-    "backoff": [5, None, {"base_seconds": 1}],
+    "backoff": [5, None, "a", {"base": 1}],
     "backoff.base_seconds": [Backoff(base_seconds=value) for value in [*NOT_SECONDS, 0, None]],
     "backoff.cap_seconds": [Backoff(cap_seconds=value) for value in [*NOT_SECONDS, 0, None]],
     "clock": [5, None],
@@ -235,7 +235,7 @@ def test_options_of_a_table(default_client: DynamoDBClient) -> None:
     tables: list[Any] = ["", "ab", "with space", "x" * 256, None, 5, b"Tasks"]
     for table in tables:
         assert refusal(Queue.dynamodb, table, default_client).startswith("table: ")
-    counts: list[Any] = [0, -1, 65, True, 1.0, "2", None]
+    counts: list[Any] = [0, -1, 65, True, 1.0, "2"]
     for shards in counts:
         assert refusal(Queue.dynamodb, "Tasks", default_client, shards=shards).startswith("shards: ")
     Queue.dynamodb("arn:aws:dynamodb:eu-west-1:123456789012:table/Tasks", default_client)

@@ -135,7 +135,7 @@ def queue(section: str, addresses: tuple[str, str], monkeypatch: pytest.MonkeyPa
     # The first lines of a section say how its queue is opened.
     keeps_all = KEEPS_ALL in PAGE.read_text("utf-8").split(f"## {section}\n")[1].split("\n| there |")[0]
     stored = {"order": "fifo", "max_age_seconds": None} if keeps_all else {}
-    with closing(open_queue(addresses[1], stored=stored)) as queue:
+    with closing(open_queue(addresses[1], **stored)) as queue:
         queue.create_table()
         yield queue
 

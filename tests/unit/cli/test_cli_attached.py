@@ -242,4 +242,6 @@ class TestRecords:
 @pytest.mark.usefixtures("shipments")
 def test_order_and_shards_are_those_of_the_attachment() -> None:
     fails(2, "order: cannot be stored with this queue", "configure", "--order", "lifo")
-    assert answer("configure", "--max-attempts", "2") == {"max_attempts": 2}
+    shown = answer("configure", "--max-attempts", "2")
+    assert shown["max_attempts"] == {"value": 2, "source": "stored"}
+    assert not {"order", "shards"} & shown.keys()

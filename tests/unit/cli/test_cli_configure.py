@@ -1,17 +1,14 @@
 """Options stored with a queue: who writes them, who reads them, and what wins."""
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.cli.addresses import open_queue
-from freshq.cli.configuration import open_configured
-from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
@@ -31,25 +28,20 @@ def put_all(*task_ids: str) -> None:
         answer("put", "1", "--task-id", task_id)
 
 
-class TestReading:
-    @pytest.mark.usefixtures("url")
-    def test_a_command_uses_what_is_stored(self) -> None:
-        stored = {"order": "fifo", "max_age_seconds": 100.0, "lease_seconds": 7.0}
-        words = ("--order", "fifo", "--max-age-seconds", "100", "--lease-seconds", "7")
-        assert answer("configure", *words) == stored
-        put_all("first", "second")
-        (claim,) = answer("claim")
-        assert claim["task_id"] == "first"
-        assert claim["lease_until"] - claim["updated"] == pytest.approx(7)
-        assert claim["deadline"] - claim["created"] == pytest.approx(100, abs=0.1)
+def stored(*words: str) -> dict[str, Any]:
+    """Return the stored options that `freshq configure` shows."""
+    shown = answer("configure", *words)
+    return {name: row["value"] for name, row in shown.items() if row["source"] == "stored"}
 
+
+class TestReading:
     @pytest.mark.parametrize("way", ["flag", "address"])
     def test_tasks_that_are_never_stale_have_no_deadline(
         self, url: str, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if way == "flag":
-            assert answer("configure", "--max-age-seconds", "None") == {"max_age_seconds": "none"}
-            assert "max_age_seconds  none" in freshq("configure").stdout
+            assert stored("--max-age-seconds", "None") == {"max_age_seconds": None}
+            assert "max_age_seconds    none         stored" in freshq("configure").stdout
         else:
             monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=none")
         put_all("first")
@@ -58,28 +50,51 @@ class TestReading:
         monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=soon")
         fails(2, "max_age_seconds: must be a number or none, got 'soon'", "stats")
 
-    def test_the_address_wins_and_a_contradiction_is_said(self, url: str) -> None:
-        answer("configure", "--order", "fifo", "--max-attempts", "2")
+    def test_python_and_commands_have_the_same_options(self, url: str) -> None:
+        assert stored("--order", "fifo", "--lease-seconds", "7", "--max-attempts", "1") == {
+            "order": "fifo",
+            "lease_seconds": 7.0,
+            "max_attempts": 1,
+        }
         put_all("first", "second")
-        done = freshq("claim", "--json", "--queue", f"{url}?order=lifo&max_attempts=2")
-        assert json.loads(done.stdout)[0]["task_id"] == "second"
-        assert done.stderr == (
-            "freshq: order: the address says lifo, which counts here; "
-            "queue 'default' is configured with fifo\n"
-        )
+        with closing(Queue.sql(url)) as queue:
+            (claim,) = queue.claim()
+            assert claim.task.task_id == "first"
+            queue.retry(claim)
+        assert answer("get", "first")["status"] == "FAILURE"
+        (claimed,) = answer("claim")
+        assert claimed["task_id"] == "second"
+        assert claimed["lease_until"] - claimed["updated"] == pytest.approx(7)
+
+    def test_it_shows_each_option_and_its_source(self, url: str) -> None:
+        answer("configure", "--order", "fifo", "--backlog", "1000,refuse-newest")
+        shown = answer("configure", "--queue", f"{url}?max_attempts=2")
+        assert shown["order"] == {"value": "fifo", "source": "stored"}
+        assert shown["max_attempts"] == {"value": 2, "source": "named"}
+        assert shown["lease_seconds"] == {"value": 60.0, "source": "default"}
+        lines = {line.split()[0]: line.split()[1:] for line in freshq("configure").stdout.splitlines()}
+        assert lines["backlog"] == ["1000,refuse-newest", "stored"]
+        assert lines["door"] == ["none", "default"]
+        assert "shards" not in lines
+
+    def test_another_value_in_an_address_is_refused_unless_it_overrides(self, url: str) -> None:
+        answer("configure", "--order", "fifo")
+        put_all("first", "second")
+        other = f"{url}?order=lifo&max_attempts=2"
+        fails(2, "order: queue 'default' has fifo stored, and lifo was named", "claim", "--queue", other)
+        fails(2, "freshq configure --order lifo", "stats", "--queue", other)
+        fails(2, "override=True", "work", "tests.support.runners:done", "--queue", other)
+        (claimed,) = answer("claim", "--queue", f"{other}&override=on")
+        assert claimed["task_id"] == "second"
+        # The remedy works with the address that has the other value.
+        assert stored("--order", "lifo", "--queue", other) == {"order": "lifo"}
+        assert answer("claim", "--queue", other)[0]["task_id"] == "first"
 
     def test_each_queue_of_a_table_has_its_own(self, url: str) -> None:
         answer("configure", "--order", "fifo", "--name", "mail")
-        assert answer("configure", "--name", "mail") == {"order": "fifo"}
-        assert answer("configure") == {}
-        assert "no options are stored" in freshq("configure").stdout
-        with closing(open_configured(url, "mail")) as queue:
-            assert core_of(queue).store.read_record("mail", "freshq#options") is not None
-
-    def test_an_unknown_one_is_an_error(self, url: str) -> None:
-        with closing(open_queue(url)) as queue:
-            core_of(queue).store.write_record("default", "freshq#options", {"of_tomorrow": 1}, None)
-        fails(2, "of_tomorrow: unknown option", "stats")
+        assert stored("--name", "mail") == {"order": "fifo"}
+        assert stored() == {}
+        assert url
 
 
 class TestWriting:
@@ -90,23 +105,30 @@ class TestWriting:
             ("max_attempts: ", ["--max-attempts", "0"]),
             ("max_age_seconds: ", ["--order", "fifo", "--max-age-seconds", "-1"]),
             ("reserve: ", ["--reserve", "p200"]),
+            ("codel: works only with order=fifo", ["--codel", "1,2"]),
+            ("backlog: must be MAX_WAITING,WHEN_FULL,GROUP_SHARE, got 'many'", ["--backlog", "many"]),
+            ("backoff: must be BASE_SECONDS,CAP_SECONDS, got '1,2,3'", ["--backoff", "1,2,3"]),
             ("shards: cannot be stored with this queue", ["--shards", "2"]),
-            ("forget: give either", ["--forget", "--order", "fifo"]),
         ],
     )
     def test_a_wrong_one_is_refused_and_nothing_is_written(self, said: str, arguments: Sequence[str]) -> None:
         answer("configure", "--lease-seconds", "9")
         fails(2, said, "configure", *arguments)
-        assert answer("configure") == {"lease_seconds": 9.0}
+        assert stored() == {"lease_seconds": 9.0}
 
     @pytest.mark.usefixtures("url")
     def test_some_are_changed_and_all_are_forgotten(self) -> None:
-        answer("configure", "--order", "fifo", "--lease-seconds", "9")
-        assert answer("configure", "--lease-seconds", "8") == {"order": "fifo", "lease_seconds": 8.0}
+        answer("configure", "--order", "fifo", "--lease-seconds", "9", "--codel", "0.5,1", "--door", "2")
+        assert stored("--lease-seconds", "8", "--codel", "none", "--door", "none") == {
+            "order": "fifo",
+            "lease_seconds": 8.0,
+            "codel": None,
+            "door": None,
+        }
         assert answer("purge", "--yes") == {"deleted": 0}
-        assert answer("configure")["order"] == "fifo"
-        assert answer("configure", "--forget") == {}
-        assert answer("configure") == {}
+        assert stored()["order"] == "fifo"
+        assert stored("--forget", "--max-attempts", "3") == {"max_attempts": 3}
+        assert stored("--forget") == {}
 
     def test_a_new_queue_has_those_of_its_url(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path / 'new.db'}"
@@ -114,16 +136,10 @@ class TestWriting:
         assert not (tmp_path / "new.db").exists()
         for _ in range(2):
             assert freshq("table", "create", f"{url}?order=fifo&max_age_seconds=50").exit_code == 0
-        assert answer("configure", "--queue", url) == {"order": "fifo", "max_age_seconds": 50.0}
+        assert stored("--queue", url) == {"order": "fifo", "max_age_seconds": 50.0}
         assert freshq("table", "create", f"{url}?lease_seconds=9").exit_code == 0
-        assert answer("configure", "--queue", url)["lease_seconds"] == 9
-        fails(
-            1,
-            "order: queue 'default' is configured with fifo, not lifo",
-            "table",
-            "create",
-            f"{url}?order=lifo",
-        )
+        assert stored("--queue", url)["lease_seconds"] == 9
+        fails(2, "order: queue 'default' has fifo stored", "table", "create", f"{url}?order=lifo")
 
 
 def test_shards_are_stored_on_dynamodb(moto_client: DynamoDBClient) -> None:
@@ -131,7 +147,8 @@ def test_shards_are_stored_on_dynamodb(moto_client: DynamoDBClient) -> None:
     Queue.dynamodb("Sharded", moto_client, shards=4).put_many([{"payload": number} for number in range(12)])
     claims = answer("claim", "--limit", "12", "--queue", "dynamodb://Sharded")
     assert sorted(claim["payload"] for claim in claims) == list(range(12))
-    fails(2, "shards: ", "configure", "--shards", "0", "--queue", "dynamodb://Sharded")
+    for wrong in ("0", "2"):
+        fails(2, "shards: ", "configure", "--shards", wrong, "--queue", "dynamodb://Sharded")
 
 
 class TestHistory:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from freshq import Queue
 from freshq.cli.listing import ALIASES, COMMANDS, Listed
 from freshq.cli.main import app
+from freshq.model.storable_options import StoredOptions
 
 # Where a command's flags differ from the arguments of its verb: more, and less.
 CLAIM: Final = ({"task_id", "token"}, {"claim"})
@@ -22,6 +23,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "cancel": ({"task_ids", "yes"}, {"task_id"}),
     "redrive": ({"all_dead", "yes", "current"}, set()),
     "purge": ({"yes"}, {"confirm"}),
+    "configure": (set(StoredOptions.model_fields) - {"shards"}, {"options"}),
     "recover": ({"index_dead"}, set()),
 }
 OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}

@@ -11,7 +11,6 @@ import typer
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
-from freshq.cli.commands import tables
 from freshq.cli.listing import COMMANDS
 from freshq.cli.output import Output, fields, json_text, task_facts
 from tests.unit.cli.test_cli_verbs import answer, fails, freshq
@@ -114,7 +113,6 @@ class TestTableCreate:
 
     def test_no_password_is_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Queue, "create_table", lambda _: None)
-        monkeypatch.setattr(tables, "store_first_options", lambda *_: None)
         shown = freshq("table", "create", "postgresql://user:s3cret@host/db").output
         assert "s3cret" not in shown
         assert "***" in shown

@@ -24,7 +24,6 @@ LAZY = [
 OPAQUE = {"MatchHistories", "MatchStore", "Store"}
 # What freshq itself calls, with objects that it alone makes.
 INTERNAL = {
-    "Admin.__init__",
     "AsyncAdmin.__init__",
     "AsyncHeldTask.__init__",
     "AsyncMatchAdmin.__init__",
@@ -41,6 +40,7 @@ INTERNAL = {
     "Settlement.next_version",
     "SharedBucket.full",
     "SharedBucket.lease",
+    "Verbs.__init__",
 }
 
 each_package = pytest.mark.parametrize("package", LAZY)

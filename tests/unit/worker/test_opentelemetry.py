@@ -454,6 +454,7 @@ class TestPuts:
     def test_that_the_store_does_not_answer(self, told: Told) -> None:
         store = FaultyStore()
         queue = store.queue(telemetry=told.telemetry)
+        queue.configure()
         with store.down(), pytest.raises(Unreachable):
             queue.put(SECRET)
         with store.down(), pytest.raises(StoreError):

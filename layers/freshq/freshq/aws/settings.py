@@ -90,6 +90,7 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
         used = client or dynamodb_client()
         options: QueueOptions = {
             "name": self.queue_name,
+            "override": True,  # the stack's parameters count
             "max_attempts": self.max_attempts,
             "lease_seconds": self.lease_seconds,
             "reserve": self.reserve,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -118,21 +117,24 @@ def _converters(options: type[BaseModel]) -> Converters:
 
 # What an option must be if it is not a number.
 WANTED: Final[Mapping[object, str]] = {telemetry_named: TELEMETRY, seconds_or_none: "a number or none"}
+
+
+def _switch(text: str) -> bool | str:
+    """Return whether a switch is on. Another word stays as it is, and the option refuses it."""
+    return SWITCH.get(text, text)
+
+
 # The options of every queue, and converters of their values.
 QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
     **_converters(StorableOptions),
+    "override": _switch,
     "telemetry": telemetry_named,
 }
 DYNAMODB_OPTIONS: Final[Converters] = {
     **_converters(DynamoDBOptions),
     **dict.fromkeys(("key", "region", "profile"), str),
 }
-
-
-def _switch(text: str) -> bool | str:
-    """Return whether a switch is on. Another word stays as it is, and the option refuses it."""
-    return SWITCH.get(text, text)
 
 
 HISTORY_OPTIONS: Final[Converters] = {"history": _switch, "history_seconds": float}
@@ -227,9 +229,7 @@ class Scheme:
 def open_queue(
     address: str,
     name: str | None = None,
-    max_age_seconds: float | str | None = None,
-    *,
-    stored: Mapping[str, Any] = MappingProxyType({}),
+    **named: Any,
 ) -> BaseQueue:
     """Return the queue of an address.
 
@@ -237,8 +237,7 @@ def open_queue(
         address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for an attached
             table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
-        max_age_seconds: Max age of its tasks, or "none"; None for the address's own, or the default.
-        stored: Options for which the address has no value.
+        **named: Further options of the queue, which count instead of those of the address.
 
     Raises:
         ValueError: If the address is wrong.
@@ -252,11 +251,9 @@ def open_queue(
         known = ", ".join({**QUEUE_OPTIONS, **scheme.own_options})
         msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {known}"
         raise ValueError(msg)
-    options = {**stored, **options}
+    options |= named
     if name is not None:
         options["name"] = name
-    if max_age_seconds is not None:
-        options["max_age_seconds"] = max_age_seconds
     parsed = replace(parsed, options=others)
     return scheme.open(parsed, options)
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -296,7 +296,11 @@ def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
         finally:
             shell.output = outer
         return
+    with quick_imports():
+        from freshq.queue.core import core_of
     with closing(_open(context, options)) as queue:
+        with suppress(ValueError):  # verbs report the same, and `configure` may correct it
+            core_of(queue).options.follow()
         address = None if options.stack else options.queue
         yield Session(queue, Output(as_json=options.as_json), can_ask=is_interactive(), address=address)
 
@@ -314,15 +318,16 @@ class QueueCommand(SessionCommand):
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
-        from freshq.cli.addresses import stack_queue
-        from freshq.cli.configuration import open_configured
+        from freshq.cli.addresses import open_queue, stack_queue
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")
-        return stack_queue(options.stack, options.name)
-    if not options.queue:
+        queue = stack_queue(options.stack, options.name)
+    elif options.queue:
+        queue = open_queue(options.queue, options.name)
+    else:
         raise ValueError("queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE")
-    return open_configured(options.queue, options.name)
+    return queue
 
 
 def _refuse_other_queue(context: typer.Context) -> None:

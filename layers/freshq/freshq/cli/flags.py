@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from freshq.model.storable_options import seconds_or_none
+from freshq.model.storable_options import RULES, QueueRules, seconds_or_none
 from freshq.policy.rules import ReserveRule
 
 if TYPE_CHECKING:
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     Command = TypeVar("Command", bound=Callable[..., None])
 
-# How an option that is not a number, a switch or an enumeration is written.
-WRITTEN: Final[dict[Any, object]] = {ReserveRule: str}
+# How options that are not numbers, switches or enumerations are written.
+WRITTEN: Final[dict[Any, object]] = {
+    ReserveRule: str,
+    **{QueueRules.model_fields[name].annotation: str for name in RULES},
+}
 # How help shows the value of a time that may be none.
 SECONDS_OR_NONE: Final = "FLOAT|none"
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from freshq.cli.addresses import with_account
+from freshq.cli.addresses import open_queue, with_account
 from freshq.cli.command import (
     OneLineErrors,
     QueueContext,
 )
 from freshq.cli.commands.put import print_receipt
-from freshq.cli.configuration import open_configured
 from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
 from freshq.cli.listing import ALIASES as WORDS
 from freshq.cli.listing import VERBS, lazy_commands
@@ -321,7 +320,7 @@ class ShellCommands:
         if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
             raise ValueError("aws: must look like aws PROFILE [REGION]")
         account = dict(zip(("profile", "region"), arguments, strict=False))
-        queue = open_configured(with_account(self._session.address, account), self._session.queue.name)
+        queue = open_queue(with_account(self._session.address, account), self._session.queue.name)
         stats = queue.stats(approximate=True)
         self._session.queue.close()
         self._session.queue = queue

@@ -5,24 +5,27 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable  # noqa: TC003 - pydantic reads it
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
-from freshq.model.storable_options import StorableOptions
+from freshq.model.storable_options import QueueRules
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
 from freshq.model.validation import first_problem
-from freshq.policy.backlog_limit import BacklogLimit
-from freshq.policy.pressure import Door
-from freshq.policy.retry import Backoff
-from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.rules import OverloadRules
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from freshq.policy.backlog_limit import BacklogLimit
     from freshq.policy.order import Order
+    from freshq.policy.pressure import Door
+    from freshq.policy.retry import Backoff
+    from freshq.policy.rules import CodelRule, ReserveRule
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
@@ -34,7 +37,6 @@ def _random_name() -> str:
 class QueueOptions(TypedDict, total=False):
     """Options by name, as the constructors of `Queue` take them, for type checkers; see `QueueConfig`."""
 
-    name: str
     order: Order | str
     max_age_seconds: float | None
     max_attempts: int
@@ -45,6 +47,8 @@ class QueueOptions(TypedDict, total=False):
     codel: CodelRule | None
     backlog: BacklogLimit | None
     door: Door | None
+    name: str
+    override: bool
     worker_name: str
     clock: Callable[[], float]
     rng: random.Random
@@ -71,7 +75,7 @@ class SqlOptions(QueueOptions, total=False):
     durable: bool
 
 
-class QueueConfig(StorableOptions):
+class QueueConfig(QueueRules):
     """Options of a queue: those that can be stored with it, and those that only a program can give."""
 
     model_config = ConfigDict(
@@ -84,15 +88,10 @@ class QueueConfig(StorableOptions):
     )
 
     name: Name = Field("default", description="Name of the queue: several can share a table.")
-    backoff: Backoff = Field(Backoff(), description="Delay between attempts.")
-    codel: CodelRule | None = Field(
-        None, description="Shed tasks that waited too long during an overload. Only with order FIFO."
-    )
-    backlog: BacklogLimit | None = Field(
-        None, description="Maximum number of waiting tasks, and which ones to shed when it is reached."
-    )
-    door: Door | None = Field(
-        None, description="While overloaded, reject new tasks beyond a multiple of the served rate."
+    override: bool = Field(
+        default=False,
+        description="Use the options that are named here instead of those stored with the queue, and store "
+        "none. Without it, naming another value is an error.",
     )
     worker_name: Name = Field(
         default_factory=_random_name,
@@ -155,12 +154,23 @@ class QueueConfig(StorableOptions):
 
 
 def parse_options(options: QueueOptions) -> QueueConfig:
-    """Check the options of a queue.
+    """Check the options of a queue, and that they go together.
 
     Raises:
         ValueError: One line that names the first wrong option.
     """
-    arguments: dict[str, Any] = dict(options)
+    config = checked_options(options)
+    config.rules()
+    return config if "codec" in options else _with_codec_of_kinds(config)
+
+
+def checked_options(options: Mapping[str, Any]) -> QueueConfig:
+    """Check each option of a queue by itself.
+
+    Raises:
+        ValueError: One line that names the first wrong option.
+    """
+    arguments = dict(options)
     unknown = arguments.keys() - QueueConfig.model_fields.keys()
     if unknown:
         known = ", ".join(QueueConfig.model_fields)
@@ -177,8 +187,7 @@ def parse_options(options: QueueOptions) -> QueueConfig:
             allowed = f"greater than 0 and at most {MAX_SECONDS:.0f}"
             msg = f"backoff.{bound}: must be {allowed}, got {quoted(seconds)}"
             raise ValueError(msg)
-    config.rules()
-    return config if "codec" in arguments else _with_codec_of_kinds(config)
+    return config
 
 
 def _with_codec_of_kinds(config: QueueConfig) -> QueueConfig:

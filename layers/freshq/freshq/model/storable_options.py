@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from inspect import signature
 from math import inf
-from typing import Final
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
+from freshq.errors import quoted
 from freshq.model.task import MAX_SECONDS
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
-from freshq.policy.rules import ReserveRule
+from freshq.policy.pressure import Door
+from freshq.policy.retry import Backoff
+from freshq.policy.rules import CodelRule, ReserveRule
 
 MAX_SHARDS: Final = 64
 # How addresses, flags and parameters write None.
 NONE: Final = "none"
+# The options made of parts. As text, the parts are separated by commas.
+RULES: Final[dict[str, type[Any]]] = {
+    "backoff": Backoff,
+    "codel": CodelRule,
+    "backlog": BacklogLimit,
+    "door": Door,
+}
 
 
 def seconds_or_none(text: str) -> float | str:
@@ -71,6 +84,10 @@ class StorableOptions(BaseModel):
             return value
         return ReserveRule.parse(str(value))
 
+    @field_serializer("reserve", when_used="json")
+    def _reserve_as_text(self, reserve: ReserveRule) -> str:
+        return str(reserve)
+
 
 class DynamoDBOptions(StorableOptions):
     """The options that can be stored with a queue on DynamoDB."""
@@ -82,3 +99,75 @@ class DynamoDBOptions(StorableOptions):
         description="Partitions of the index of claimable tasks. One partition keeps the order strict; n "
         "partitions raise the write limit n-fold.",
     )
+
+
+class QueueRules(StorableOptions):
+    """All options that can be stored with a queue on any store."""
+
+    backoff: Backoff = Field(
+        Backoff(), description="Delay between attempts. As text: first and longest bound in seconds, `1,300`."
+    )
+    codel: CodelRule | None = Field(
+        None,
+        description="Shed tasks that waited too long during an overload. Only with order FIFO. As text: "
+        "target and interval in seconds, `0.5,1`, or `none`.",
+    )
+    backlog: BacklogLimit | None = Field(
+        None,
+        description="Maximum number of waiting tasks, and which ones to shed when it is reached. As text: "
+        "`1000`, `1000,refuse-newest`, or `none`.",
+    )
+    door: Door | None = Field(
+        None,
+        description="While overloaded, reject new tasks beyond a multiple of the served rate. As text: `2`, "
+        "or `none`.",
+    )
+
+    @field_validator(*RULES, mode="before")
+    @classmethod
+    def _parse_rule(cls, value: object, info: Any) -> object:
+        return _rule(info.field_name, value) if isinstance(value, str | dict) else value
+
+
+class StoredOptions(QueueRules, DynamoDBOptions):
+    """All options that can be stored with a queue, as its shared record has them."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+def as_text(value: Any) -> str:
+    """Return the value of an option as flags and pages write it."""
+    if value is None:
+        return NONE
+    if type(value) in RULES.values():
+        parts = [getattr(value, field.name) for field in fields(value)]
+        return ",".join(as_text(part) for part in parts if part is not None)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _rule(option: str, written: str | dict[str, Any]) -> object:
+    """Return a rule from its parts.
+
+    Raises:
+        ValueError: If a part is wrong; names the option.
+    """
+    if isinstance(written, str) and written.lower() == NONE:
+        return None
+    names = [field.name for field in fields(RULES[option])]
+    try:
+        words = enumerate(written.split(",")) if isinstance(written, str) else ()
+        given = written if isinstance(written, dict) else {names[place]: word for place, word in words}
+        parts = {name: _part(name, value) for name, value in given.items()}
+        signature(RULES[option]).bind(**parts)
+    except (IndexError, TypeError, ValueError):
+        msg = f"{option}: must be {','.join(names).upper()}, got {quoted(written)}"
+        raise ValueError(msg) from None
+    return RULES[option](**parts)
+
+
+def _part(name: str, value: Any) -> object:
+    if name == "when_full":
+        return WhenFull(value)
+    if not isinstance(value, str):
+        return value
+    return int(value) if name == "max_waiting" else float(value)

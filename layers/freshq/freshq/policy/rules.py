@@ -38,6 +38,10 @@ class ReserveRule:
             msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {quoted(text)}"
             raise ValueError(msg) from None
 
+    def __str__(self) -> str:
+        """Return the rule as `parse` takes it."""
+        return f"{self.seconds:.12g}" if self.quantile is None else f"p{100 * self.quantile:.12g}"
+
     def __post_init__(self) -> None:
         """Check the time and the quantile."""
         if not 0 <= self.seconds < math.inf:

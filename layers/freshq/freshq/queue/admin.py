@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
     from freshq.policy.reserve import ReserveSpans
-    from freshq.queue.core import Core
     from freshq.queue.upkeep import Portion
     from freshq.stores.base import Stats
 
@@ -121,6 +120,7 @@ class Tending(Verbs):
         if force and not (as_new and ids is not None):
             raise ValueError("force: only for task_ids that return as new, with as_new=True")
         core = self._core
+        core.begin()
         redriven = partial(self._renewed, force=force) if as_new else core.lifecycle.redriven
         if ids is not None:
             return core.change_each(ids, redriven, core.move if as_new else core.store.replace)
@@ -337,7 +337,7 @@ class Reading(Verbs):
             checked_count("ids", ids)
             if approximate:
                 raise ValueError("ids: only with exact counts; leave out approximate")
-        store, now = self._core.store, self._core.now()
+        store, now = self._core.store, self._core.begin()
         created_after = now - self._core.config.stale_after_seconds
         if approximate:
             return store.approximate_stats(self.name, now, created_after)
@@ -360,7 +360,7 @@ class Reading(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
-        return self._core.meter.pressure(self._core.now(), self._core.uniform())
+        return self._core.meter.pressure(self._core.begin(), self._core.uniform())
 
 
 class Admin(Verbs):
@@ -368,12 +368,12 @@ class Admin(Verbs):
 
     Attributes:
         name: Name of the queue.
-        config: The queue's options.
     """
 
-    def __init__(self, core: Core) -> None:
-        super().__init__(core)
-        self.config: QueueConfig = core.config
+    @property
+    def config(self) -> QueueConfig:
+        """The queue's options as last read; before the first verb, those that this process named."""
+        return self._core.known_config
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
@@ -428,6 +428,7 @@ class Admin(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
+        self._core.begin()
         return self._core.upkeep.run()
 
     def upkeep(self) -> Portion:
@@ -441,6 +442,7 @@ class Admin(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
+        self._core.begin()
         return self._core.upkeep.run_alone()
 
     def take_dead_letter_counts(self) -> DeadLetterCounts:

@@ -139,13 +139,17 @@ class AsyncAdmin(Awaited):
 
     Attributes:
         name: Name of the queue.
-        config: The queue's options.
     """
 
     def __init__(self, queue: BaseQueue, threads: Threads) -> None:
         super().__init__(queue, queue.admin, threads)
         self.name: str = queue.name
-        self.config: QueueConfig = queue.admin.config
+
+    @property
+    def config(self) -> QueueConfig:
+        """The queue's options as last read; before the first verb, those that this process named."""
+        config: QueueConfig = self.queue.admin.config
+        return config
 
     now = verb(Admin.now)
     check = verb(Admin.check)
@@ -222,6 +226,7 @@ class AsyncQueue(AwaitedQueue):
     dynamodb = staticmethod(opening(Queue.dynamodb, _awaited))
 
     create_table = verb(BaseQueue.create_table)
+    configure = verb(BaseQueue.configure)
 
     put = verb(BaseQueue.put)
     put_many = verb(BaseQueue.put_many)

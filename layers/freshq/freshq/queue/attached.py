@@ -14,21 +14,22 @@ from freshq.errors import IllegalTransition, NotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
+from freshq.model.storable_options import QueueRules
 from freshq.model.task import Task, TaskStatus
 from freshq.model.telemetry import ClaimSpan
-from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.claim import checked_claim
 from freshq.queue.core import Core, Verbs
 from freshq.stores.base import Conflict, Guard, Store, TooLarge, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Unpack
 
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig, QueueOptions
+    from freshq.policy.order import Order
     from freshq.queue.core import Write
     from freshq.stores.base import Connection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
@@ -102,8 +103,31 @@ class AttachedCore(Core):
         return super().time_order if self.store.is_by_time else None
 
     def __init__(self, store: AttachedStore, config: QueueConfig) -> None:
+        self.store = store
+        self._check_order(config)
         super().__init__(store, config)
         self.checks_new = True
+
+    @override
+    def _defaults(self) -> Mapping[str, Any]:
+        return {"max_age_seconds": None}  # by default records do not become stale
+
+    @override
+    def _storable(self) -> Iterable[str]:
+        return [name for name in QueueRules.model_fields if name != "order"]
+
+    @override
+    def _follow(self, config: QueueConfig) -> None:
+        self._check_order(config)
+        super()._follow(config)
+
+    def _check_order(self, config: QueueConfig) -> None:
+        """Reject options that need lines ordered by time."""
+        switches = config.order.switches
+        if (switches or config.codel is not None) and not self.store.is_by_time:
+            name, given = ("order", config.order) if switches else ("codel", "CoDel")
+            msg = f"{name}: {given} needs lines in the order of time; this table's are by an attribute"
+            raise ValueError(msg)
 
     @override
     def checked_write(self, on_conflict: OnConflict | None, connection: Connection | None) -> Write:
@@ -326,7 +350,7 @@ class AttachedQueue(BaseQueue):
             ValueError: If an option is wrong.
         """
         super().__init__(store, **options)
-        if self._core.config.kinds is not None:
+        if self._core.kinds is not None:
             raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
         self.records: Records = Records(self._core)
 
@@ -395,7 +419,7 @@ def open_dynamodb(
     table: str,
     client: Any,
     key: str | None,
-    shards: int,
+    shards: int | None,
     options: QueueOptions,
 ) -> AttachedQueue:
     """Return a queue on an attached table, by default with the order of its attachment.
@@ -410,21 +434,5 @@ def open_dynamodb(
         from freshq.stores.dynamodb.attached.store import AttachedDynamoDBStore
 
     attachment, used_client = open_attachment(table, client, key, shards)
-    # By default records do not become stale.
-    defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": None}
-    merged = cast("QueueOptions", {**defaults, **options})
-    if attachment.order_by is not None:
-        _check_needs_no_time(merged, attachment.order_by.name)
+    merged = cast("QueueOptions", {"order": attachment.order, **options})
     return AttachedQueue(AttachedDynamoDBStore(attachment, used_client), **merged)
-
-
-def _check_needs_no_time(options: QueueOptions, order_by: str) -> None:
-    """Reject options that need lines ordered by time."""
-    for name, is_wrong in (
-        ("order", any(options["order"] == order for order in Order if order.switches)),
-        ("codel", options.get("codel") is not None),
-    ):
-        if is_wrong:
-            given = options["order"] if name == "order" else "CoDel"
-            msg = f"{name}: {given} needs lines in the order of time; this table's are by {order_by!r}"
-            raise ValueError(msg)

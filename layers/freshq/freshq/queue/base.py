@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from freshq.model.options import QueueOptions, parse_options
+from freshq.model.options import parse_options
 from freshq.queue.admin import Admin, Reading, Tending
 from freshq.queue.claim import Claiming
 from freshq.queue.core import Core
@@ -14,6 +14,7 @@ from freshq.queue.settle import Settling
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
+    from freshq.model.options import QueueConfig, QueueOptions
     from freshq.stores.base import Store
 
 
@@ -45,8 +46,40 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         self.admin: Admin = Admin(core)
 
     def create_table(self) -> None:
-        """Create the tables that the store needs, unless they exist; return once they can be used."""
+        """Create the tables that the store needs, unless they exist; return once they can be used.
+
+        The options that this process named are stored with the queue, for every process that opens it.
+
+        Raises:
+            ValueError: If another value is stored.
+        """
         self._core.store.create_table()
+        self._core.options.store_named()
+
+    def configure(
+        self, *, forget: bool = False, shards: int | None = None, **options: Unpack[QueueOptions]
+    ) -> QueueConfig:
+        """Store options with the queue; every process that uses it follows them within 5 s.
+
+        Args:
+            forget: Forget the options stored before, except the number of shards.
+            shards: Partitions of the index of claimable tasks, on DynamoDB only; the number can only grow.
+            **options: Any but those of a process, such as a clock. Without options nothing is written.
+
+        Returns:
+            The options that this process follows now.
+
+        Raises:
+            ValueError: If an option is wrong, does not go with the others, or belongs to a process; nothing
+                was written.
+            TableMissing: If the queue has no table; see `create_table`.
+        """
+        changes = {**options} if shards is None else {**options, "shards": shards}
+        if changes or forget:
+            self._core.options.change(changes, forget=forget)
+        else:
+            self._core.options.refresh()
+        return self._core.config
 
     def close(self) -> None:
         """Flush, and close the connections of this process. Its leases stay valid.

@@ -332,6 +332,7 @@ class Claiming(Verbs):
         if wait_seconds != 0:
             claim = partial(self.claim, limit, lease_seconds=lease_seconds)
             return answer_of(poll_for_claims(claim, self._core, wait_seconds))
+        self._core.begin()
         lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
@@ -385,6 +386,7 @@ class Claiming(Verbs):
             StoreError: If the store did not answer.
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
+        self._core.begin()
         request = replace(
             self._request(limit, self._core.config.lease_seconds), turns=self._core.turns.copy()
         )
@@ -428,6 +430,7 @@ class Claiming(Verbs):
             ValueError: If the queue is not in a SQL database.
         """
         transactions = transactions_of(self._core.store, "transaction")
+        self._core.begin()
         if self._core.store.paused(self.name):
             yield None
             return

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from freshq.errors import LeaseLost, LostRace, NotFound, RefusedError, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Lifecycle, Stamps
+from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import Telemetry, guarded
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
+from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import Conflict, Guard, OnConflict
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.answers import Claim
-    from freshq.model.codec import Codec
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
@@ -59,8 +61,9 @@ class Core:
 
     Attributes:
         store: Home of the tasks.
-        config: The queue's options.
         name: Its name.
+        options: The options, as far as they are stored with the queue.
+        config: The options that it follows.
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
         turns: Decides which line of a level is served next.
@@ -71,6 +74,8 @@ class Core:
         backlog: Bounds the number of waiting tasks; None for no bound.
         telemetry: Receives every verb.
         observer: The same, with its own errors only logged. None if it records nothing.
+        codec: Turns payloads and results into JSON values.
+        kinds: The kinds of messages that it takes; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
             None if the check of the value does so.
         checks_new: Whether `checked` has anything to check.
@@ -79,33 +84,87 @@ class Core:
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
+    # Made once the stored options are known, and again when they change.
+    config: QueueConfig
+    lifecycle: Lifecycle
+    orders: LineOrders
+    reserve: SharedReserve
+    codel: LineCodel | None
+    meter: FlowMeter
+    admission: AdmissionControl | None
+    backlog: BacklogBound | None
+    upkeep: Upkeep
+
     def __init__(self, store: Store, config: QueueConfig) -> None:
         self.store = store
-        self.config = config
         self.name = config.name
-        self.lifecycle = Lifecycle(config)
         self.telemetry = config.telemetry
         self.observer = None if type(config.telemetry) is Telemetry else guarded(config.telemetry)
+        self.codec = config.codec
         self.encode = None if config.codec is JSON else partial(encoded, config.codec)
+        self.kinds = config.kinds
         self.checks_new = config.kinds is not None
-        rules = config.rules()
-        self.orders = LineOrders(rules.order, rules.deadline_seconds)
         self.turns = LineTurns()
-        self.reserve = SharedReserve(store, self.name, rules)
-        self.codel = None if rules.codel is None else LineCodel(partial(rules.codel.for_line, rules.order))
-        self.meter = FlowMeter(store, self.name, rules)
-        self.admission: AdmissionControl | None = None
-        if rules.door is not None:
-            self.admission = AdmissionControl(self.meter, rules.door, rules.deadline_seconds, self.uniform)
-        self.backlog: BacklogBound | None = None
-        if rules.backlog is not None:
-            limits = (rules.backlog, rules.deadline_seconds)
-            self.backlog = BacklogBound(store, self.name, *limits, self.lifecycle, self.meter)
-        self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
+        self.options = SharedOptions(store, config, self._defaults(), self._storable(), self._follow)
+
+    def _defaults(self) -> Mapping[str, Any]:
+        """Return the defaults of this queue that differ from those of others."""
+        return {}
+
+    def _storable(self) -> Iterable[str]:
+        """Return the names of the options that can be stored with this queue."""
+        return (QueueRules if self.store.shards is None else StoredOptions).model_fields
+
+    def _follow(self, config: QueueConfig) -> None:
+        """Follow these options from now on.
+
+        Raises:
+            ValueError: If this queue cannot have them; nothing changed.
+        """
+        rules, lifecycle, parts = config.rules(), Lifecycle(config), vars(self)
+        if "config" in parts:
+            self.flush()
+        meter = FlowMeter(self.store, self.name, rules)
+        admission = backlog = None
+        if rules.door is not None:
+            admission = AdmissionControl(meter, rules.door, rules.deadline_seconds, self.uniform)
+        if rules.backlog is not None:
+            limits = (rules.backlog, rules.deadline_seconds)
+            backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter)
+        upkeep = parts.get("upkeep") or Upkeep(self.store, self.name, lifecycle, self.now)
+        upkeep.lifecycle = lifecycle
+        parts |= {
+            "config": config,
+            "lifecycle": lifecycle,
+            "orders": LineOrders(rules.order, rules.deadline_seconds),
+            "reserve": SharedReserve(self.store, self.name, rules),
+            "codel": rules.codel and LineCodel(partial(rules.codel.for_line, rules.order)),
+            "meter": meter,
+            "admission": admission,
+            "backlog": backlog,
+            "upkeep": upkeep,
+        }
+
+    @property
+    def known_config(self) -> QueueConfig:
+        """The options, as far as they are known without a call to the store."""
+        config: QueueConfig | None = vars(self).get("config")
+        return config or self.options.named
+
+    def begin(self) -> float:
+        """Begin a verb: follow options that changed, if the last look was some seconds ago; return the time.
+
+        Raises:
+            ValueError: At the first verb: if the process named other options than those that are stored.
+            StoreError: If the options, or the store's clock, were never read, and the store does not answer.
+        """
+        if time.monotonic() >= self.options.check_at:
+            self.options.follow()
+        return round(self._clock(), 6)
 
     @property
     def time_order(self) -> Order | None:
@@ -122,12 +181,12 @@ class Core:
 
     def uniform(self) -> float:
         """Return a random number from [0, 1), for jitter."""
-        return self.config.rng.random()
+        return self.known_config.rng.random()
 
     def flush(self) -> None:
         """Write the flow counts in memory to the store."""
         # A clock of the database would connect to it.
-        if not self.meter.is_unused:
+        if "meter" in vars(self) and not self.meter.is_unused:
             self.meter.flush(self.now())
 
     def release(self) -> None:
@@ -145,13 +204,18 @@ class Core:
             self.release()
         finally:
             # Without its parts, `__getattr__` answers: an open queue pays nothing for the check.
-            self.__dict__ = {"name": self.name}
+            self.__dict__ = {"name": self.name, "config": self.known_config}
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, attribute: str) -> NoReturn:
-            msg = f"queue {vars(self).get('name')!r}: closed; open it again"
-            raise RefusedError(msg)
+        def __getattr__(self, attribute: str) -> Any:
+            if "store" not in vars(self):
+                msg = f"queue {vars(self).get('name')!r}: closed; open it again"
+                raise RefusedError(msg)
+            if attribute not in MADE_OF_OPTIONS:
+                raise AttributeError(attribute)
+            self.options.follow()
+            return vars(self)[attribute]
 
     def is_last_attempt(self, claim: Claim) -> bool:
         """Return whether a retry would make the task a dead letter."""
@@ -165,11 +229,6 @@ class Core:
         """Return a creation time that no other task of this producer has, given the current time."""
         return self.stamps.take(now, 1)[0]
 
-    @property
-    def codec(self) -> Codec:
-        """Turns payloads and results into JSON values."""
-        return self.config.codec
-
     def checked(self, new: NewTask, where: str = "") -> NewTask:
         """Check that this queue takes the arguments of a put; return them.
 
@@ -180,9 +239,9 @@ class Core:
         Raises:
             ValueError: If it does not.
         """
-        if self.config.kinds is not None:
+        if self.kinds is not None:
             try:
-                self.config.kinds.check(new.kind, new.payload)
+                self.kinds.check(new.kind, new.payload)
             except ValueError as error:
                 msg = f"{where}{error}"
                 raise ValueError(msg) from None
@@ -370,6 +429,10 @@ class Core:
             task = claim.task  # of a claim that was extended, `updated` is when it was
             self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
         return done
+
+
+# They wait for the first verb, which reads the options.
+MADE_OF_OPTIONS: Final = frozenset(Core.__annotations__)
 
 
 class Verbs:

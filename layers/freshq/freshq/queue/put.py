@@ -131,7 +131,8 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [parsed(core, task, where) for where, task in places]
-        now = core.now()
+        # The caller's transaction may hold the only connection.
+        now = core.begin() if connection is None else core.now()
         stamps = core.stamps.take(now, len(new))
         tasks = [
             core.lifecycle.created(each, now, created, where)

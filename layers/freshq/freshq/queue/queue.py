@@ -33,7 +33,7 @@ class Queue(BaseQueue):
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         attach: Literal[False] = False,
         key: None = None,
         **options: Unpack[QueueOptions],
@@ -46,7 +46,7 @@ class Queue(BaseQueue):
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         attach: Literal[True],
         key: str,
         **options: Unpack[QueueOptions],
@@ -58,7 +58,7 @@ class Queue(BaseQueue):
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int = 1,
+        shards: int | None = None,
         attach: bool = False,
         key: str | None = None,
         **options: Unpack[QueueOptions],
@@ -69,8 +69,8 @@ class Queue(BaseQueue):
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions of the index of claimable tasks. One shard keeps strict order; N shards raise
-                the write limit N-fold, and a claim merges the newest tasks of each. On an attached table: 1,
-                or the number that it was attached with.
+                the write limit N-fold, and a claim merges the newest tasks of each. None: the stored number,
+                or 1; on an attached table, the number that it was attached with.
             attach: Whether the tasks are records of an application's table that was prepared with
                 `freshq table attach`. Order and shards are then those of the attachment by default, and
                 records do not become stale.

@@ -47,7 +47,11 @@ class Portion:
 
 
 class Upkeep:
-    """Brings in the due tasks of one queue, and tidies up. Thread-safe."""
+    """Brings in the due tasks of one queue, and tidies up. Thread-safe.
+
+    Attributes:
+        lifecycle: Computes the next version of a task.
+    """
 
     def __init__(self, store: Store, queue: str, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
         """Do nothing yet.
@@ -60,7 +64,7 @@ class Upkeep:
         """
         self._store = store
         self._queue = queue
-        self._lifecycle = lifecycle
+        self.lifecycle = lifecycle
         self._now = now
         self._holder = new_token()
         self._busy = threading.Lock()
@@ -130,7 +134,7 @@ class Upkeep:
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 
     def _brought_in(self, task: Task, now: float) -> Task:
-        life = self._lifecycle
+        life = self.lifecycle
         return (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, now)
 
     def run(self) -> int:

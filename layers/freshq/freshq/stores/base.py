@@ -565,12 +565,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
         clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
             has none; raises StoreError if it was never read, and the store does not answer.
+        named_shards: How many the process named; None: none, so the stored number counts.
     """
 
     transactions: Transactions | None = None
     history: History | None = None
     place: object = None
     clock: Callable[[], float] = staticmethod(time.time)
+    named_shards: int | None = None
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
@@ -579,6 +581,16 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     def wakes(self) -> Wakes:
         """Wakes who waits for tasks: shared by all stores of this process that have the same table."""
         return Wakes()
+
+    @property
+    def shards(self) -> int | None:
+        """Partitions of each line; None where the store has none."""
+        return None
+
+    def use_shards(self, shards: int) -> None:
+        """Use a number of partitions from now on."""
+        msg = f"{type(self).__name__} has no shards, and cannot have {shards}"
+        raise NotImplementedError(msg)
 
     def close(self) -> None:
         """Release what this process holds; leases that are still held stay safe."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from freshq.errors import Unreachable
 from freshq.queue.queue import Queue
+from freshq.queue.shared.options import RECORD
 from freshq.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class FaultyStore:
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            # A verb reads the stored options now and then: that is not the call that a test counts.
+            if name == "read_record" and RECORD in args and not self._is_down:
+                return attribute(*args, **kwargs)
             if self._is_down or self._take("_calls_to_fail"):
                 raise Unreachable("the test made the store fail")
             answer = attribute(*args, **kwargs)

@@ -92,11 +92,15 @@ class LeaseRenewal(BackgroundThread):
         """
         super().__init__(queue, "freshq-leases")
         self._runs = runs
-        self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.admin.config.lease_seconds)
+        self._poll_seconds = poll_seconds
         self._max_run_seconds = max_run_seconds
         self._on_overrun = on_overrun
         self._free = threading.Semaphore(MAX_EXTENSIONS)
         self._extensions: dict[TaskRun, Future[None]] = {}
+
+    @property
+    def _pause_seconds(self) -> float:
+        return min(self._poll_seconds, CHECK_EVERY * self._queue.admin.config.lease_seconds)
 
     @override
     def _work_until_stopped(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,10 +61,13 @@ def relay(
     """
     _check("--from", source, {"name": from_name})
     _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})
+    # By default every waiting task moves, whatever its max age.
+    has_own = "max_age_seconds" in Address.parse(source).options
+    outlives: dict[str, Any] = {} if has_own else {"max_age_seconds": None, "override": True}
+    limits = {} if max_age_seconds is None else {"max_age_seconds": max_age_seconds}
     with (
-        # By default every waiting task moves, whatever its max age.
-        closing(_open("--from", source, from_name, stored={"max_age_seconds": None})) as outbox,
-        closing(_open("--to", destination, to_name, max_age_seconds)) as target,
+        closing(_open("--from", source, from_name, **outlives)) as outbox,
+        closing(_open("--to", destination, to_name, **limits)) as target,
     ):
         control = ControlChannel()
         control.follow_signals()
@@ -92,11 +94,10 @@ def _open(
     option: str,
     address: str,
     name: str | None,
-    max_age_seconds: float | str | None = None,
-    stored: Mapping[str, Any] = MappingProxyType({}),
+    **named: Any,
 ) -> BaseQueue:
     with _named(option):
-        return open_queue(address, name, max_age_seconds, stored=stored)
+        return open_queue(address, name, **named)
 
 
 @contextmanager

@@ -5,36 +5,29 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from freshq.cli.addresses import open_queue
 from freshq.cli.command import Group, PlainCommand, QueueContext
 from freshq.cli.commands.attach import attach
-from freshq.cli.configuration import (
-    check_options,
-    forget_options,
-    storable_names,
-    storable_options,
-    store_first_options,
-    store_options,
-    stored_options,
-)
 from freshq.cli.flags import with_flags
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory
 from freshq.errors import needs
 from freshq.model.checks import without_password
-from freshq.model.storable_options import DynamoDBOptions
+from freshq.model.storable_options import StoredOptions, as_text
+from freshq.queue.core import core_of
+from freshq.queue.shared.options import SHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from freshq.cli.session import Session
+    from freshq.model.options import QueueOptions
     from freshq.stores.dynamodb.table import TablePlan
 
-Forget = Annotated[bool, typer.Option("--forget", help="Delete the stored options.")]
+Forget = Annotated[bool, typer.Option("--forget", help="Forget the stored options, except shards.")]
 app = typer.Typer(cls=Group, help="Tables: create, update, attach.", no_args_is_help=True)
 Source = Annotated[
     str,
@@ -52,36 +45,26 @@ CloudFormation = Annotated[
 ]
 
 
-@with_flags(DynamoDBOptions, dict.fromkeys(DynamoDBOptions.model_fields), show_defaults=False)
+@with_flags(StoredOptions, dict.fromkeys(StoredOptions.model_fields), show_defaults=False)
 def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
-    """Show the stored options of the queue, or change them.
+    """Show the options of the queue, or store some.
 
-    Addresses need not repeat stored options. Commands, including `freshq work`, read them when they start. An
-    option in an address wins. Applications pass their own options.
+    Every process that uses the queue follows stored options within 5 s. An option in the address that differs
+    from the stored one is an error, unless the address has override=on.
     """
     session = context.session
-    given = {name: value for name, value in options.items() if value is not None}
-    if forget and given:
-        raise ValueError("forget: give either options to store or --forget")
-    if given:
-        _check_names(session, given.keys())
-        store_options(session.queue, given)
-    elif forget:
-        forget_options(session.queue)
-    stored = stored_options(session.queue)
-    shown = {name: str(value) for name, value in stored.items()}
-    session.output.answer(stored, shown or f"queue {session.queue.name}: no options are stored")
-
-
-def _check_names(session: Session, names: Iterable[str]) -> None:
-    """Raise ValueError if the queue cannot have one of these options stored."""
     if session.address is None:
         raise ValueError("stack: a stack's queue has the options of its parameters; deploy it with others")
-    storable = storable_names(session.address)
-    for name in names:
-        if name not in storable:
-            msg = f"{name}: cannot be stored with this queue; use one of {', '.join(storable)}"
-            raise ValueError(msg)
+    given = {name: value for name, value in options.items() if value is not None}
+    config = session.queue.configure(forget=forget, **cast("QueueOptions", given))
+    core = core_of(session.queue)
+    values = config.model_dump(mode="json", include={*core.options.storable}) | {SHARDS: core.store.shards}
+    texts = {name: as_text(getattr(config, name, core.store.shards)) for name in core.options.storable}
+    sources = {name: core.options.source(name) for name in texts}
+    session.output.answer(
+        {name: {"value": values[name], "source": sources[name]} for name in texts},
+        {name: f"{text:<12} {sources[name]}" for name, text in texts.items()},
+    )
 
 
 @app.command(cls=PlainCommand)
@@ -97,11 +80,8 @@ def create(source: Source, dry_run: DryRun = False, cloudformation: CloudFormati
     if dry_run or cloudformation:
         raise ValueError("dry_run, cloudformation: only with a file")
     refuse_memory(source)
-    options = storable_options(source)
-    check_options(options)
     with closing(open_queue(source)) as queue:
         queue.create_table()
-        store_first_options(queue, options)
     typer.echo(f"The table is ready: {without_password(source)}")
 
 

@@ -23,6 +23,7 @@ from freshq.errors import StoreError
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
+from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
 from freshq.worker.worker import Worker
@@ -232,6 +233,7 @@ def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
         StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
     """
     job.session.refuse_memory()
+    core_of(job.session.queue).options.follow()
     if processes > 1 and not job.supervised and not dry_run:
         _supervise(job, processes)
     with ExitStack() as stack:

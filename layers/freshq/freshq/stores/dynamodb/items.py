@@ -79,12 +79,12 @@ def seconds_or(attribute: Item | None, default: float) -> float:
         return default
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Keyspace:
     """Names of the index partitions of one table.
 
     Attributes:
-        shards: Partitions of each line and of the due index.
+        shards: Partitions of each line and of the due index; may grow.
         is_attached: Whether the table is an application's. Then changes of a record are counted, and records
             never expire.
     """

@@ -40,6 +40,15 @@ class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
             raise ValueError(msg)
         super().__init__(calls, shards, status_index)
 
+    @property
+    @override
+    def shards(self) -> int:
+        return self.keyspace.shards
+
+    @override
+    def use_shards(self, shards: int) -> None:
+        self.keyspace.shards = shards
+
     @override
     def close(self) -> None:
         self.lease_records.close()
@@ -48,13 +57,15 @@ class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
 class DynamoDBStore(TableStore):
     """Tasks in a table of freshq's own."""
 
-    def __init__(self, table: str, client: DynamoDBClient | None = None, *, shards: int = 1) -> None:
+    def __init__(
+        self, table: str, client: DynamoDBClient | None = None, *, shards: int | None = None
+    ) -> None:
         """Use a table.
 
         Args:
             table: Its name.
             client: A low-level boto3 client; None for one from the environment.
-            shards: Partitions of each line and of the due index.
+            shards: Partitions of each line and of the due index; None: 1 until the stored number is read.
 
         Raises:
             ValueError: If the table name or the number of shards is wrong.
@@ -62,7 +73,8 @@ class DynamoDBStore(TableStore):
         check_table_name(table)
         with translated(table):
             calls = TableCalls(client or default_client(), table)
-        super().__init__(calls, shards)
+        super().__init__(calls, 1 if shards is None else shards)
+        self.named_shards = shards
 
     @override
     def create_table(self) -> None:

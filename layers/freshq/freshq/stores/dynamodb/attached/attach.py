@@ -215,7 +215,7 @@ def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attach
 
 
 def open_attachment(
-    table: str, client: DynamoDBClient | None, key: str | None, shards: int
+    table: str, client: DynamoDBClient | None, key: str | None, shards: int | None
 ) -> tuple[Attachment, DynamoDBClient]:
     """Return how a table was attached, and a client for it.
 
@@ -231,7 +231,7 @@ def open_attachment(
     if attachment is None:
         msg = f"table {table!r}: not attached; run freshq table attach {table} --key {key}"
         raise TableMissing(msg)
-    if shards != 1:
+    if shards is not None:
         _check_unchanged(attachment, replace(attachment, shards=shards))
     return attachment, used
 

@@ -1,0 +1,244 @@
+"""The options of a queue live with the queue: every process that opens it follows them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from freshq import AsyncQueue, Backoff, Queue, TaskStatus
+from freshq.errors import Unreachable
+from freshq.policy import BacklogLimit, CodelRule, Door
+from freshq.queue.core import core_of
+from freshq.queue.shared.options import RECORD
+from freshq.testing import FaultyStore
+from tests.conftest import StoreUnderTest
+from tests.support.attached import Shipments
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which five seconds have passed for every process."""
+    real, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(passed))
+    return lambda: passed.append(5.0)
+
+
+def reads_of_options(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows with each read of the stored options."""
+    store, reads = core_of(queue).store, list[str]()
+    read = store.read_record
+
+    def counted(name: str, record: str) -> Any:
+        if record == RECORD:
+            reads.append(name)
+        return read(name, record)
+
+    monkeypatch.setattr(store, "read_record", counted)
+    return reads
+
+
+def numbered(queue: Queue, tasks: int = 3) -> None:
+    for number in range(tasks):
+        queue.put(number, task_id=f"t{number}")
+
+
+def test_a_queue_opened_without_options_has_those_of_its_creation(store: StoreUnderTest) -> None:
+    store.queue(order="fifo", max_attempts=1, max_age_seconds=50, reserve="p90").create_table()
+    queue = store.queue()
+    numbered(queue)
+    (claim,) = queue.claim()
+    assert claim.task.payload == 0
+    assert claim.task.deadline == claim.task.created + 50
+    assert queue.retry(claim).status is TaskStatus.FAILURE
+    assert str(queue.admin.config.reserve) == "p90"
+    assert store.queue(name="other").configure().order == "lifo"
+
+
+def test_another_value_is_refused_by_each_verb_and_nothing_is_written(store: StoreUnderTest) -> None:
+    store.queue(order="fifo").create_table()
+    wrong = store.queue(order="lifo", max_attempts=2)
+    said = r"order: queue 'default' has fifo stored, and lifo was named;.*configure\(order=\.\.\.\)"
+    for verb in (lambda: wrong.put(1), wrong.claim, wrong.stats, wrong.create_table, wrong.configure):
+        with pytest.raises(ValueError, match=said + ".*freshq configure --order lifo.*override=True"):
+            verb()
+    queue = store.queue(order="fifo")
+    assert queue.stats().pending == 0
+    assert queue.configure().max_attempts == 5
+    # The remedy works on the queue that was refused.
+    assert wrong.configure(order="lifo").max_attempts == 2
+    numbered(wrong)
+    assert wrong.claim()[0].task.payload == 2
+
+
+def test_a_process_can_override_and_stores_nothing(store: StoreUnderTest) -> None:
+    store.queue(order="fifo", lease_seconds=30).create_table()
+    own = store.queue(order="lifo", override=True)
+    own.create_table()
+    numbered(own)
+    assert own.claim()[0].task.payload == 2
+    assert own.admin.config.lease_seconds == 30
+    assert store.queue().claim()[0].task.payload == 0
+
+
+def test_a_process_in_use_follows_a_change_within_5_s(
+    store: StoreUnderTest, later: Callable[[], None]
+) -> None:
+    producer, worker = store.queue(max_age_seconds=3600), store.queue()
+    numbered(producer, 4)
+    (newest,) = worker.claim()
+    assert newest.task.payload == 3
+    store.queue().configure(order="fifo", max_attempts=1, max_age_seconds=60, backlog=BacklogLimit(2))
+    later()
+    (oldest,) = worker.claim()
+    assert oldest.task.payload == 0
+    assert worker.retry(oldest).status is TaskStatus.FAILURE
+    # What the process named when it opened the queue does not hold against a later change.
+    late = producer.get(producer.put("late").task_id)
+    assert late is not None
+    assert late.deadline == store.clock.now + 60
+    assert producer.stats().shed_by_reason == {"overflow": 1}
+
+
+def test_the_options_are_read_once_in_some_seconds(
+    store: StoreUnderTest, later: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue()
+    reads = reads_of_options(queue, monkeypatch)
+    assert queue.admin.config.order == "lifo"
+    assert reads == []  # neither the constructor nor a look at the options makes a call
+    for expected in (1, 2):
+        numbered(queue, 5)
+        queue.settle_many([])
+        for claim in queue.claim(limit=5):
+            queue.complete(claim)
+        queue.admin.recover()
+        queue.stats()
+        assert len(reads) == expected
+        queue.purge(confirm="default")
+        later()
+
+
+def test_all_kinds_of_options_come_back_as_they_were(store: StoreUnderTest) -> None:
+    options: dict[str, Any] = {
+        "order": "fifo",
+        "max_age_seconds": 1234.5,
+        "max_attempts": 3,
+        "lease_seconds": 12.0,
+        "retention_seconds": 0.0,
+        "reserve": 0.25,
+        "backoff": Backoff(2, 60),
+        "codel": CodelRule(0.5, 1),
+        "backlog": BacklogLimit(10, group_share=0.5),
+        "door": Door(3),
+    }
+    stored = store.queue().configure(**options)
+    found = store.queue().configure()
+    assert found.model_dump(include=set(options)) == stored.model_dump(include=set(options))
+    assert found.backlog == options["backlog"]
+    assert store.queue().configure(codel=None, order="adaptive").codel is None
+    again = store.queue(**{**options, "codel": None, "order": "adaptive"})
+    again.put(1)  # the same values are no contradiction
+    assert store.queue().configure(forget=True, max_attempts=2).order == "lifo"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("clock", time.time, "clock: cannot be stored with this queue; use one of order, "),
+        ("worker_name", "w", "worker_name: cannot be stored"),
+        ("order", "random", "order: "),
+        ("lease_seconds", 0, "lease_seconds: "),
+        ("codel", CodelRule(1, 2), "codel: works only with order=fifo"),
+        ("reserve", 5000, "reserve: 5000"),
+        ("backoff", Backoff(0), "backoff.base_seconds: "),
+    ],
+)
+def test_a_wrong_option_is_refused_and_nothing_is_stored(option: str, value: object, said: str) -> None:
+    queue = Queue.memory()
+    queue.configure(max_attempts=3)
+    wrong: Any = {option: value, "retention_seconds": 5.0}
+    with pytest.raises(ValueError, match=f"^{said}"):
+        queue.configure(**wrong)
+    assert core_of(queue).options.stored == {"max_attempts": 3}
+    assert queue.configure().retention_seconds == 86_400
+
+
+def test_what_belongs_to_a_process_is_not_stored(store: StoreUnderTest) -> None:
+    queue = store.queue(worker_name="one", order="fifo")
+    queue.create_table()
+    record = core_of(queue).store.read_record("default", RECORD)
+    assert record is not None
+    assert record.values == {"order": "fifo"}
+
+
+def test_options_of_a_later_version_are_ignored_and_damaged_ones_named(store: StoreUnderTest) -> None:
+    records = core_of(store.queue()).store
+    assert records.write_record("default", RECORD, {"of_tomorrow": 1, "order": "fifo"}, None)
+    assert store.queue().configure().order == "fifo"
+    records.write_record("mail", RECORD, {"order": "sideways"}, None)
+    with pytest.raises(
+        ValueError, match=r"^order: .* stored with queue 'mail': correct it by freshq configure"
+    ):
+        store.queue(name="mail").put(1)
+
+
+def test_shards_can_grow_and_not_shrink(table: StoreUnderTest, later: Callable[[], None]) -> None:
+    worker = table.queue()
+    worker.put_many([{"payload": number} for number in range(4)])
+    table.queue().configure(shards=4)
+    producer = table.queue()
+    producer.put_many([{"payload": number} for number in range(4, 20)])
+    later()
+    assert sorted(claim.task.payload for claim in worker.claim(limit=20)) == list(range(20))
+    for change in (lambda: worker.configure(shards=2), lambda: table.queue(shards=2).put(1)):
+        with pytest.raises(ValueError, match=r"^shards: "):
+            change()
+    worker.configure(forget=True)
+    assert core_of(table.queue()).options.source("shards") == "default"
+    again = table.queue()
+    again.configure()
+    assert core_of(again).store.shards == 4
+
+
+def test_a_memory_queue_has_no_shards() -> None:
+    with pytest.raises(ValueError, match=r"^shards: cannot be stored with this queue"):
+        Queue.memory().configure(shards=2)
+
+
+def test_an_attached_table_stores_what_the_attachment_does_not_have(
+    shipments: Shipments,
+) -> None:
+    queue = shipments.queue()
+    queue.configure(max_attempts=1, lease_seconds=7)
+    with pytest.raises(ValueError, match=r"^order: cannot be stored with this queue"):
+        queue.configure(order="fifo")
+    other = shipments.queue()
+    other.put(task_id="A")
+    (claim,) = other.claim()
+    assert other.retry(claim).status is TaskStatus.FAILURE
+
+
+def test_a_read_that_fails_later_changes_nothing(later: Callable[[], None]) -> None:
+    store = FaultyStore()
+    queue = store.queue(order="fifo")
+    with store.down(), pytest.raises(Unreachable):
+        queue.put(0)
+    numbered(queue, 2)
+    store.queue().configure(order="lifo")
+    later()
+    with store.down(), pytest.raises(Unreachable):
+        queue.claim()
+    assert queue.admin.config.order == "fifo"
+    later()
+    assert queue.claim()[0].task.payload == 1
+
+
+def test_coroutines_configure_too() -> None:
+    async def configure() -> None:
+        async with AsyncQueue.memory() as queue:
+            config = await queue.configure(order="fifo")
+            assert config.order == queue.admin.config.order == "fifo"
+
+    asyncio.run(configure())
