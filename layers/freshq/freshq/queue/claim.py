@@ -72,20 +72,19 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
 
 def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
     """Extend leases partly used up by a slow claim; give back the claims whose leases stay short."""
-    if not _aged(core, claims, lease_seconds * MIN_PART_LEFT):
+    least_seconds = lease_seconds * MIN_PART_LEFT
+    if not _aged(core, claims, least_seconds):
         return claims
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
-        if not _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
+        if not _aged(core, held.values(), least_seconds):
             break
         _extend_aged(core, held, lease_seconds)
-    if short := _aged(core, held.values(), lease_seconds * MIN_PART_LEFT):
-        _give_back(core, short)
-        for claim in short:
-            del held[_key(claim)]
+    short = [held.pop(_key(claim)) for claim in _aged(core, held.values(), least_seconds)]
+    _give_back(core, short)
     if short or not held:
         _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began)
-    return [held[_key(claim)] for claim in claims if _key(claim) in held]
+    return [held[key] for key in map(_key, claims) if key in held]
 
 
 def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float) -> None:
@@ -162,7 +161,8 @@ def _give_back(core: Core, claims: Sequence[Claim]) -> None:
     now = core.now()
     releases = [(core.lifecycle.released(held_task(claim), now), Guard.held(claim.token)) for claim in claims]
     try:
-        core.store.replace_many(releases)
+        if releases:
+            core.store.replace_many(releases)
     except StoreError:
         logger.warning(
             "queue %r: could not release %d tasks; each returns when its lease expires",
