@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
+from typing_extensions import override
+
 from freshq.errors import RefusedError
 from freshq.model.checks import checked_count
+from freshq.stores.base import LentConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from concurrent.futures import Future
     from typing import Self
 
 T = TypeVar("T")
@@ -102,6 +104,49 @@ def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:
     last()
 
 
+class Lent(LentConnection):
+    """A connection for asyncio that its coroutine lends to the thread of its call, for one piece of work."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._asked: asyncio.Future[tuple[Callable[[Any], Any], Future[Any]]] = self._loop.create_future()
+
+    @override
+    def run(self, work: Callable[[Any], T]) -> T:
+        answer: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._ask, work, answer)
+        return answer.result()
+
+    def _ask(self, work: Callable[[Any], Any], answer: Future[Any]) -> None:
+        if self._asked.cancelled():
+            answer.cancel()
+        else:
+            self._asked.set_result((work, answer))
+
+    async def serve(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what a call in a thread returns, and do its work on the connection in this coroutine.
+
+        So a cancelled caller ends the work as it ends any other use of its connection.
+        """
+        job = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait((job, self._asked), return_when=asyncio.FIRST_COMPLETED)
+            if self._asked.done():
+                await self._do(*self._asked.result())
+            return await job
+        finally:
+            job.cancel()
+            if not self._asked.cancel() and not self._asked.cancelled():
+                self._asked.result()[1].cancel()
+
+    async def _do(self, work: Callable[[Any], Any], answer: Future[Any]) -> None:
+        try:
+            answer.set_result(await self.connection.run_sync(work))
+        except Exception as error:  # noqa: BLE001 - the call in the thread raises it
+            answer.set_exception(error)
+
+
 class Awaited:
     """Base class of verbs as coroutine functions.
 
@@ -158,8 +203,13 @@ def verb(
 
     @wraps(method)
     async def call(self: Awaited, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs)
-        return await self.threads.run(verb, None if undo is None else partial(undo, self.queue))
+        given = kwargs.get("connection")
+        # SQLAlchemy's connections and sessions for asyncio have it; the store checks what it gets.
+        lent = Lent(given) if hasattr(given, "run_sync") else None
+        changed: dict[str, Any] = {} if lent is None else {"connection": lent}
+        verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs | changed)
+        answer = self.threads.run(verb, None if undo is None else partial(undo, self.queue))
+        return await (answer if lent is None else lent.serve(answer))
 
     return call
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig, QueueOptions
     from freshq.policy.order import Order
     from freshq.queue.core import Write
-    from freshq.stores.base import Connection, OnConflict
+    from freshq.stores.base import CallersConnection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class AttachedCore(Core):
             raise ValueError(msg)
 
     @override
-    def checked_write(self, on_conflict: OnConflict | None, connection: Connection | None) -> Write:
+    def checked_write(self, on_conflict: OnConflict | None, connection: CallersConnection | None) -> Write:
         if on_conflict is not None:
             msg = "on_conflict: not supported on an attached table, whose records belong to the application; "
             raise ValueError(msg + "cancel the record, or wait until it is over, and put it again")
@@ -368,7 +368,7 @@ class AttachedQueue(BaseQueue):
         kind: str | None = None,
         trace_context: str | None = None,
         on_conflict: OnConflict | None = None,
-        connection: Connection | None = None,
+        connection: CallersConnection | None = None,
     ) -> Receipt:
         """Put a record into the queue; `task_id` is its id. The other arguments are those of `Queue.put`.
 

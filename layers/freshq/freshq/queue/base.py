@@ -39,8 +39,14 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
             **options: See `freshq.model.options.QueueConfig`.
 
         Raises:
-            ValueError: If an option is wrong.
+            ValueError: If an argument is wrong.
         """
+        if not hasattr(store, "put_over"):
+            msg = (
+                f"store: must be a store, got {type(store).__name__}; to open a queue, call "
+                'Queue.sql("sqlite:///tasks.db"), Queue.dynamodb("TableName") or Queue.memory()'
+            )
+            raise ValueError(msg)
         core = self._core_class(store, parse_options(options))
         super().__init__(core)
         self.admin: Admin = Admin(core)

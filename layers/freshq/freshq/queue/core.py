@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
     from freshq.policy.order import Order
-    from freshq.stores.base import Connection, PutResult, Store, Transactions
+    from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
 
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
 Write: TypeAlias = "Callable[[Sequence[Task]], Sequence[bool | PutResult]]"
@@ -247,7 +247,7 @@ class Core:
                 raise ValueError(msg) from None
         return new
 
-    def checked_write(self, on_conflict: OnConflict | None, connection: Connection | None) -> Write:
+    def checked_write(self, on_conflict: OnConflict | None, connection: CallersConnection | None) -> Write:
         """Return the function that puts tasks into the store.
 
         Args:
@@ -261,8 +261,7 @@ class Core:
             msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
             raise ValueError(msg)
         if connection is not None:
-            put = transactions_of(self.store, "connection").put
-            return lambda tasks: put(tasks, on_conflict, connection)
+            return transactions_of(self.store, "connection").put_into(connection, on_conflict)
         return self.insert if on_conflict is None else partial(self._put_over, on_conflict=on_conflict)
 
     def insert(self, tasks: Sequence[Task]) -> Sequence[bool | PutResult]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.queue.core import Core, Write
-    from freshq.stores.base import Connection, OnConflict
+    from freshq.stores.base import CallersConnection, OnConflict
 
 logger = logging.getLogger(__name__)
 # Inserts answer whether the task was new, other puts with their outcome.
@@ -63,7 +63,7 @@ class Putting(Verbs):
         kind: str | None = None,
         trace_context: str | None = None,
         on_conflict: OnConflict | None = None,
-        connection: Connection | None = None,
+        connection: CallersConnection | None = None,
     ) -> Receipt:
         """Add a task.
 
@@ -79,7 +79,8 @@ class Putting(Verbs):
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
                 claim. With either, the id of a task that is over is free. Not on attached tables.
-            connection: Put in the transaction of this SQL connection.
+            connection: Put in the transaction of this Connection or Session of SQLAlchemy. `AsyncQueue` also
+                takes an AsyncConnection or AsyncSession.
 
         Raises:
             Overloaded: If admission control rejected the task; nothing was written.
@@ -95,7 +96,7 @@ class Putting(Verbs):
         tasks: Iterable[Mapping[str, Any] | NewTask],
         *,
         on_conflict: OnConflict | None = None,
-        connection: Connection | None = None,
+        connection: CallersConnection | None = None,
     ) -> list[Receipt]:
         """Add several tasks.
 
@@ -123,7 +124,7 @@ class Putting(Verbs):
         self,
         places: Sequence[tuple[str, Mapping[str, Any] | NewTask]],
         on_conflict: OnConflict | None,
-        connection: Connection | None,
+        connection: CallersConnection | None,
     ) -> list[Receipt]:
         """Put tasks, each given with a prefix for field names in errors."""
         core = self._core

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
 
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
@@ -26,8 +28,18 @@ if TYPE_CHECKING:
     from freshq.stores.lines import ClaimRequest
 
     Connection: TypeAlias = sa.Connection
+    # What a put takes: with `AsyncQueue` also those for asyncio.
+    CallersConnection: TypeAlias = (
+        sa.Connection
+        | Session
+        | scoped_session[Any]
+        | AsyncConnection
+        | AsyncSession
+        | async_scoped_session[Any]
+    )
     from collections.abc import Iterator
 
+T = TypeVar("T")
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # What the put did, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
@@ -204,13 +216,31 @@ class SettlingContext(Protocol):
         """Return a few expired leases and due tasks to their lines; return how many."""
 
 
+class LentConnection:
+    """A connection for asyncio that a coroutine lends to the thread of its call.
+
+    Attributes:
+        connection: The connection, unchecked.
+    """
+
+    connection: Any
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Return what a function returns for the connection, which the coroutine uses."""
+        raise NotImplementedError
+
+
 class Transactions(Protocol):
     """Verbs that share a transaction with the caller's own statements."""
 
-    def put(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection
-    ) -> list[PutOutcome]:
-        """Put tasks in the caller's transaction; return what each put did."""
+    def put_into(
+        self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
+    ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
+        """Return a function that puts tasks in the caller's transaction and returns what each put did.
+
+        Raises:
+            ValueError: If the store cannot use the connection; names what it can use.
+        """
 
     def hold(
         self,

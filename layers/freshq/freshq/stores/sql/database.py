@@ -688,11 +688,11 @@ class Database:
         return translated(error, self.dialect, self._table)
 
     @contextmanager
-    def translating(self) -> Iterator[None]:
-        """Turn the errors of SQLAlchemy and the driver inside this block into freshq's."""
+    def translating(self, *others: type[Exception]) -> Iterator[None]:
+        """Turn the errors of SQLAlchemy and the driver, and others, inside this block into freshq's."""
         try:
             yield
-        except self._errors as error:
+        except (*self._errors, *others) as error:
             raise self.translated(error) from error
 
     @staticmethod

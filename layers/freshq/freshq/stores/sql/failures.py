@@ -94,6 +94,8 @@ def _error_class(error: Exception, cause: BaseException | None, dialect: str) ->
             return Unreachable
     elif isinstance(error, SQLAlchemyError):
         return Throttled if isinstance(error, PoolTimeout) else StoreError
+    if isinstance(error, OSError):
+        return Unreachable
     if dialect == "sqlite":
         return _sqlite_error_class(str(cause))
     return _postgresql_error_class(cause) if dialect == "postgresql" else _mysql_error_class(cause)

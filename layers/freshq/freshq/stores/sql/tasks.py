@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.model.task import Task
     from freshq.stores.base import DeadPlace, OnConflict
+    from freshq.stores.sql.callers import Runner
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
 
@@ -334,12 +335,12 @@ class SqlTasks(SqlPart):
         return self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
 
     def put_in(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner[list[PutOutcome]]
     ) -> list[PutOutcome]:
-        """Put tasks in the caller's transaction; return the outcome of each put."""
+        """Put tasks in the caller's transaction, whose connection `run` passes; return each put's outcome."""
         self.database.check_requirement()
-        with self.database.translating():
-            return self._put(connection, tasks, on_conflict)
+        with self.database.translating(OSError):  # some drivers for asyncio raise it when they connect
+            return run(lambda connection: self._put(connection, tasks, on_conflict))
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None

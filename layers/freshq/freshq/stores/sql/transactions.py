@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,6 +18,7 @@ from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Conflict, Guard, HeldTask, Transactions
+from freshq.stores.sql.callers import runner_of
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.tasks import as_dead_letter
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
-    from freshq.stores.base import OnConflict, SettlingContext
+    from freshq.stores.base import CallersConnection, LentConnection, OnConflict, SettlingContext
     from freshq.stores.lines import ClaimRequest
     from freshq.stores.sql.lines import SqlLines
     from freshq.stores.sql.tasks import SqlTasks
@@ -67,10 +69,11 @@ class SqlTransactions(Transactions):
         self._lines = lines
 
     @override
-    def put(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
-    ) -> list[PutOutcome]:
-        return self._tasks.put_in(tasks, on_conflict, connection)
+    def put_into(
+        self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
+    ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
+        run = runner_of(connection, self._tasks.database.dialect)
+        return partial(self._tasks.put_in, on_conflict=on_conflict, run=run)
 
     @override
     @contextmanager

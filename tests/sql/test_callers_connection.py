@@ -1,0 +1,235 @@
+"""What `put(connection=...)` takes: connections and sessions of SQLAlchemy, for asyncio too."""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from local.servers import Postgres
+from sqlalchemy import orm
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+
+from freshq import AsyncQueue, Queue, StoreError
+from freshq.errors import TableMissing, Unreachable
+from freshq.policy.backlog_limit import BacklogLimit
+from freshq.stores.sql import SqlStore
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import counts, total
+from tests.support.statements import database_of
+
+ACCEPTED = (
+    "must be a Connection or Session of SQLAlchemy, or with AsyncQueue an AsyncConnection or AsyncSession"
+)
+Opening = Callable[[AsyncEngine], Any]
+
+
+@asynccontextmanager
+async def session(engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
+    async with AsyncSession(engine) as opened, opened.begin():
+        yield opened
+
+
+@pytest.fixture
+def apart(postgres_server: Postgres, postgres_engine: sa.Engine) -> AsyncEngine:
+    """Return an engine for asyncio on empty tables."""
+    del postgres_engine
+    url = sa.make_url(postgres_server.url).set(drivername="postgresql+psycopg_async")
+    return create_async_engine(url, poolclass=sa.NullPool)
+
+
+def run(postgres: Postgres, program: Callable[[AsyncQueue], Any], **options: Any) -> None:
+    async def bounded() -> None:
+        async with AsyncQueue.sql(postgres.url, **options) as queue, asyncio.timeout(PATIENCE_SECONDS):
+            await program(queue)
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("opening", [AsyncEngine.begin, session])
+@pytest.mark.parametrize("options", [{}, {"backlog": BacklogLimit(9)}])
+def test_a_coroutines_transaction_takes_a_task(
+    postgres_server: Postgres, apart: AsyncEngine, opening: Opening, options: dict[str, Any]
+) -> None:
+    async def program(queue: AsyncQueue) -> None:
+        async with opening(apart) as connection:
+            await connection.execute(sa.text("CREATE TEMPORARY TABLE own (n int) ON COMMIT DROP"))
+            assert (await queue.put("one", task_id="a", connection=connection)).outcome == "CREATED"
+            await queue.put_many(
+                [{"payload": "two"}, {"payload": "a", "task_id": "a"}], connection=connection
+            )
+            assert await queue.get("a") is None  # not committed
+        assert counts(await queue.stats()) == {"pending": 2}
+        with pytest.raises(KeyError):
+            async with opening(apart) as connection:
+                await queue.put("undone", task_id="b", on_conflict="update", connection=connection)
+                raise KeyError
+        assert await queue.get("b") is None
+        async with opening(apart) as connection:
+            with pytest.raises(ValueError, match=r"^priority: "):
+                await queue.put("wrong", priority=11, connection=connection)
+            await queue.put("right", task_id="c", connection=connection)
+        assert await queue.get("c") is not None
+
+    run(postgres_server, program, **options)
+
+
+def test_a_cancelled_put_waits_for_no_lock_and_leaves_nothing(
+    postgres_server: Postgres, apart: AsyncEngine
+) -> None:
+    async def program(queue: AsyncQueue) -> None:
+        async with apart.begin() as first, apart.connect() as second:
+            await queue.put("first", task_id="a", connection=first)
+            putting = asyncio.create_task(queue.put("second", task_id="a", connection=second))
+            while not await waiting(first):
+                await asyncio.sleep(0.01)
+            putting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await putting
+        task = await queue.get("a")
+        assert task is not None
+        assert task.payload == "first"
+
+    async def waiting(connection: AsyncConnection) -> bool:
+        locks = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(await connection.scalar(locks))
+
+    run(postgres_server, program)
+
+
+def test_errors_of_a_coroutines_connection_are_translated(
+    postgres_server: Postgres, apart: AsyncEngine
+) -> None:
+    async def program(queue: AsyncQueue) -> None:
+        async with apart.connect() as connection:
+            with pytest.raises(TableMissing, match=r"nowhere.*freshq table create"):
+                await queue.put("work", connection=connection)
+            await connection.rollback()
+            await connection.execute(sa.text("SET statement_timeout = 1"))
+            await connection.close()
+            with pytest.raises(StoreError):
+                await queue.put("work", connection=connection)
+
+    run(postgres_server, program, table="nowhere")
+
+
+def test_a_driver_for_asyncio_that_cannot_connect(
+    postgres_server: Postgres, apart: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session connects when it is first used; asyncpg then raises an OSError."""
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise ConnectionRefusedError("connect call failed")
+
+    async def program(queue: AsyncQueue) -> None:
+        async with AsyncSession(apart) as session:
+            with pytest.raises(Unreachable, match="connect call failed"):
+                await queue.put("work", connection=session)
+
+    monkeypatch.setattr(apart.dialect, "connect", refuse)
+    run(postgres_server, program)
+
+
+@pytest.mark.parametrize("opened", [orm.Session, lambda engine: orm.scoped_session(orm.sessionmaker(engine))])
+def test_sessions(engine: sa.Engine, opened: Callable[[sa.Engine], orm.Session]) -> None:
+    queue = Queue(SqlStore(engine))
+    for end in ("rollback", "commit"):
+        session = opened(engine)
+        queue.put("work", task_id="a", connection=session)
+        getattr(session, end)()
+        session.close()
+        assert total(queue) == (end == "commit")
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (lambda engine: engine, r"sqlalchemy\.engine\.base\.Engine; begin a transaction: with engine\.begin"),
+        (lambda _engine: sqlite3.connect(":memory:"), "got sqlite3.Connection"),
+        (lambda _engine: 5, "got builtins.int"),
+        (lambda _engine: AsyncSession(), r"AsyncSession; await AsyncQueue\.put"),
+        (
+            lambda _engine: AsyncConnection(create_async_engine("postgresql+psycopg_async://h/d")),
+            "await Async",
+        ),
+    ],
+)
+def test_anything_else_is_refused(engine: sa.Engine, given: Any, advice: str) -> None:
+    queue = Queue(SqlStore(engine))
+    with pytest.raises(ValueError, match=rf"^connection: {ACCEPTED}, got .*{advice.removeprefix('got ')}"):
+        queue.put("work", connection=given(engine))
+    assert total(queue) == 0
+
+
+def test_a_coroutine_needs_one_for_asyncio_or_a_connection(sqlite_url: str) -> None:
+    class Other:
+        """Looks like a connection for asyncio."""
+
+        run_sync = None
+
+    async def program() -> None:
+        async with AsyncQueue.sql(sqlite_url) as queue:
+            await queue.create_table()
+            for given in (Other(), create_async_engine("postgresql+psycopg_async://h/d")):
+                other: Any = given
+                with pytest.raises(ValueError, match=f"^connection: {ACCEPTED}"):
+                    await queue.put("work", connection=other)
+            assert counts(await queue.stats()) == {}
+
+    asyncio.run(program())
+
+
+def test_a_connection_to_another_kind_of_database(postgres_server: Postgres, sqlite_url: str) -> None:
+    queue = Queue.sql(postgres_server.url)
+    engine = sa.create_engine(sqlite_url)
+    for opened in (engine.connect(), orm.Session(engine)):
+        with opened, pytest.raises(ValueError, match=r"^connection: is to a database of sqlite, but"):
+            queue.put("work", connection=opened)
+    queue.close()
+
+
+def test_a_database_without_the_table(sqlite_url: str) -> None:
+    queue = Queue.sql(sqlite_url)
+    with sa.create_engine(f"{sqlite_url}.other").connect() as connection:
+        for _ in range(2):
+            with pytest.raises(TableMissing, match=r"'tasks'.*`freshq table create`.*create_table\(\)"):
+                queue.put("work", connection=connection)
+    queue.close()
+
+
+def test_how_a_queue_is_opened() -> None:
+    url: Any = "postgresql://user:secret@host/name"
+    with pytest.raises(
+        ValueError, match=r"^store: .*Queue\.sql\(.*Queue\.dynamodb\(.*Queue\.memory\(\)"
+    ) as error:
+        Queue(url)
+    assert "secret" not in str(error.value)
+
+
+def test_the_recipe_for_a_session_of_fastapi(
+    postgres_server: Postgres,
+    apart: AsyncEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    del apart  # its tables are empty
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text("utf-8")
+    program = re.search(r"```python\n(# orders\.py\n.*?)```", page, re.DOTALL)
+    assert program is not None
+    monkeypatch.setenv("DATABASE", postgres_server.url.split("://")[1])
+    found: dict[str, Any] = {}
+    exec(program[1], found)
+    with Queue.sql(postgres_server.url) as queue, database_of(queue).engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (email text PRIMARY KEY)"))
+    try:
+        with TestClient(found["web"], raise_server_exceptions=False) as client:
+            codes = [client.post("/orders", params={"email": "ada@example.com"}).status_code for _ in "ab"]
+        with Queue.sql(postgres_server.url) as queue:
+            assert (codes, counts(queue.stats())) == ([202, 500], {"pending": 1})
+    finally:
+        with Queue.sql(postgres_server.url) as queue, database_of(queue).engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE orders"))
