@@ -6,8 +6,11 @@ import logging
 import os
 import re
 import socket
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,67 @@ def test_a_queue_in_memory_is_refused(folder: Path) -> None:
     del folder
     answer = run(app, ["work", "runners_here:run", "--queue", "memory://"])
     assert (answer.exit_code, "use sqlite:///FILE" in answer.stderr) == (2, True)
+
+
+OBJECTS = """
+from freshq import Queue, Worker
+queue = Queue.sql({url!r})
+worker = Worker(queue, print, concurrency=2, idle_exit_seconds=0.2)
+"""
+
+
+class TestObjectsOfTheApplication:
+    @pytest.fixture(autouse=True)
+    def _objects(self, folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Write a queue and a worker into a module of the current folder; the stored order is FIFO."""
+        monkeypatch.delenv("FRESHQ_QUEUE", raising=False)
+        (folder / "objects_here.py").write_text(OBJECTS.format(url=sqlite_url))
+        with closing(Queue.sql(sqlite_url)) as queue:
+            queue.configure(order="fifo")
+            for name in "abc":
+                queue.put("work", task_id=name)
+        yield
+        sys.modules.pop("objects_here", None)
+
+    @pytest.mark.parametrize(
+        "arguments", [["print:print", "--queue", "objects_here:queue"], ["objects_here:worker"]]
+    )
+    def test_a_queue_or_a_worker_is_used(self, arguments: list[str]) -> None:
+        arguments = [each.replace("print:", "builtins:") for each in arguments]
+        answer = run(app, ["work", *arguments, "--dry-run", "--json"])
+        assert answer.exit_code == 0, answer.stderr
+        tasks = [task["task_id"] for task in json.loads(answer.stdout)["tasks"]]
+        assert tasks == (["a", "b"] if len(arguments) == 1 else ["a", "b", "c"])
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["objects_here:worker", "--queue", "sqlite:///x.db"], "queue: objects_here:worker is a worker"),
+            (["objects_here:worker", "--name", "mail"], "name: objects_here:worker is a worker"),
+            (["objects_here:worker", "--concurrency", "3"], "concurrency: objects_here:worker is a worker"),
+            (["builtins:print", "--queue", "objects_here:worker"], "queue: must be a queue, such as"),
+            (["builtins:print", "--queue", "objects_here:nothing"], "has no queue 'nothing'"),
+            (
+                ["builtins:print", "--queue", "objects_here:queue", "--name", "m"],
+                "name: the queue of the app",
+            ),
+        ],
+    )
+    def test_contradictions_are_refused(self, arguments: list[str], message: str) -> None:
+        answer = run(app, ["work", *arguments])
+        assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+        assert message in answer.stderr
+
+    def test_every_command_takes_the_queue(self) -> None:
+        shown = json.loads(run(app, ["configure", "--json", "--queue", "objects_here:queue"]).stdout)
+        assert shown["order"] == {"value": "fifo", "source": "stored"}
+
+    def test_a_process_runs_the_worker(self, folder: Path, sqlite_url: str) -> None:
+        command = [sys.executable, "-m", "freshq.cli", "work", "objects_here:worker"]
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+        assert done.returncode == 0
+        with closing(Queue.sql(sqlite_url)) as queue:
+            assert queue.stats().success == 3
 
 
 class TestDryRun:

@@ -226,6 +226,11 @@ class Scheme:
         return self.has_table or not address.table
 
 
+def names_object(queue: str) -> bool:
+    """Return whether a text names a queue of the application, such as `app:queue`, and is no address."""
+    return all(part.isidentifier() for part in queue.replace(".", ":").split(":")) and ":" in queue
+
+
 def open_queue(
     address: str,
     name: str | None = None,
@@ -277,6 +282,8 @@ def with_connections(address: str, max_connections: int) -> str:
         address: Any address. Addresses of other stores are returned unchanged.
         max_connections: Maximum number of connections.
     """
+    if names_object(address):
+        return address
     parsed = Address.parse(address)
     if not SCHEMES[parsed.backend].has_table or "max_connections" in parsed.options:
         return address

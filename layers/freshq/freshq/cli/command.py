@@ -229,8 +229,8 @@ class QueueFlags:
         typer.Option(
             envvar="FRESHQ_QUEUE",
             metavar="URL",
-            help="Address of the queue: dynamodb://TABLE?name=..&order=.., sqlite:///FILE, "
-            "postgresql+psycopg://...",
+            help="Address of the queue: dynamodb://TABLE?name=.., sqlite:///FILE, postgresql://...; or a "
+            "queue of the application, such as app:queue.",
             rich_help_panel=QUEUE_PANEL,
         ),
     ] = None
@@ -318,16 +318,46 @@ class QueueCommand(SessionCommand):
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
-        from freshq.cli.addresses import open_queue, stack_queue
+        from freshq.cli.addresses import names_object, open_queue, stack_queue
+    if (own := _queue_of_worker(context)) is not None:
+        return own
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")
-        queue = stack_queue(options.stack, options.name)
-    elif options.queue:
-        queue = open_queue(options.queue, options.name)
-    else:
+        return stack_queue(options.stack, options.name)
+    if not options.queue:
         raise ValueError("queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE")
-    return queue
+    if not names_object(options.queue):
+        return open_queue(options.queue, options.name)
+    if options.name is not None:
+        raise ValueError("name: the queue of the application has its own; leave out --name")
+    return _queue_of_application(options.queue)
+
+
+def _queue_of_application(name: str) -> BaseQueue:
+    with quick_imports():
+        from freshq.worker.runner import load_object
+        from freshq.worker.worker import blocking_queue
+    with application_imports() as advice:
+        return blocking_queue(load_object("queue", name, advice, what="queue", example="app:queue"))
+
+
+def _queue_of_worker(context: typer.Context) -> BaseQueue | None:
+    """Return the queue of the worker that `freshq work` names; None if it names a runner."""
+    name = context.params.get("runner")
+    if name is None:
+        return None
+    with quick_imports():
+        from freshq.worker.worker import load_worker, made_with
+    with application_imports() as advice:
+        worker = load_worker(name, advice)
+    if worker is None:
+        return None
+    for option in ("queue", "stack", "name"):
+        if is_given(context, option):
+            msg = f"{option}: {name} is a worker, which has its own queue; leave out --{option}"
+            raise ValueError(msg)
+    return made_with(worker)[0]
 
 
 def _refuse_other_queue(context: typer.Context) -> None:

@@ -337,7 +337,7 @@ class Reading(Verbs):
             checked_count("ids", ids)
             if approximate:
                 raise ValueError("ids: only with exact counts; leave out approximate")
-        store, now = self._core.store, self._core.begin()
+        store, now = self._core.store, self._core.begin_now()
         created_after = now - self._core.config.stale_after_seconds
         if approximate:
             return store.approximate_stats(self.name, now, created_after)
@@ -360,7 +360,7 @@ class Reading(Verbs):
         Raises:
             StoreError: If the store did not answer.
         """
-        return self._core.meter.pressure(self._core.begin(), self._core.uniform())
+        return self._core.meter.pressure(self._core.begin_now(), self._core.uniform())
 
 
 class Admin(Verbs):

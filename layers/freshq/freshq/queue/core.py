@@ -155,13 +155,18 @@ class Core:
         config: QueueConfig | None = vars(self).get("config")
         return config or self.options.named
 
-    def begin(self) -> float:
-        """Begin a verb: follow options that changed, if the last look was some seconds ago; return the time.
+    def begin(self) -> None:
+        """Begin a verb: follow options that changed, if the last look was some seconds ago.
 
         Raises:
             ValueError: At the first verb: if the process named other options than those that are stored.
-            StoreError: If the options, or the store's clock, were never read, and the store does not answer.
+            StoreError: At the first verb: if the store did not answer.
         """
+        if time.monotonic() >= self.options.check_at:
+            self.options.follow()
+
+    def begin_now(self) -> float:
+        """Do the same, and return the time as `now` does."""
         if time.monotonic() >= self.options.check_at:
             self.options.follow()
         return round(self._clock(), 6)

@@ -133,7 +133,7 @@ class Putting(Verbs):
             write = core.checked_write(on_conflict, connection)
         new = [parsed(core, task, where) for where, task in places]
         # The caller's transaction may hold the only connection.
-        now = core.begin() if connection is None else core.now()
+        now = core.begin_now() if connection is None else core.now()
         stamps = core.stamps.take(now, len(new))
         tasks = [
             core.lifecycle.created(each, now, created, where)

@@ -69,7 +69,7 @@ class Settling(Verbs):
     def _settle_each(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims of different tasks."""
         core = self._core
-        now = core.begin()
+        now = core.begin_now()
         settled = [
             (each.next_version(core.lifecycle, now, core.uniform), each.claim.token) for each in settlements
         ]
@@ -134,7 +134,7 @@ class Settling(Verbs):
 
     def _settled(self, settlement: Settlement) -> Task:
         core, claim = self._core, settlement.claim
-        now = core.begin()
+        now = core.begin_now()
         done = core.settle(claim, settlement.next_version(core.lifecycle, now, core.uniform))
         return core.served(claim, done) if settlement.verb in SERVED else done
 

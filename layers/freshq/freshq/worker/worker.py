@@ -18,7 +18,7 @@ from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
 from freshq.worker.run import in_thread
-from freshq.worker.runner import checked_runner, codec_of, instrumented
+from freshq.worker.runner import checked_runner, codec_of, instrumented, load_object
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.stopping import Until
     from freshq.worker.loop import WorkLoop
-    from freshq.worker.options import WorkerOptions
+    from freshq.worker.options import WorkerConfig, WorkerOptions
     from freshq.worker.runner import Runner, TransactionRunner
 
 logger = logging.getLogger(__name__)
@@ -218,6 +218,25 @@ class Worker:
         """Run, with coroutines on a loop that runs in another thread."""
         self._event_loop = loop
         self.run()
+
+
+def load_worker(name: str, advice: str = "") -> Worker | None:
+    """Import the worker that a name such as ``app:worker`` refers to; return None if it is no worker.
+
+    Args:
+        name: The module, and the name in it.
+        advice: What to do if there is no such module, for the error.
+
+    Raises:
+        ValueError: One line that names the wrong part and what to do.
+    """
+    found = load_object("runner", name, advice, what="function", example="orders.runner:run")
+    return found if isinstance(found, Worker) else None
+
+
+def made_with(worker: Worker) -> tuple[BaseQueue, WorkerConfig]:
+    """Return the queue and the options of a worker."""
+    return worker._queue, worker._config  # noqa: SLF001 - for freshq's own command
 
 
 def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
-from freshq.cli.addresses import open_queue, with_connections
-from freshq.cli.command import QueueContext, application_imports
+from freshq.cli.addresses import names_object, open_queue, with_connections
+from freshq.cli.command import QueueContext, application_imports, is_given
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
@@ -26,7 +26,7 @@ from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
-from freshq.worker.worker import Worker
+from freshq.worker.worker import Worker, load_worker, made_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,11 @@ FLAGS: Final = {
     "give_up_seconds": ENDS,
 }
 RunnerName = Annotated[
-    str, typer.Argument(metavar="MODULE:FUNCTION", help="The runner, such as app:run, in the current folder.")
+    str,
+    typer.Argument(
+        metavar="MODULE:FUNCTION",
+        help="The runner, such as app:run, in the current folder; or a Worker, which has its own queue.",
+    ),
 ]
 LimitLowest = Annotated[
     int | None,
@@ -248,15 +252,18 @@ def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
 def _connected(job: WorkJob) -> closing[BaseQueue]:
     """Return the queue with enough connections for tasks in transactions."""
     session, options = job.session, job.worker_options
-    if session.address is None or not options["transaction"]:
+    if session.address is None or names_object(session.address) or not options["transaction"]:
         return closing(session.queue)
     address = with_connections(session.address, options["concurrency"] + OTHER_CONNECTIONS)
     return closing(open_queue(address, session.queue.name))
 
 
 def _worker(job: WorkJob, queue: BaseQueue) -> Worker:
-    """Return the worker, with the runner from the current folder."""
+    """Return the named worker, or a new one with the runner from the current folder."""
     with application_imports() as advice:
+        worker = load_worker(job.runner, advice)
+        if worker is not None:
+            return worker
         runner = load_runner(job.runner, advice)
     return Worker(queue, runner, **job.worker_options)
 
@@ -362,6 +369,24 @@ def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
     output.waiting(waiting, queue.admin.now())
 
 
+def _options_of_worker(context: QueueContext, name: str) -> dict[str, Any]:
+    """Return the options of the worker that the command names; none if it names a runner.
+
+    Raises:
+        ValueError: If a flag contradicts them, or there is no such object.
+    """
+    with application_imports() as advice:
+        worker = load_worker(name, advice)
+    if worker is None:
+        return {}
+    for option in (*FLAGS, "limit_lowest", "limit_highest"):
+        if is_given(context, option):
+            msg = f"{option}: {name} is a worker, which has its own options; set it there"
+            raise ValueError(msg)
+    own = made_with(worker)[1]
+    return {option: getattr(own, option) for option in FLAGS}
+
+
 @with_flags(WorkerConfig, FLAGS)
 def work(
     context: QueueContext,
@@ -380,6 +405,7 @@ def work(
 
     Runs until SIGTERM or Ctrl-C. One lets running tasks finish, a second gives them back.
     """
+    options |= _options_of_worker(context, runner)
     parse_worker_options(cast("WorkerOptions", options))
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
