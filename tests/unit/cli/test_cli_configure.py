@@ -83,7 +83,7 @@ class TestReading:
         other = f"{url}?order=lifo&max_attempts=2"
         fails(2, "order: queue 'default' has fifo stored, and lifo was named", "claim", "--queue", other)
         fails(2, "freshq configure --order lifo", "stats", "--queue", other)
-        fails(2, "override=True", "work", "tests.support.runners:done", "--queue", other)
+        fails(2, "override=True", "work", "builtins:print", "--queue", other)
         (claimed,) = answer("claim", "--queue", f"{other}&override=on")
         assert claimed["task_id"] == "second"
         # The remedy works with the address that has the other value.
