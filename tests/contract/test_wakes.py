@@ -96,10 +96,10 @@ def test_a_waiting_claim_takes_it(
     store: StoreUnderTest, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "CLAIM_SECONDS", NEVER_SECONDS)
-    queue = store.queue(clock=time.time)
     acts = threading.Timer(0.1, act)
     acts.start()
-    assert [claim.task.payload for claim in queue.claim(wait_seconds=PATIENCE_SECONDS)] == ["work"]
+    with store.queue(clock=time.time) as queue:
+        assert [claim.task.payload for claim in queue.claim(wait_seconds=PATIENCE_SECONDS)] == ["work"]
     acts.join()
 
 

@@ -26,9 +26,11 @@ T = TypeVar("T")
 # The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
 # is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
+# The same for a look at the line of a queue.
+FIRST_LOOK_SECONDS: Final = 0.05
 INTERVAL_PART: Final = 0.25
-# Longest time between two claims while nothing is claimable.
-CLAIM_SECONDS: Final = 1.0
+# Longest time between two claims of a waiting caller.
+CLAIM_SECONDS: Final = 5.0
 # The same while the queue is paused: stores remember for a second that it is.
 PAUSED_SECONDS: Final = 1.0
 logger = logging.getLogger(__name__)
@@ -72,6 +74,10 @@ class Lookout:
         self.seen = 0
         self._core = core
         self._longest_seconds = longest_seconds
+        self._found_at = time.monotonic()
+        # When the next task is due, and the count at which it was read.
+        self._due: float | None = None
+        self._due_seen = -1
         self._look_at = -math.inf
         self._began = 0.0
 
@@ -102,17 +108,26 @@ class Lookout:
     def seconds(self) -> float:
         """Return how long to wait after a look that found too few tasks."""
         core, seconds = self._core, self._longest_seconds
+        hears = core.store.wakes.hears
+        if not hears:
+            idle_seconds = time.monotonic() - self._found_at
+            seconds = min(seconds, max(FIRST_LOOK_SECONDS, INTERVAL_PART * idle_seconds))
+            seconds = min(seconds, core.store.wakes.poll_seconds)
         try:
             if core.store.paused(core.name):
                 return min(seconds, PAUSED_SECONDS)
-            due = core.store.next_due(core.name, self._began)
-            return seconds if due is None else max(0.0, min(seconds, due - core.now()))
+            is_known = hears and self._due_seen == self.seen and not (self._due and self._due <= core.now())
+            if not is_known:
+                self._due, self._due_seen = core.store.next_due(core.name, self._began), self.seen
+            return seconds if self._due is None else max(0.0, min(seconds, self._due - core.now()))
         except StoreError:
             logger.warning("queue %r: could not read when its next task is due", core.name, exc_info=True)
         return seconds
 
-    def found_few(self) -> None:
+    def found_few(self, found: int) -> None:
         """Note that a look found too few tasks, so that the next one is due after `seconds`."""
+        if found:
+            self._found_at = time.monotonic()
         self._look_at = time.monotonic() + self.seconds()
 
 
@@ -127,7 +142,7 @@ def answer_of(poll: Poll[T]) -> T:
 
 
 def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: float | None) -> Poll[list[T]]:
-    """Return a poll that claims when `Lookout` says, at least every `CLAIM_SECONDS`.
+    """Return a poll that claims when `Lookout` says.
 
     Args:
         claim: Returns what it could claim.

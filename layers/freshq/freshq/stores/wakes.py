@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    import sqlalchemy as sa
 
     from freshq.model.task import Task
 
@@ -23,10 +27,15 @@ class Signal:
 
     Attributes:
         count: A number that differs after each change.
+        waiters: How many wait now.
+        left_at: When one of them last stopped waiting, by the monotonic clock.
+        on_wait: Called when a wait begins.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.waiters = 0
+        self.left_at = -math.inf
+        self.on_wait: Callable[[], object] = lambda: None
         self._condition = threading.Condition()
         self._callbacks: list[Callable[[], object]] = []
 
@@ -41,8 +50,21 @@ class Signal:
 
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until the count differs from `seen`, at most `seconds`."""
-        with self._condition:
+        with self.waiting(), self._condition:
             self._condition.wait_for(lambda: self.count != seen, seconds)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a waiter during the block. Whoever watches for it may notify it once when it begins."""
+        with self._condition:
+            self.waiters += 1
+        try:
+            self.on_wait()
+            yield
+        finally:
+            with self._condition:
+                self.waiters -= 1
+                self.left_at = time.monotonic()
 
     @contextmanager
     def calling(self, callback: Callable[[], object]) -> Iterator[None]:
@@ -59,54 +81,105 @@ class Signal:
         """Forget the threads of the parent, in a forked child, where they would never release the lock."""
         self._condition = threading.Condition()
         self._callbacks = []
+        self.waiters = 0
+
+
+class Watcher(Protocol):
+    """Notifies signals of changes that other processes make.
+
+    Attributes:
+        hears: Whether it notifies the signals of all changes now.
+    """
+
+    hears: bool
+
+    def close(self) -> None:
+        """End its thread and its connection, once nobody waits; the next wait starts it again."""
+
+    def forget_threads(self) -> None:
+        """As `Signal.forget_threads`."""
+
+
+class Signals:
+    """The signals of the queues of one table, for all stores of this process.
+
+    Attributes:
+        lines: By queue, for who waits for a task to claim.
+        watcher: Notifies them of what other processes do; None: nobody does.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[str, Signal] = {}
+        self.watcher: Watcher | None = None
+        _ALL.add(self)
+
+    def line(self, queue: str) -> Signal:
+        """Return the signal of a queue's lines."""
+        return self.lines.setdefault(queue, Signal())
+
+    def forget_threads(self) -> None:
+        """As `Signal.forget_threads`."""
+        for line in self.lines.values():
+            line.forget_threads()
+        if self.watcher is not None:
+            self.watcher.forget_threads()
 
 
 class Wakes:
-    """The signals of the queues of one table in this process."""
+    """Wakes, for one store, who waits for tasks of its table in this process.
 
-    def __init__(self) -> None:
-        self._lines: dict[str, Signal] = {}
-        _ALL.add(self)
+    Attributes:
+        poll_seconds: Longest time between two looks, where not all changes wake.
+    """
 
-    @staticmethod
-    def of(place: object) -> Wakes:
-        """Return the signals that all stores of a place share."""
-        with _PLACES_LOCK:
-            wakes = _BY_PLACE.get(place)
-            if wakes is None:
-                wakes = _BY_PLACE[place] = Wakes()
-            return wakes
+    def __init__(self, place: object = None, poll_seconds: float = math.inf) -> None:
+        """Share the signals of all stores of a place; None: nobody else has these tasks."""
+        self.poll_seconds = poll_seconds
+        self._is_alone = place is None
+        self._signals = Signals()
+        if place is not None:
+            with _PLACES_LOCK:
+                self._signals = _BY_PLACE.setdefault(place, self._signals)
+
+    @property
+    def hears(self) -> bool:
+        """Whether all changes wake, including those by other processes."""
+        watcher = self._signals.watcher
+        return self._is_alone if watcher is None else watcher.hears
 
     def line(self, queue: str) -> Signal:
         """Return the signal for who waits for a task to claim: a task entered a line, or will later."""
-        return self._lines.setdefault(queue, Signal())
+        return self._signals.line(queue)
 
     def put(self, queue: str) -> None:
         """Wake who waits for tasks of a queue."""
-        if (line := self._lines.get(queue)) is not None:
+        if (line := self._signals.lines.get(queue)) is not None:
             line.notify()
+
+    def put_in(self, queue: str, connection: sa.Connection) -> None:
+        """Wake who waits when a transaction of a SQL database commits, if the database can."""
 
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
         """Wake who waits for these new versions of tasks; None stands for a task that did not change."""
         if any(task is not None and task.status is TaskStatus.PENDING for task in tasks):
             self.put(queue)
 
-    def forget_threads(self) -> None:
-        """As `Signal.forget_threads`."""
-        for line in self._lines.values():
-            line.forget_threads()
+    def close(self) -> None:
+        """Stop listening for other processes."""
+        if self._signals.watcher is not None:
+            self._signals.watcher.close()
 
 
-_ALL: Final[WeakSet[Wakes]] = WeakSet()
-_BY_PLACE: Final[WeakValueDictionary[object, Wakes]] = WeakValueDictionary()
+_ALL: Final[WeakSet[Signals]] = WeakSet()
+_BY_PLACE: Final[WeakValueDictionary[object, Signals]] = WeakValueDictionary()
 _PLACES_LOCK = threading.Lock()
 
 
 def _forget_threads() -> None:
     global _PLACES_LOCK  # noqa: PLW0603 - a thread of the parent may hold it
     _PLACES_LOCK = threading.Lock()
-    for wakes in _ALL:
-        wakes.forget_threads()
+    for signals in _ALL:
+        signals.forget_threads()
 
 
 os.register_at_fork(after_in_child=_forget_threads)

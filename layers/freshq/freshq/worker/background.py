@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,8 @@ MAX_EXTENSIONS: Final = 16
 NOT_EXTENDED: Final = "could not extend the lease of task %s"
 # Pause once nothing is left to do: a delayed task becomes claimable within a second of its due time.
 PAUSE_SECONDS: Final = 0.5
+# The same while the worker is at rest: its claims bring in what is due.
+REST_SECONDS: Final = 30.0
 
 
 class BackgroundThread(ABC):
@@ -100,7 +103,7 @@ class LeaseRenewal(BackgroundThread):
 
     @property
     def _pause_seconds(self) -> float:
-        return min(self._poll_seconds, CHECK_EVERY * self._queue.admin.config.lease_seconds)
+        return min(self._poll_seconds, PAUSE_SECONDS, CHECK_EVERY * self._queue.admin.config.lease_seconds)
 
     @override
     def _work_until_stopped(self) -> None:
@@ -177,22 +180,34 @@ class BackgroundUpkeep(BackgroundThread):
         failing: Whether the store did not answer the last portion.
     """
 
-    def __init__(self, queue: BaseQueue, is_held_back: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        queue: BaseQueue,
+        is_held_back: Callable[[], bool],
+        is_at_rest: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Start nothing yet.
 
         Args:
             queue: The queue.
             is_held_back: Returns whether upkeep is suspended.
+            is_at_rest: Returns whether the worker has nothing to do.
         """
         super().__init__(queue, "freshq-upkeep")
         self._is_held_back = is_held_back
+        self._is_at_rest = is_at_rest
+        self._last_portion = time.monotonic()
         self.failing = False
 
     @override
     def _work_until_stopped(self) -> None:
         while not self._stopped.wait(PAUSE_SECONDS):
+            rested_seconds = time.monotonic() - self._last_portion
+            if self._is_at_rest() and rested_seconds < REST_SECONDS and not self.failing:
+                continue
             while not self._stopped.is_set() and self.portion():
                 pass
+            self._last_portion = time.monotonic()
 
     def portion(self) -> bool:
         """Run one portion unless it is suspended; return whether another one can follow immediately."""

@@ -148,7 +148,7 @@ class LeaseLoop(WorkLoop):
             return []
         self._store_answered()
         if len(claims) < limit:
-            self._lookout.found_few()
+            self._lookout.found_few(len(claims))
         self.report.claimed += len(claims)
         self._tell(claims)
         return claims

@@ -143,7 +143,7 @@ class WorkLoop(ABC):
         self._observer = config.observer_beside(queue.admin.config.telemetry)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
         self._lookout = Lookout(core_of(queue), min(config.poll_seconds, config.idle_exit_seconds or inf))
-        self._upkeep = BackgroundUpkeep(queue, is_held_back=self._settles_late)
+        self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
         self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
@@ -213,6 +213,14 @@ class WorkLoop(ABC):
         """Return whether the worker is not idle."""
         return self._is_busy()
 
+    def _waits_for_tasks(self) -> bool:
+        """Return whether a slot is free, and the line had no task for it."""
+        return not self._lookout.is_due and self._in_flight() < self._config.concurrency
+
+    def _is_at_rest(self) -> bool:
+        """Return whether there is no task to run or to claim."""
+        return not self._lookout.is_due and not self._has_work()
+
     def _settles_late(self) -> bool:
         """Return whether others could take a task that is done here, but unsettled because of an outage."""
         return False
@@ -236,7 +244,8 @@ class WorkLoop(ABC):
                 return
             # For a free slot or token, or for tasks.
             seconds = min(TURN_SECONDS, self._config.poll_seconds, self._lookout.left_seconds)
-            self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
+            with self._lookout.signal.waiting() if self._waits_for_tasks() else nullcontext():
+                self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._raise_failure()
 
     @contextmanager

@@ -61,7 +61,11 @@ class WorkerConfig(BaseModel):
         "becomes a dead letter. No limit by default.",
     )
     poll_seconds: float = Field(
-        0.5, gt=0, le=MAX_SECONDS, description="Pause between claims that find too few tasks."
+        5.0,
+        gt=0,
+        le=MAX_SECONDS,
+        description="Longest pause between claims that find too few tasks. It is shorter after a task was "
+        "found, and a put ends it where the store tells.",
     )
     idle_exit_seconds: float | None = Field(
         None,

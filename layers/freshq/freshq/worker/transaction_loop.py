@@ -144,7 +144,7 @@ class TransactionLoop(WorkLoop):
             self._store_answered()
         if None in results:
             self._found_nothing = True
-            self._lookout.found_few()
+            self._lookout.found_few(len(results) - 1)
 
     def _hold_and_run(self, thread: _TransactionThread) -> Outcome | None:
         """Hold the next task, run it and settle it; return None if there is none.

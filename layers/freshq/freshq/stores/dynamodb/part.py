@@ -44,7 +44,7 @@ class DynamoPart(Store):
         self.calls = calls
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table)
-        self.wakes = Wakes.of((calls.client.meta.endpoint_url, calls.table))
+        self.wakes = Wakes((calls.client.meta.endpoint_url, calls.table))
         self.clock = table_clock(calls)
         self.keyspace = Keyspace(shards, calls.names.is_attached)
         self.status_index = status_index or StatusIndex()

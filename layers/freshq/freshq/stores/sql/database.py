@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -46,6 +47,7 @@ NOW: Final = {
     "mariadb": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
 }
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 CALL_RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 # The server's timeout is shorter than the driver's: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
@@ -168,6 +170,11 @@ class StatementPool(Pool):
         return entry, cursor
 
     give_back = _do_return_conn
+
+    def connect_apart(self) -> Any:
+        """Return a new connection of the driver, which the caller closes."""
+        creator: Any = self._invoke_creator  # takes no entry for a connection that is not in the pool
+        return creator(None)
 
     def discard(self, entry: ConnectionPoolEntry, error: BaseException, *, all_others: bool) -> None:
         """Close the connection of an entry and return the entry; its next use reconnects.
@@ -659,6 +666,13 @@ class Database:
             return self._execute(statement, parameters)
 
         return self._repeated(repeat, failure, started)
+
+    def execute_once(self, statement: PreparedStatement, parameters: Any) -> None:
+        """Run one prepared statement whose failure does no harm; log a failure, and do not try again."""
+        try:
+            self._execute(statement, parameters)
+        except self._errors as error:
+            logger.debug("a statement failed, and is not repeated: %s", self.translated(error))
 
     def execute_many(self, statement: PreparedStatement, rows: Sequence[Any]) -> int:
         """Run a prepared statement once for each of several rows, in one transaction.

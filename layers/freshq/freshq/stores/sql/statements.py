@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
-from freshq.stores.sql.url import place_of
+from freshq.stores.sql.url import POLL_SECONDS, place_of
 from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
@@ -164,7 +164,13 @@ class SqlPart(Store):
         self.database = database
         self.schema = schema
         self.queue = queue
-        self.wakes = Wakes.of((repr(place_of(database.engine.url)), schema.tasks.name))
+        place = (repr(place_of(database.engine.url)), schema.tasks.name)
+        if database.dialect == "postgresql":
+            from freshq.stores.sql.listening import PostgresWakes  # noqa: PLC0415 - needs the driver
+
+            self.wakes = PostgresWakes(place, database, schema.tasks.name)
+        else:
+            self.wakes = Wakes(place, POLL_SECONDS)
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:

@@ -83,6 +83,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     @override
     def close(self) -> None:
         """Close the connections if the store opened the engine; later calls reconnect."""
+        self.wakes.close()
         self.database.close()
 
 

@@ -338,9 +338,16 @@ class SqlTasks(SqlPart):
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner[list[PutOutcome]]
     ) -> list[PutOutcome]:
         """Put tasks in the caller's transaction, whose connection `run` passes; return each put's outcome."""
+
+        def put(connection: sa.Connection) -> list[PutOutcome]:
+            outcomes = self._put(connection, tasks, on_conflict)
+            if tasks:
+                self.wakes.put_in(tasks[0].queue, connection)
+            return outcomes
+
         self.database.check_requirement()
         with self.database.translating(OSError):  # some drivers for asyncio raise it when they connect
-            return run(lambda connection: self._put(connection, tasks, on_conflict))
+            return run(put)
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # calls would fail.
 LEASE_SECONDS: Final = 60.0
 MIN_TIMEOUT_SECONDS: Final = 2.0
+# Longest time between two looks for tasks where other processes cannot wake this one.
+POLL_SECONDS: Final = 1.0
 DRIVERS: Final = {
     "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+psycopg",

@@ -1,0 +1,186 @@
+"""Waking processes on PostgreSQL. A store with another address stands for another process."""
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from freshq import Queue, Worker
+from freshq.queue.core import core_of
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.listening import Listener, PostgresWakes
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import wait_until
+
+NEVER_SECONDS = 100 * PATIENCE_SECONDS
+
+
+def listener_of(queue: Queue) -> Listener:
+    wakes = core_of(queue).store.wakes
+    assert isinstance(wakes, PostgresWakes)
+    return wakes._listener
+
+
+class Idle:
+    """A worker that waits for tasks, and what it started."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = open_engine(engine.url.update_query_dict({"application_name": "idle"}))
+        self.queue = Queue(SqlStore(self.engine))
+        self.listener = listener_of(self.queue)
+        self.starts: SimpleQueue[object] = SimpleQueue()
+        self.worker = Worker(self.queue, self.run, poll_seconds=NEVER_SECONDS)
+        self.thread = threading.Thread(target=self.worker.run)
+        self.thread.start()
+
+    def run(self, task: Any) -> None:
+        self.starts.put(task.payload)
+
+    def waits(self) -> bool:
+        line = core_of(self.queue).store.wakes.line("default")
+        return self.worker.status().store_answers and "default" in self.listener._held and line.waiters > 0
+
+    def started(self) -> object:
+        return self.starts.get(timeout=PATIENCE_SECONDS)
+
+    def end(self) -> None:
+        self.worker.stop()
+        self.thread.join(PATIENCE_SECONDS)
+        self.queue.close()
+        self.engine.dispose()
+
+
+@pytest.fixture
+def queue(postgres_engine: sa.Engine) -> Queue:
+    return Queue(SqlStore(postgres_engine))
+
+
+@pytest.fixture
+def idle(postgres_engine: sa.Engine) -> Iterator[Idle]:
+    idle = Idle(postgres_engine)
+    try:
+        wait_until(idle.waits)
+        yield idle
+    finally:
+        idle.end()
+
+
+@pytest.fixture
+def heard(postgres_engine: sa.Engine, queue: Queue) -> Iterator[Callable[[], list[str]]]:
+    """Return a function that returns the payloads of all notifications since the last call."""
+    channel = listener_of(queue).channel
+    raw: Any = postgres_engine.raw_connection()
+    connection: psycopg.Connection[Any] = raw.driver_connection
+    connection.execute(f"LISTEN {channel}")
+
+    def heard() -> list[str]:
+        connection.execute(f"NOTIFY {channel}, 'last'")
+        payloads: list[str] = []
+        for notification in connection.notifies(timeout=PATIENCE_SECONDS):
+            if notification.payload == "last":
+                break
+            payloads.append(notification.payload)
+        return payloads
+
+    yield heard
+    connection.execute("UNLISTEN *")
+    raw.close()
+
+
+def commit_put(queue: Queue, engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        queue.put("work", connection=connection)
+
+
+def release(queue: Queue, _engine: sa.Engine) -> None:
+    queue.release(queue.claim()[0])
+
+
+@pytest.mark.parametrize("act", [lambda queue, _engine: queue.put("work"), commit_put])
+def test_a_worker_of_another_process_starts_a_task(
+    idle: Idle, queue: Queue, postgres_engine: sa.Engine, act: Callable[[Queue, sa.Engine], object]
+) -> None:
+    act(queue, postgres_engine)
+    assert idle.started() == "work"
+
+
+def test_a_dead_letter_that_returns_wakes_too(idle: Idle, queue: Queue) -> None:
+    queue.pause()
+    queue.put("work", task_id="a")
+    queue.cancel("a", dead=True)
+    queue.resume()
+    queue.redrive()
+    assert idle.started() == "work"
+
+
+def test_a_lost_connection_is_opened_again(idle: Idle, queue: Queue, postgres_engine: sa.Engine) -> None:
+    with postgres_engine.connect() as connection:
+        ended = connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'idle' AND query NOT LIKE 'SELECT pg_terminate%'"
+            )
+        ).all()
+    assert ended
+    queue.put("during")
+    assert idle.started() == "during"
+    wait_until(idle.waits)
+    queue.put("after")
+    assert idle.started() == "after"
+
+
+def test_nothing_is_sent_if_nobody_waits(queue: Queue, heard: Callable[[], list[str]]) -> None:
+    queue.put_many([{"payload": number} for number in range(3)])
+    release(queue, queue)  # type: ignore[arg-type]  # unused
+    assert heard() == []
+
+
+def test_a_put_that_is_rolled_back_sends_nothing(
+    queue: Queue, heard: Callable[[], list[str]], postgres_engine: sa.Engine
+) -> None:
+    with postgres_engine.connect() as connection, connection.begin() as transaction:
+        queue.put("never", connection=connection)
+        transaction.rollback()
+    assert heard() == []
+
+
+def test_the_end_of_a_worker_closes_its_connection(postgres_engine: sa.Engine) -> None:
+    idle = Idle(postgres_engine)
+    wait_until(idle.waits)
+    idle.end()
+    wait_until(lambda: idle.listener._thread is None)
+    opened = sa.text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle'")
+
+    def left() -> int:
+        with postgres_engine.connect() as connection:
+            count: int = connection.execute(opened).scalar_one()
+            return count
+
+    wait_until(lambda: left() == 0)
+
+
+def test_behind_a_pooler_it_polls(postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pooler gives a session another process id than the server has for it."""
+    queue = Queue(SqlStore(postgres_engine))
+    listener = listener_of(queue)
+    connect = listener._connect
+
+    def through_a_pooler() -> Any:
+        connection = connect()
+        info = SimpleNamespace(backend_pid=-1)
+        return SimpleNamespace(info=info, execute=connection.execute, close=connection.close)
+
+    monkeypatch.setattr(listener, "_connect", through_a_pooler)
+    assert queue.claim(wait_seconds=0.2) == []
+    wait_until(lambda: listener._thread is None)
+    assert not listener.hears
+    assert listener._is_pooled
+    queue.put("work")
+    assert len(queue.claim(wait_seconds=PATIENCE_SECONDS)) == 1
+    queue.close()
