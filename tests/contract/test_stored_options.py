@@ -165,6 +165,14 @@ def test_a_wrong_option_is_refused_and_nothing_is_stored(option: str, value: obj
     assert queue.configure().retention_seconds == 86_400
 
 
+def test_a_refused_change_leaves_the_named_options_as_they_were(store: StoreUnderTest) -> None:
+    queue = store.queue(order="fifo")
+    with pytest.raises(ValueError, match="codel: works only with order=fifo"):
+        queue.configure(order="lifo", codel=CodelRule(1, 2))
+    queue.create_table()
+    assert store.queue().configure().order == "fifo"
+
+
 def test_what_belongs_to_a_process_is_not_stored(store: StoreUnderTest) -> None:
     queue = store.queue(worker_name="one", order="fifo")
     queue.create_table()

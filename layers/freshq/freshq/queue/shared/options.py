@@ -144,7 +144,9 @@ class SharedOptions:
             StoreError: If the store did not answer.
         """
         values = self._checked(options)
-        self._claims -= values.keys()
+        named = self._claims
+        # What is stored by this queue is no contradiction to what it named.
+        self._claims = named - values.keys()
 
         def changed(stored: Mapping[str, Any]) -> dict[str, Any]:
             kept = {name: stored[name] for name in stored if name == SHARDS or not forget}
@@ -156,7 +158,11 @@ class SharedOptions:
             self._over(self._unnamed, self._parsed(new)).rules()
             return new
 
-        self._change(changed)
+        try:
+            self._change(changed)
+        except BaseException:
+            self._claims = named
+            raise
 
     def _change(self, changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         with self._lock:
