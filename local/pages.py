@@ -310,7 +310,7 @@ REFERENCE: Final = PROJECT / "docs" / "reference"
 OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
 SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
 # Code of defaults that are objects; the help texts explain the others.
-WRITTEN: Final[dict[type, str]] = {ReserveRule: "`0`", Backoff: "`Backoff(1, 300)`"}
+WRITTEN: Final[dict[type, str]] = {ReserveRule: "`auto`", Backoff: "`Backoff(1, 300)`"}
 
 
 def option_page(name: str) -> str:

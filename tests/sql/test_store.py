@@ -161,9 +161,9 @@ class TestCompleteMany:
     def test_all_at_once_and_whose_lease_is_lost_says_so(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
         lost, *claims = queue.claim(limit=4, lease_seconds=5)
+        claims += queue.claim(lease_seconds=50)
         store.clock.advance(5)
         store.queue().put("new", task_id=lost.task.task_id, on_conflict="update")
-        claims += queue.claim(lease_seconds=50)
         answers = queue.settle_many([Settlement.complete(claim) for claim in [lost, *claims]])
         assert isinstance(answers[0], LeaseLost)
         for claim, answer in zip(claims, answers[1:], strict=True):

@@ -40,9 +40,20 @@ def test_json_has_the_results_of_the_library() -> None:
     }  # fmt: skip
     assert printed["shed_by_reason"].keys() == set(ShedReason)
     assert printed["shed_by_reason"]["reserve"] > 0
-    plain = measures("--rate", "30", "--duration", "100", "--order", "fifo", "--seed", "5")
+    named = ("--rate", "30", "--duration", "100", "--order", "fifo", "--seed", "5")
+    plain = measures(*named, "--reserve", "none")
     result = summarize(simulate_load(Source(30.0, 100.0, 10.0, seed=5).load(), rules, 10))
     assert plain["goodput_ratio"] == result.goodput_ratio
+    # By default fifo has a reserve.
+    assert measures(*named) == measures(*named, "--reserve", "p90")
+
+
+def test_with_its_default_reserve_fifo_survives_an_overload() -> None:
+    named = ("--rate", "30", "--order", "fifo")
+    assert [
+        done["served_in_time"] / done["offered"]
+        for done in (measures(*named, "--reserve", "none"), measures(*named))
+    ] == [pytest.approx(0.02, abs=0.01), pytest.approx(0.3, abs=0.02)]
 
 
 @pytest.mark.parametrize("order", list(Order))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from freshq.model.options import parse_options
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.codel import Codel
 from freshq.policy.order import Order
@@ -47,12 +48,43 @@ def test_senseless_rules(options: dict[str, Any], name: str) -> None:
         OverloadRules(**options)
 
 
-@pytest.mark.parametrize(("text", "rule"), [("0.5", ReserveRule(0.5)), ("p90", ReserveRule(quantile=0.9))])
-def test_a_reserve_is_written_as_seconds_or_as_a_percentile(text: str, rule: ReserveRule) -> None:
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("0.5", ReserveRule(0.5)),
+        ("p90", ReserveRule(quantile=0.9)),
+        ("auto", ReserveRule(automatic=True)),
+        ("0", ReserveRule()),
+    ],
+)
+def test_a_reserve_is_written_as_text(text: str, rule: ReserveRule) -> None:
     assert ReserveRule.parse(text) == rule
+    assert str(rule) == text
 
 
 @pytest.mark.parametrize("text", ["", "p", "p0", "p100", "-1", "nan", "inf", "p90%", "soon"])
 def test_a_senseless_reserve(text: str) -> None:
     with refused("reserve"):
         ReserveRule.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("order", "max_age_seconds", "reserve", "rule"),
+    [
+        ("fifo", 60.0, None, ReserveRule(quantile=0.9)),
+        ("adaptive", 60.0, "auto", ReserveRule(quantile=0.9)),
+        ("lifo", 60.0, None, ReserveRule()),
+        ("priority", 60.0, "auto", ReserveRule()),
+        ("fifo", None, None, ReserveRule()),
+        ("fifo", 60.0, "none", ReserveRule()),
+        ("fifo", 60.0, 0, ReserveRule()),
+        ("lifo", 60.0, "p90", ReserveRule(quantile=0.9)),
+    ],
+)
+def test_the_order_decides_about_a_reserve_that_is_not_named(
+    order: str, max_age_seconds: float | None, reserve: str | float | None, rule: ReserveRule
+) -> None:
+    options = parse_options({"order": order, "max_age_seconds": max_age_seconds, "reserve": reserve})
+    assert options.rules().reserve == rule
+    if reserve is None:
+        assert parse_options({"order": order, "max_age_seconds": max_age_seconds}).rules().reserve == rule

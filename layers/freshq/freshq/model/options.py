@@ -43,7 +43,7 @@ class QueueOptions(TypedDict, total=False):
     lease_seconds: float
     retention_seconds: float
     backoff: Backoff
-    reserve: ReserveRule | str | float
+    reserve: ReserveRule | str | float | None
     codel: CodelRule | None
     backlog: BacklogLimit | None
     door: Door | None
@@ -145,7 +145,7 @@ class QueueConfig(QueueRules):
         return OverloadRules(
             deadline_seconds=self.stale_after_seconds,
             order=self.order,
-            reserve=self.reserve,
+            reserve=self.reserve.for_order(self.order, has_max_age=self.max_age_seconds is not None),
             codel=self.codel,
             backlog=self.backlog,
             fair=True,

@@ -67,9 +67,10 @@ class StorableOptions(BaseModel):
         description="How long a finished task stays readable, and its id taken.",
     )
     reserve: ReserveRule = Field(
-        ReserveRule(),
-        description="Time that must be left before the deadline when a task is claimed: seconds, or a "
-        "percentile of the service times such as p90.",
+        ReserveRule(automatic=True),
+        description="Time that must be left before the deadline when a task is claimed: seconds, a "
+        "percentile of the service times such as p90, `none`, or `auto`: p90 with order FIFO or ADAPTIVE and "
+        "a max age, else none.",
     )
 
     @field_validator("max_age_seconds", mode="before")
@@ -80,6 +81,8 @@ class StorableOptions(BaseModel):
     @field_validator("reserve", mode="before")
     @classmethod
     def _parse_reserve(cls, value: object) -> object:
+        if value is None:
+            return ReserveRule(automatic=True)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return value
         return ReserveRule.parse(str(value))

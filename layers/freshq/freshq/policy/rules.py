@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
 from freshq.policy.codel import SHED_AFTER_TARGETS, Codel
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import QuantileSketch
 
 
+# How the reserve that depends on the order is written.
+AUTO: Final = "auto"
+# Share of the runs for which that reserve suffices.
+DEFAULT_QUANTILE: Final = 0.9
+
+
 @dataclass(frozen=True, slots=True)
 class ReserveRule:
     """The reserve: a fixed time, or a running quantile of the service times.
@@ -24,22 +30,43 @@ class ReserveRule:
     Attributes:
         seconds: The fixed time.
         quantile: Such as 0.9; used instead of `seconds` if it is set.
+        automatic: Whether the order decides; see `for_order`.
     """
 
     seconds: float = 0.0
     quantile: float | None = None
+    automatic: bool = False
 
     @classmethod
     def parse(cls, text: str) -> ReserveRule:
-        """Return the rule written as seconds (``0.5``) or as a percentile (``p90``)."""
+        """Return the rule written as seconds (``0.5``), a percentile (``p90``), ``auto`` or ``none``."""
+        if text.lower() in WRITTEN_RESERVES:
+            return WRITTEN_RESERVES[text.lower()]
         try:
             return cls(quantile=float(text[1:]) / 100) if text.startswith("p") else cls(float(text))
         except ValueError:
-            msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {quoted(text)}"
-            raise ValueError(msg) from None
+            msg = "reserve: must be seconds from 0 on, a percentile such as p90, auto or none, got "
+            raise ValueError(msg + quoted(text)) from None
+
+    def for_order(self, order: Order, *, has_max_age: bool) -> ReserveRule:
+        """Return the rule that applies in a queue: p90 by default, unless the newest task is served first.
+
+        Oldest first, a queue above its capacity serves every task at the last moment, and so too late. Newest
+        first it hardly does.
+
+        Args:
+            order: Order of the queue.
+            has_max_age: Whether its tasks become stale by age.
+        """
+        if not self.automatic:
+            return self
+        needed = has_max_age and (order.oldest_first or order.switches)
+        return ReserveRule(quantile=DEFAULT_QUANTILE) if needed else ReserveRule()
 
     def __str__(self) -> str:
         """Return the rule as `parse` takes it."""
+        if self.automatic:
+            return AUTO
         return f"{self.seconds:.12g}" if self.quantile is None else f"p{100 * self.quantile:.12g}"
 
     def __post_init__(self) -> None:
@@ -50,6 +77,9 @@ class ReserveRule:
         if self.quantile is not None and not 0 < self.quantile < 1:
             msg = f"reserve: a percentile must be above 0 and below 100, got {100 * self.quantile:g}"
             raise ValueError(msg)
+
+
+WRITTEN_RESERVES: Final = {AUTO: ReserveRule(automatic=True), "none": ReserveRule()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from freshq.model.task import MAX_PRIORITY
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
-from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import (
     ArrivalProcess,
     Burst,
@@ -93,7 +93,7 @@ class SimulateOptions(LoadOptions):
 
     deadline_seconds: float = Field(10.0, description="Age at which a task is stale.")
     order: Order = Field(Order.LIFO, description="Order within a priority level.")
-    reserve: str = Field("0", description=help_of(StorableOptions, "reserve"))
+    reserve: str = Field(AUTO, description=help_of(StorableOptions, "reserve"))
     codel: float | None = Field(None, description="CoDel target in seconds; fifo only.")
     codel_interval: float | None = Field(
         None, description="CoDel interval in seconds; by default twice the target."
@@ -126,7 +126,7 @@ class SimulateOptions(LoadOptions):
         return OverloadRules(
             deadline_seconds=self.deadline_seconds,
             order=self.order,
-            reserve=ReserveRule.parse(self.reserve),
+            reserve=ReserveRule.parse(self.reserve).for_order(self.order, has_max_age=True),
             codel=self._codel_rule(),
             backlog=self._backlog_limit(),
             fair=self.fair,
