@@ -26,12 +26,13 @@ from typing_extensions import override
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.clocks import MachineClock, steady_seconds
-from freshq.stores.sql.failures import translated
+from freshq.stores.sql.failures import is_read_only, translated
 from freshq.stores.sql.url import DEFAULT, DRIVERS, file_of, is_missing, left_to_freshq, parsed_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -231,6 +232,7 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
         event.listen(engine, "do_connect", _connect_bounded)
     event.listen(engine, "connect", partial(_ON_CONNECT[name], limits=limits))
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "handle_error", _leave_standby)
     _ENGINES.add(engine)
     return engine
 
@@ -270,6 +272,12 @@ def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> N
 def milliseconds(seconds: float) -> int:
     """Return a time in whole milliseconds, at least 1: PostgreSQL takes 0 as no limit."""
     return max(1, round(seconds * 1000))
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    """Let all connections to a server that takes no writes reconnect: another server may be the primary."""
+    if is_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 def _begin(connection: sa.Connection) -> None:

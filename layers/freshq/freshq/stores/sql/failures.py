@@ -20,8 +20,12 @@ MISSING_STATES: Final = ("42P01", "3F000")
 OLDER_STATES: Final = ("42703",)
 # Insufficient privilege.
 DENIED_STATES: Final = ("42501",)
+# Read-only transaction: the server is a standby, or a primary that another one is about to replace.
+READ_ONLY_STATES: Final = ("25006",)
 # The corresponding error numbers of MariaDB and MySQL.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
+# 1290 is also said of other options, none of which concerns freshq's statements.
+READ_ONLY_NUMBERS: Final = frozenset({1290, 1792, 1836})
 BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
 OLDER_NUMBERS: Final = frozenset({1054})
@@ -61,7 +65,7 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     elif advice := _file_advice(dialect, reason):
         reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
     elif error_class is Unreachable:
-        reason = _no_answer(reason)
+        reason = _no_answer(reason, cause)
     elif _lacks_a_column(cause, dialect):
         reason = _whose_table(reason)
     elif error_class is RightsMissing:
@@ -71,7 +75,17 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     return error_class(f"table {table!r}: {reason:.500}")
 
 
-def _no_answer(reason: str) -> str:
+def is_read_only(cause: BaseException | None) -> bool:
+    """Return whether a server of PostgreSQL, MariaDB or MySQL refused a write because it takes none now."""
+    return getattr(cause, "sqlstate", None) in READ_ONLY_STATES or _number(cause) in READ_ONLY_NUMBERS
+
+
+def _no_answer(reason: str, cause: BaseException | None) -> str:
+    if is_read_only(cause):
+        return (
+            f"the server takes no writes ({reason:.300}), as a standby does; connect to the primary, "
+            "or name all servers in the url (docs/sql.md#failover)"
+        )
     if _NO_DATABASE.search(reason):
         what = f"the server has no such database ({reason:.300})"
         return f"{what}; create it first, or check its name in the url"
@@ -94,7 +108,7 @@ def _error_class(error: Exception, cause: BaseException | None, dialect: str) ->
             return Unreachable
     elif isinstance(error, SQLAlchemyError):
         return Throttled if isinstance(error, PoolTimeout) else StoreError
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or is_read_only(cause):
         return Unreachable
     if dialect == "sqlite":
         return _sqlite_error_class(str(cause))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.stores.sql.agenda import SqlAgenda
@@ -22,7 +24,10 @@ from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_f
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import sqlalchemy as sa
+
+logger = logging.getLogger(__name__)
+# Whether the server waits for the disk at each commit: 1.
+FLUSH: Final = sa.text("SELECT @@innodb_flush_log_at_trx_commit")
 
 
 class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
@@ -78,7 +83,14 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     def migrate(self) -> list[str]:
         """Migrate the tables to the newest version; return the names of the applied migrations."""
         self.database.allow_new_file()
-        return migrate(self.database, self.schema)
+        applied = migrate(self.database, self.schema)
+        if self.database.dialect in ("mysql", "mariadb") and self.database.rows(FLUSH, {})[0][0] != 1:
+            logger.warning(
+                "table %r: the server may lose acknowledged puts when it crashes; set "
+                "innodb_flush_log_at_trx_commit=1",
+                self.schema.tasks.name,
+            )
+        return applied
 
     @override
     def close(self) -> None:

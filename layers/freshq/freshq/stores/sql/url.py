@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,6 +47,14 @@ LIMITS: Final[Mapping[str, Callable[[str], float]]] = {"timeout": float} | dict.
     ),
     int,
 )
+# PostgreSQL's own form for several servers, each a host name or an IPv6 address in brackets, then perhaps a
+# port. They come after the last @.
+_SERVER: Final = r"(?:\[[^]/?]+\]|[^][:,/?@]+)(?::\d+)?"
+SEVERAL_HOSTS: Final = re.compile(
+    rf"(postgresql(?:\+\w+)?://(?:[^/?]*@)?)({_SERVER}(?:,{_SERVER})+)((?:[/?].*)?)"
+)
+HOST_AND_PORT: Final = re.compile(r"(\[.*?\]|[^:,]+)(?::(\d+))?")
+PRIMARY: Final[Mapping[str, str]] = {"target_session_attrs": "read-write"}
 # Below this similarity, a name counts as the database's own: "dbname" is no misspelt "name".
 ALIKE: Final = 0.85
 
@@ -203,6 +212,30 @@ def _meant(name: str) -> str | None:
     return next(longer, next(iter(get_close_matches(name, OWN, 1, ALIKE)), None))
 
 
+def _with_hosts_apart(url: str) -> str:
+    """Return a url with several hosts of PostgreSQL in a form that SQLAlchemy takes; others as given."""
+    found = SEVERAL_HOSTS.fullmatch(url)
+    if found is None:
+        return url
+    before, servers, after = found.groups()
+    path, mark, query = after.partition("?")
+    places = HOST_AND_PORT.findall(servers)
+    hosts = ",".join(host.strip("[]") for host, _port in places)
+    ports = ",".join(port or "5432" for _host, port in places)
+    return f"{before}{path or '/'}?host={hosts}&port={ports}{mark and '&'}{query}"
+
+
+def _to_primary(url: sa.URL) -> sa.URL:
+    """Let a url with several hosts of PostgreSQL choose the primary, unless it says otherwise."""
+    hosts = url.query.get("host", url.host or "")
+    if url.get_backend_name() != "postgresql" or "," not in (
+        hosts if isinstance(hosts, str) else ",".join(hosts)
+    ):
+        return url
+    # Without it the driver takes any server that answers.
+    return url.update_query_dict(PRIMARY | url.query)
+
+
 def parsed_url(url: str | sa.URL) -> sa.URL:
     """Parse an address and add its driver.
 
@@ -210,7 +243,7 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
         ValueError: If it is malformed, or the store does not support the database.
     """
     try:
-        parsed = sa.make_url(url)
+        parsed = sa.make_url(_with_hosts_apart(url) if isinstance(url, str) else url)
     except (ArgumentError, TypeError, AttributeError, ValueError):
         given = without_password(str(url))
         msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
@@ -228,7 +261,7 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
     if name == "sqlite" and parsed.database in (None, "", ":memory:"):
         msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
-    return parsed
+    return _to_primary(parsed)
 
 
 DEFAULT: Final = ConnectionLimits()
