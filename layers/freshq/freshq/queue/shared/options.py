@@ -257,5 +257,5 @@ def _contradiction(queue: str, name: str, theirs: object, ours: object) -> str:
     return (
         f"{name}: queue {queue!r} has {as_text(theirs)} stored, and {as_text(ours)} was named; leave it out, "
         f"change the queue by queue.configure({name}=...) or freshq configure {flag}, or open it with "
-        "override=True"
+        "override=True (in an address, override=on)"
     )
