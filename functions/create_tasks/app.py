@@ -53,7 +53,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     count("TasksRefused", report.refused)
     count("TasksNotWritten", report.unwritten)
     count("TasksTurnedAway", sum(report.turned_away.values()))
-    in_full = report.created + report.duplicates == report.requested
+    in_full = report.created + report.duplicates + report.updated == report.requested
     log = logger.info if in_full else logger.warning
     log("tasks put", **fields(report=report.summary))
     for task_id in report.created_ids:

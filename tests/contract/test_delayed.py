@@ -57,15 +57,28 @@ class TestOrder:
         claimed = ids(queue.claim(limit=3)) + ids(queue.claim(limit=3)) + ids(queue.claim(limit=10))
         assert sorted(claimed) == [f"{n}" for n in range(10)]
 
-    def test_an_instant_in_the_past_is_the_time_of_the_put(self, store: StoreUnderTest) -> None:
-        queue = store.queue(order=Order.FIFO)
+    def test_those_due_in_the_past_come_in_the_order_of_their_times(self, store: StoreUnderTest) -> None:
+        queue, other = store.queue(order=Order.FIFO), store.queue(order=Order.FIFO)
+        now = store.clock.now
         queue.put("first", task_id="first")
-        store.clock.advance(1)
-        queue.put("late", task_id="late", at=store.clock.now - 50)
-        task = known(queue, "late")
-        assert (task.not_before, task.first_due) == (None, None)
-        assert task.created == task.put_at == pytest.approx(store.clock.now, abs=1e-3)
-        assert ids(queue.claim(limit=2)) == ["first", "late"]
+        queue.put("before", task_id="-40", at=now - 40)
+        assert ids(queue.claim()) == ["-40"]
+        for ago in (30, 50, 20):
+            other.put("late", task_id=f"-{ago}", at=datetime.fromtimestamp(now - ago, UTC))
+        other.put_many([{"payload": 1, "task_id": f"-{ago}", "at": now - ago} for ago in (10, 60)])
+        task = known(queue, "-50")
+        assert (task.not_before, task.first_due, task.created) == (None, now - 50, now - 50)
+        assert task.put_at == pytest.approx(now, abs=1e-3)
+        assert task.deadline == now - 50 + 3600
+        assert counts(queue.stats()) == {"pending": 6, "taken": 1}
+        assert ids(queue.claim(limit=4)) == ["-60", "-50", "-30", "-20"]
+        assert ids(queue.claim(limit=9)) == ["-10", "first"]
+
+    def test_one_that_was_due_a_max_age_ago_is_stale(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=60)
+        queue.put("late", task_id="a", at=store.clock.now - 60)
+        assert queue.claim() == []
+        assert counts(queue.stats()) == {"shed": 1}
 
     def test_a_retry_and_a_release_with_a_delay_keep_the_old_place(self, store: StoreUnderTest) -> None:
         queue = store.queue(order=Order.FIFO)

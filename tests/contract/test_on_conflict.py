@@ -45,6 +45,38 @@ class TestWhileItLives:
         assert duplicates == ["150", "7"]
         assert total(queue) == 300
 
+    def test_each_task_of_a_batch_may_have_its_own(self, queue: Queue) -> None:
+        queue.put_many([{"payload": "old", "task_id": name} for name in ("a", "b", "c", "d")])
+        (claim,) = queue.claim()
+        queue.complete(claim)  # d
+        own = {"a": "ignore", "b": "update", "c": None, "d": "ignore", "e": "update"}
+        tasks = [
+            {"payload": "new", "task_id": name, "on_conflict": conflict} for name, conflict in own.items()
+        ]
+        assert outcomes(queue.put_many(tasks)) == ["DUPLICATE", "UPDATED", "DUPLICATE", "CREATED", "CREATED"]
+        assert {task.task_id: task.payload for task in queue.list()} == {
+            "a": "old", "b": "new", "c": "old", "d": "new", "e": "new"
+        }  # fmt: skip
+        again = [{**task, "payload": "newest"} for task in tasks]
+        assert outcomes(queue.put_many(again, on_conflict="update")) == [
+            "DUPLICATE", "UPDATED", "UPDATED", "DUPLICATE", "UPDATED"
+        ]  # fmt: skip
+
+    def test_those_of_one_id_keep_their_order(self, queue: Queue) -> None:
+        conflicts = [None, "update", "ignore", "update", None]
+        tasks = [
+            {"payload": number, "task_id": "a", "on_conflict": conflict}
+            for number, conflict in enumerate(conflicts)
+        ]
+        assert outcomes(queue.put_many(tasks)) == ["CREATED", "UPDATED", "DUPLICATE", "UPDATED", "DUPLICATE"]
+        assert known(queue, "a").payload == 3
+
+    def test_a_wrong_one_is_named_before_anything_is_written(self, queue: Queue) -> None:
+        tasks: list[dict[str, Any]] = [{"payload": 1}, {"payload": 2, "on_conflict": "replace"}]
+        with pytest.raises(ValueError, match=r"^tasks\[1\]\.on_conflict: "):
+            queue.put_many(tasks)
+        assert total(queue) == 0
+
     def test_within_a_batch_the_last_task_of_an_id_wins(self, queue: Queue) -> None:
         tasks = [{"payload": number, "task_id": str(number % 2)} for number in range(20)]
         receipts = queue.put_many(tasks, on_conflict="update")

@@ -100,6 +100,7 @@ class LoadReport:
         requested: Requested tasks.
         created: New tasks in the queue.
         duplicates: Tasks whose id is taken.
+        updated: Live tasks that `on_conflict` replaced.
         refused: Invalid tasks.
         failed: Tasks that the store did not write.
         turned_away: Tasks that admission control rejected, by reason.
@@ -116,6 +117,7 @@ class LoadReport:
     requested: int
     created: int = 0
     duplicates: int = 0
+    updated: int = 0
     refused: int = 0
     failed: int = 0
     turned_away: dict[str, int] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class LoadReport:
         if isinstance(outcome, Receipt):
             self.created += outcome.outcome is PutOutcome.CREATED
             self.duplicates += outcome.outcome is PutOutcome.DUPLICATE
+            self.updated += outcome.outcome is PutOutcome.UPDATED
             if self.task_ids and outcome.outcome is PutOutcome.CREATED:
                 self.created_ids.append(outcome.task_id)
             return
@@ -289,7 +292,10 @@ def _put_batch(queue: BaseQueue, batch: Sequence[tuple[int, NewTask]], report: L
     except (RefusedError, StoreError) as error:
         outcomes = [error] * len(batch)
     errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-    if len(errors) == len(outcomes) and report.created + report.duplicates + len(report.turned_away) == 0:
+    if (
+        len(errors) == len(outcomes)
+        and report.created + report.duplicates + report.updated + len(report.turned_away) == 0
+    ):
         raise errors[0]
     for (index, _new), outcome in zip(batch, outcomes, strict=True):
         report.note(index, outcome)

@@ -105,7 +105,7 @@ class Lifecycle:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
         max_age_seconds = self._max_age_of(new, where)
-        first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
+        first_due = _first_due(new, now, where)
         since = now if first_due is None else first_due
         deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
         enters = created
@@ -125,7 +125,7 @@ class Lifecycle:
             priority=new.priority,
             group=new.group,
             kind=new.kind,
-            not_before=first_due,
+            not_before=first_due if (first_due or 0.0) > now else None,
             put_at=created,
             first_due=first_due,
             trace_context=new.trace_context,
@@ -341,13 +341,13 @@ class Lifecycle:
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:
-    """Return when a delayed put is due; None for a put that is claimable immediately."""
+    """Return when a put with a delay or a time is due, perhaps in the past; None for a put due now."""
     if new.at is None:
         return round(now + new.delay_seconds, 6) if new.delay_seconds else None
     if new.at > now + MAX_SECONDS:
         msg = f"{where}at: more than a century ahead, got {new.at}; use seconds since the epoch"
         raise ValueError(msg)
-    return round(new.at, 6) if new.at > now else None
+    return None if new.at == now else round(new.at, 6)
 
 
 def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -55,9 +55,11 @@ class NewTask(BaseModel):
         group: Tenant or key.
         kind: The type of the message; a worker may choose its handler by it.
         at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
-            datetime with a time zone. A time in the past means now.
+            datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
             tracestate, if any. None for the one that the queue's telemetry gives it.
+        on_conflict: If a live task has the id, "ignore" the new one or "update" the live one; None for the
+            argument of the call.
     """
 
     # Most functions put no tasks: `parse_new_task` builds the validator at the first put.
@@ -72,6 +74,7 @@ class NewTask(BaseModel):
     kind: Annotated[str, Field(min_length=1)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
     trace_context: str | None = None
+    on_conflict: Literal["ignore", "update"] | None = None
 
     @field_validator("at", mode="before")
     @classmethod

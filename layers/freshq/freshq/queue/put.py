@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, Overloaded, StoreError
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.queue.core import Core, Write
-    from freshq.stores.base import CallersConnection, OnConflict
+    from freshq.stores.base import CallersConnection, OnConflict, PutResult
 
 logger = logging.getLogger(__name__)
 # Inserts answer whether the task was new, other puts with their outcome.
@@ -101,8 +103,8 @@ class Putting(Verbs):
         """Add several tasks.
 
         Args:
-            tasks: Mappings of the arguments of `put`.
-            on_conflict: As in `put`, for all tasks.
+            tasks: Mappings of the arguments of `put`, without `connection`.
+            on_conflict: As in `put`, for the tasks that have none of their own.
             connection: As in `put`, for all tasks.
 
         Returns:
@@ -139,6 +141,10 @@ class Putting(Verbs):
             core.lifecycle.created(each, now, created, where)
             for each, created, (where, _) in zip(new, stamps, places, strict=True)
         ]
+        own = {each.on_conflict for each in new} - {None, on_conflict}
+        if own:
+            writes = {on_conflict: write} | {each: core.checked_write(each, connection) for each in own}
+            write = _write_by_conflict(writes, tasks, new, on_conflict)
         if core.observer is None:
             return self._written(tasks, now, write)
         span = PutSpan(core.name, tasks)
@@ -196,6 +202,50 @@ class Putting(Verbs):
             backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
+
+
+def _write_by_conflict(
+    writes: Mapping[OnConflict | None, Write],
+    tasks: Sequence[Task],
+    new: Sequence[NewTask],
+    default: OnConflict | None,
+) -> Write:
+    """Return a function that puts each task, also some of them, by the write of its own `on_conflict`."""
+    pairs = zip(tasks, new, strict=True)
+    of_task = {task.request_token: each.on_conflict or default for task, each in pairs}
+    return partial(_write_each, writes, of_task)
+
+
+def _write_each(
+    writes: Mapping[OnConflict | None, Write],
+    on_conflict: Mapping[str, OnConflict | None],
+    tasks: Sequence[Task],
+) -> list[bool | PutResult]:
+    """Put each task by the write of its own `on_conflict`, in as few calls as possible.
+
+    Args:
+        writes: The write of each `on_conflict`.
+        on_conflict: That of each task, by its request token.
+        tasks: The tasks.
+
+    Raises:
+        StoreError: If the first call failed, so that nothing was written.
+    """
+    answers: dict[str, bool | PutResult] = {}
+    failure: StoreError | None = None
+    ordered = list(tasks)
+    if len({task.task_id for task in tasks}) == len(tasks):  # otherwise their order matters
+        ordered.sort(key=lambda task: on_conflict[task.request_token] or "")
+    for conflict, run in groupby(ordered, key=lambda task: on_conflict[task.request_token]):
+        some = list(run)
+        try:
+            results: Sequence[bool | PutResult] = [failure] * len(some) if failure else writes[conflict](some)
+        except StoreError as error:
+            if not answers:
+                raise
+            failure, results = error, [error] * len(some)
+        answers |= {task.request_token: result for task, result in zip(some, results, strict=True)}
+    return [answers[task.request_token] for task in tasks]
 
 
 def _answers(tasks: Sequence[Task], write: Write) -> list[Receipt | FreshqError]:
