@@ -37,6 +37,8 @@ connect_at_init(_queue)
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Put the tasks of the event, and answer with their outcomes and ids.
 
+    Refused tasks do not fail the invocation, because a retry would refuse them again; the answer says so.
+
     Raises:
         TasksNotWritten: If tasks were not written. Lambda retries a failed asynchronous invocation under the
             same request id, then sends it to the failed-event queue.

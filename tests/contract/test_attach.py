@@ -620,7 +620,7 @@ class TestAttaching:
 
     def test_a_table_that_is_not_attached(self, client: DynamoDBClient) -> None:
         table = Shipments(client)
-        with pytest.raises(TableMissing):
+        with pytest.raises(TableMissing, match=r"does not exist in region .*; check its name"):
             table.queue()
         table.create()
         with pytest.raises(TableMissing, match="freshq table attach"):

@@ -93,6 +93,7 @@ class TestCreateTasks:
         counted = {name: answer[name] for name in ("requested", "created", "duplicates", "refused", "failed")}
         assert counted == {"requested": 4, "created": 1, "duplicates": 1, "refused": 2, "failed": 0}
         assert [error["index"] for error in answer["errors"]] == [2, 3]
+        assert "do not fail the invocation" in answer["note"]
         assert "delay_seconds: " in answer["errors"][0]["error"]
         assert "must be a mapping" in answer["errors"][1]["error"]
 

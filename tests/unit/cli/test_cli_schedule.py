@@ -165,6 +165,15 @@ class TestDryRun:
         assert here.queue.stats().pending == 0
         assert core_of(here.queue).store.read_record(here.queue.name, poll().record_name) is None
 
+    def test_it_shows_the_next_tick_of_every_schedule(
+        self, clock: Clock, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rare = [Schedule.of(name, Cron(f"0 0 1 {month} *"), 1) for name, month in (("may", 5), ("june", 6))]
+        show_next(session(clock, as_json=True), [*rare, poll()], 3)
+        shown = [tick["schedule"] for tick in json.loads(capsys.readouterr().out)]
+        assert shown[:3] == ["poll"] * 3
+        assert sorted(shown[3:]) == ["june", "may"]
+
     def test_people_read_a_line_for_each(self, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
         show_next(session(clock), [poll()], 2)
         first, second = capsys.readouterr().out.splitlines()

@@ -33,6 +33,10 @@ BATCH_TASKS: Final = 25
 STEP_SECONDS: Final = 0.1
 # Maximum number of errors in an answer; all are counted.
 MAX_LISTED_ERRORS: Final = 100
+REFUSED_NOTE: Final = (
+    "refused tasks do not fail the invocation, because a retry would refuse them again; "
+    "correct those listed in errors and send them once more"
+)
 
 
 class LoadRequest(BaseModel):
@@ -131,8 +135,9 @@ class LoadReport:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The report as values for JSON."""
-        return {name: value for name, value in asdict(self).items() if name != "created_ids"}
+        """The report as values for JSON, with a note if tasks were refused."""
+        values = {name: value for name, value in asdict(self).items() if name != "created_ids"}
+        return values | {"note": REFUSED_NOTE} if self.refused else values
 
     @property
     def summary(self) -> dict[str, Any]:

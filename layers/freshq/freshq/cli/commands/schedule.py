@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import tomllib
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from zoneinfo import ZoneInfo
@@ -47,7 +46,12 @@ Source = Annotated[
 ]
 Once = Annotated[bool, typer.Option("--once", help="Fire the due ticks, then exit.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the next ticks, and put no tasks.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of ticks that --dry-run shows.")]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit", "-n", min=1, help="Number of ticks that --dry-run shows, and the next of each schedule."
+    ),
+]
 
 
 def load_schedules(source: str) -> list[Schedule]:
@@ -137,7 +141,7 @@ def _when(table: Mapping[str, Any]) -> Cron | Every:
 
 
 def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> None:
-    """Print the next ticks of all schedules, in order, and put nothing.
+    """Print the next `limit` ticks of all schedules, and the next of each, in order. Put nothing.
 
     Raises:
         ValueError: If two schedules have the same name.
@@ -145,10 +149,13 @@ def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> No
     """
     Scheduler(session.queue, schedules)
     now = session.queue.admin.now()
-    coming = heapq.merge(
-        *([(tick, n) for tick in islice(each.when.ticks(now), limit)] for n, each in enumerate(schedules))
-    )
-    ticks = [_tick(schedules[number], tick) for tick, number in islice(coming, limit)]
+    coming = [
+        [(tick, number) for tick in islice(each.when.ticks(now), limit)]
+        for number, each in enumerate(schedules)
+    ]
+    next_of_each = {tick for ticks in coming for tick in ticks[:1]}
+    shown = sorted(next_of_each.union(sorted(chain(*coming))[:limit]))
+    ticks = [_tick(schedules[number], tick) for tick, number in shown]
     lines = (f"{tick['at']}  in {span(tick['tick'] - now)}  {tick['task_id']}" for tick in ticks)
     session.output.answer(ticks, *(lines if ticks else ["no tick to come"]))
 

@@ -169,9 +169,15 @@ def described_key(client: DynamoDBClient, table: str, key: str) -> TableKey:
 
     Raises:
         ValueError: If the table has another hash key.
-        StoreError: If DynamoDB did not answer, or the table does not exist.
+        TableMissing: If the table does not exist.
+        StoreError: If DynamoDB did not answer.
     """
-    found = _key_of(TableChanges(client, table).description())
+    try:
+        found = _key_of(TableChanges(client, table).description())
+    except TableMissing as error:
+        where = f"in region {client.meta.region_name} of this account"
+        msg = f"table {table!r}: does not exist {where}; check its name, the region and the credentials, "
+        raise TableMissing(msg + "or create it first: it is your own table") from error
     if found.hash.name != key:
         msg = f"key: the hash key of table {table!r} is {found.hash.name!r}, got {quoted(key)}"
         raise ValueError(msg)
