@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +27,13 @@ def test_stats_as_a_table_and_as_json(moto_client: DynamoDBClient) -> None:
     table = run(app, ["stats", "--queue", "dynamodb://Tasks"])
     assert table.exit_code == 0
     assert "pending" in table.output
-    counts = json.loads(run(app, ["stats", "--json"], env={"FRESHQ_QUEUE": "dynamodb://Tasks"}).output)
+    exact = CliRunner().invoke(app, ["stats", "--exact", "--json", "--queue", "dynamodb://Tasks"])
+    counts = json.loads(exact.stdout)
     assert (counts["pending"], counts["success"]) == (2, 1)
-    bounded = run(app, ["stats", "--queue", "dynamodb://Tasks", "--approximate"]).output
-    assert "not counted" in bounded
+    assert re.search(r"reads the whole table, about \d+ read units", exact.stderr)
+    for how in ([], ["--approximate"]):
+        bounded = run(app, ["stats", "--queue", "dynamodb://Tasks", *how]).output
+        assert "not counted" in bounded
 
 
 def freshq(*arguments: str, encoding: str = "utf-8", to: int = subprocess.PIPE) -> tuple[int, str, str]:

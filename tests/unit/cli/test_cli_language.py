@@ -22,6 +22,7 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "wait": ({"task_ids"}, {"task_id"}),
     "cancel": ({"task_ids", "yes"}, {"task_id"}),
     "redrive": ({"all_dead", "yes", "current"}, set()),
+    "stats": ({"exact"}, set()),
     "purge": ({"yes"}, {"confirm"}),
     "configure": (set(StoredOptions.model_fields) - {"shards"}, {"options"}),
     "recover": ({"index_dead"}, set()),

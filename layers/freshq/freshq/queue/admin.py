@@ -19,7 +19,7 @@ from freshq.model.checks import (
     checked_priority,
     checked_status,
 )
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_ends
 from freshq.queue.put import parsed
@@ -295,8 +295,8 @@ class Reading(Verbs):
     ) -> Page:
         """Return a page of the queue's tasks, in an order that depends on the store.
 
-        Dead letters (FAILURE) are listed latest first, at the cost of the page. Other listings read tasks of
-        every status until the page is full.
+        Dead letters (FAILURE) are listed latest first, at the cost of the page. DynamoDB lists PENDING and
+        TAKEN tasks through its indexes. Other listings read tasks of every status until the page is full.
 
         Args:
             status: Return only tasks with this status.
@@ -312,11 +312,26 @@ class Reading(Verbs):
             after = None if cursor is None else parse_place(cursor)
             dead = self._core.store.dead(self.name, after)
             return Page.of(dead, limit, lambda task: place_of(task).cursor)
-        if cursor is not None:
-            checked_id(cursor, "cursor")
-        tasks = map(self._core.with_current_status, self._core.store.scan(self.name, start_after=cursor))
-        found = (task for task in tasks if wanted in (None, task.status))
-        return Page.of(found, limit, lambda task: task.task_id)
+        listed = self._indexed(wanted, cursor) if wanted in LIVE else None
+        if listed is None:
+            start_after = None if cursor is None else checked_id(cursor, "cursor")
+            scanned = self._core.store.scan(self.name, start_after=start_after)
+            listed = ((task, task.task_id) for task in scanned)
+        cursors: dict[str, str] = {}
+
+        def found() -> Iterator[Task]:
+            for stored, place in listed:
+                task = self._core.with_current_status(stored)
+                if wanted in (None, task.status):
+                    cursors[task.task_id] = place
+                    yield task
+
+        return Page.of(found(), limit, lambda task: cursors[task.task_id])
+
+    def _indexed(self, wanted: TaskStatus, cursor: str | None) -> Iterator[tuple[Task, str]] | None:
+        core = self._core
+        now = core.now()
+        return core.store.listed(self.name, wanted, now, now - core.config.stale_after_seconds, cursor)
 
     def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
         """Count the tasks by status.
@@ -324,7 +339,7 @@ class Reading(Verbs):
         Args:
             approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
                 bounds. Otherwise the counts are exact: a SQL database counts about a million tasks a second,
-                DynamoDB reads every task.
+                DynamoDB reads every task, at the price that `admin.exact_count_units` returns.
             ids: Number of ids per state to return as `Stats.ids`. Pending tasks come in the order of claims,
                 ignoring the turns of groups (in an adaptive order: newest first), delayed tasks by due time,
                 held tasks by the end of their leases, and all others latest change first. Every task is read.
@@ -465,6 +480,17 @@ class Admin(Verbs):
             StoreError: If the store did not answer. The dead letters added before that stay in the index.
         """
         return self._core.store.index_dead(self.name)
+
+    def exact_count_units(self) -> int | None:
+        """Return about how many read units DynamoDB bills for `stats()`; None if the store bills no reads.
+
+        DynamoDB updates the size of a table every six hours. `stats(approximate=True)` counts what waits and
+        what is held from the indexes instead.
+
+        Raises:
+            StoreError: If the store did not answer, or refuses DescribeTable.
+        """
+        return self._core.store.exact_count_units()
 
     def flush(self) -> None:
         """Write the flow counts in memory to the store. Call this before a process is frozen or ends."""

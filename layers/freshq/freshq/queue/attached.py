@@ -15,7 +15,7 @@ from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.storable_options import QueueRules
-from freshq.model.task import Task, TaskStatus
+from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.telemetry import ClaimSpan
 from freshq.queue.base import BaseQueue
 from freshq.queue.claim import checked_claim
@@ -403,7 +403,7 @@ class AttachedQueue(BaseQueue):
         if cursor is not None:
             if checked_status(status) is TaskStatus.FAILURE:
                 self._core.store.checked_id(parse_place(cursor).task_id, "cursor")
-            else:
+            elif checked_status(status) not in LIVE:
                 cursor = self._core.store.checked_id(checked_id(cursor, "cursor"), "cursor")
         return super().list(status, limit=limit, cursor=cursor)
 

@@ -452,6 +452,31 @@ class Tasks(Protocol):
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         """Yield every task of the queue, in an order that `start_after`, a task id, continues."""
 
+    def listed(
+        self,
+        queue: str,  # noqa: ARG002 - the interface
+        status: TaskStatus,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        created_after: float,  # noqa: ARG002
+        start_after: str | None,  # noqa: ARG002
+    ) -> Iterator[tuple[Task, str]] | None:
+        """Return the PENDING or the TAKEN tasks, found by an index; None if `scan` is as good.
+
+        Args:
+            queue: Name of the queue.
+            status: PENDING, without stale tasks, or TAKEN.
+            now: Current time in seconds.
+            created_after: Tasks created at or before this time are stale.
+            start_after: The cursor of the task that the first one follows; None to begin.
+
+        Returns:
+            The tasks with their cursors.
+
+        Raises:
+            ValueError: If no listing returned this cursor.
+        """
+        return None
+
     def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
         """Yield the dead letters of a queue, the last to die first, at the cost of the dead letters only.
 
@@ -510,6 +535,14 @@ class Lines(Protocol):
             now: The time to count at, in seconds.
             created_after: Tasks created at or before this time are stale.
             spans: When claims passed tasks over because of the reserve.
+        """
+        return None
+
+    def exact_count_units(self) -> int | None:
+        """Return about how many units the reads of an exact count are billed; None if they are not billed.
+
+        Raises:
+            StoreError: If the size of the table cannot be read.
         """
         return None
 
@@ -591,6 +624,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
 
     Attributes:
         transactions: Present where tasks live in a database with transactions; None elsewhere.
+        bills_reads: Whether each read is billed, so that an exact count has a price.
         history: Present where the store can keep every change of a queue's tasks; None elsewhere.
         place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
         clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
@@ -599,6 +633,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     """
 
     transactions: Transactions | None = None
+    bills_reads: bool = False
     history: History | None = None
     place: object = None
     clock: Callable[[], float] = staticmethod(time.time)

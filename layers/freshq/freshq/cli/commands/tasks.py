@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -12,7 +13,7 @@ import typer
 from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes
 from freshq.cli.errors import printable, raise_last
 from freshq.cli.output import counted, fields, span
-from freshq.errors import RefusedError
+from freshq.errors import RefusedError, StoreError
 from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
@@ -33,7 +34,10 @@ StatusName = Annotated[
     ),
 ]
 Approximate = Annotated[
-    bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
+    bool, typer.Option("--approximate", help="Read one page per shard; DynamoDB's default.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Count every task. On DynamoDB it says first how much that reads.")
 ]
 Ids = Annotated[int | None, typer.Option(metavar="N", help="Also show the first N ids of each state.")]
 Priority = Annotated[int, typer.Option(help="The new priority: 0 to 9, higher first.")]
@@ -129,12 +133,31 @@ def wait(
         raise RefusedError(msg)
 
 
-def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
+def stats(
+    context: QueueContext, exact: Exact = False, approximate: Approximate = False, ids: Ids = None
+) -> None:
     """Count tasks by state, and show their ages."""
     session, queue = context.session, context.session.queue
-    counted = queue.stats(approximate=approximate, ids=ids)
-    session.see(*chain.from_iterable(counted.ids.values()))
-    session.output.stats(counted, queue.name, paused=queue.paused())
+    if exact and approximate:
+        raise ValueError("--exact: not with --approximate")
+    if ids is not None:
+        checked_count("ids", ids)
+    if core_of(queue).store.bills_reads and not approximate:
+        approximate = not exact and ids is None
+        if not approximate:
+            print(_price(queue), file=sys.stderr, flush=True)
+    counts = queue.stats(approximate=approximate, ids=ids)
+    session.see(*chain.from_iterable(counts.ids.values()))
+    session.output.stats(counts, queue.name, paused=queue.paused())
+
+
+def _price(queue: BaseQueue) -> str:
+    """Return what an exact count reads."""
+    try:
+        units = queue.admin.exact_count_units()
+    except StoreError as error:  # DescribeTable may be forbidden
+        return f"freshq: counting reads the whole table, whose size is not known: {error}"
+    return f"freshq: counting reads the whole table, about {units:,} read units"
 
 
 def pressure(context: QueueContext) -> None:

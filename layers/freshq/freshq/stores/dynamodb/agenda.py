@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
+from itertools import chain, islice
 from math import ceil
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from freshq.errors import quoted
+from freshq.model.checks import checked_id
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import MAX_EPOCH_SECONDS
+from freshq.model.new_task import MAX_EPOCH_SECONDS, RESERVED_ID_PREFIX
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
-from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import condition, decode_if_task, is_task, seconds_or
+from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.calls import BATCH_GET_KEYS, ConditionFailed
+from freshq.stores.dynamodb.items import LEASE_PREFIX, condition, decode_if_task, is_task, seconds_or
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_check, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_after, due_ids, earliest_due
+from freshq.stores.dynamodb.schema import KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
+# Keys of a listing that are read at a time: at first about as many as a page of tasks, then many, because
+# stale tasks may be passed over.
+FIRST_KEYS: Final = 100
+MORE_KEYS: Final = 1000
 
 
 class DynamoAgenda(DynamoPart):
@@ -71,6 +83,76 @@ class DynamoAgenda(DynamoPart):
     def next_due(self, queue: str, now: float) -> float | None:
         partitions = self.keyspace.due_partitions(queue)
         return min((due for each in partitions for due in due_after(self.calls, each, now)), default=None)
+
+    @override
+    def listed(
+        self, queue: str, status: TaskStatus, now: float, created_after: float, start_after: str | None
+    ) -> Iterator[tuple[Task, str]]:
+        if status is TaskStatus.TAKEN:
+            return self._held(queue, "" if start_after is None else checked_id(start_after, "cursor"))
+        after = None if start_after is None else _parsed_cursor(start_after)
+        after_lines = after is not None and "dueShard" in after
+        live = self.status_index.live(created_after, now)
+        lines = [] if after_lines else self.line_records.all_lines(queue, now)
+        waiting = {name: live.query(name) for name in self.keyspace.pending_partitions(queue, lines)}
+        delayed = {name: queries.due_query(name) for name in self.keyspace.due_partitions(queue)}
+        keys = self._keys(("pendingShard", self.status_index.range_key), waiting, after)
+        due_keys = self._keys(("dueShard", "dueAt"), delayed, after if after_lines else None)
+        return self._pending(chain(keys, due_keys))
+
+    def _keys(
+        self, index_keys: tuple[str, str], searches: dict[str, Item], after: Item | None
+    ) -> Iterator[Item]:
+        """Yield the keys of items in an index, partition by partition.
+
+        Args:
+            index_keys: Names of its hash key and its range key.
+            searches: A query for each partition.
+            after: The key to start after; None to begin.
+        """
+        hash_key = index_keys[0]
+        for partition in sorted(searches):
+            arguments = searches[partition] | {"Limit": FIRST_KEYS}
+            if after is not None:
+                if partition < after[hash_key]["S"]:
+                    continue
+                if partition == after[hash_key]["S"]:
+                    arguments["ExclusiveStartKey"] = after
+            pages = queries.pages_of(self.calls, arguments, MORE_KEYS)
+            for item in chain.from_iterable(page["Items"] for page in pages):
+                yield {name: item[name] for name in (*index_keys, KEY)}
+
+    def _pending(self, keys: Iterator[Item]) -> Iterator[tuple[Task, str]]:
+        """Yield the PENDING tasks among some keys, each with its cursor."""
+        keys = (key for key in keys if not key[KEY]["S"].startswith(RESERVED_ID_PREFIX))
+        size = DUE_PAGE_KEYS
+        while some := {key[KEY]["S"]: key for key in islice(keys, size)}:
+            found = {task.task_id: task for task in self._tasks(some) if task.status is TaskStatus.PENDING}
+            for task_id, key in some.items():
+                # One that is moving may be in both indexes.
+                if (task := found.get(task_id)) is not None and task.delayed is ("dueShard" in key):
+                    yield task, _cursor(key)
+            size = BATCH_GET_KEYS
+
+    def _held(self, queue: str, start_after: str) -> Iterator[tuple[Task, str]]:
+        """Yield the TAKEN tasks in the order of their ids; lease records name each of them."""
+        named = {task_id for record in self._lease_records(queue) for task_id in task_ids_of(record)}
+        ids = (task_id for task_id in sorted(named) if task_id > start_after)
+        size = DUE_PAGE_KEYS
+        while some := list(islice(ids, size)):
+            held = [task for task in self._tasks(some) if task.status is TaskStatus.TAKEN]
+            yield from ((task, task.task_id) for task in sorted(held, key=attrgetter("task_id")))
+            size = BATCH_GET_KEYS
+
+    def _lease_records(self, queue: str) -> Iterator[Item]:
+        due = map(queries.due_query, self.keyspace.due_partitions(queue))
+        pages = chain.from_iterable(queries.pages_of(self.calls, arguments) for arguments in due)
+        ids = chain.from_iterable(map(queries.ids_of, pages))
+        records = self.calls.get_many([item_id for item_id in ids if item_id.startswith(LEASE_PREFIX)])
+        return filter(is_lease_record, records)
+
+    def _tasks(self, ids: Iterable[str]) -> Iterator[Task]:
+        return filter(None, map(decode_if_task, self.calls.get_many(list(ids))))
 
     def _coming_ids(self, queue: str) -> list[str]:
         return [
@@ -140,3 +222,22 @@ class DynamoAgenda(DynamoPart):
     def take_quarantined(self) -> int:
         admitted, self.quarantine.admitted = self.quarantine.admitted, 0
         return admitted
+
+
+def _cursor(key: Item) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+
+
+def _parsed_cursor(cursor: str) -> Item:
+    """Return the key in a cursor.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        key: Item = json.loads(base64.urlsafe_b64decode(cursor))
+        str(key["dueShard" if "dueShard" in key else "pendingShard"]["S"])
+    except (KeyError, TypeError, ValueError):
+        msg = f"cursor: must be that of a page of PENDING tasks, got {quoted(cursor)}"
+        raise ValueError(msg) from None
+    return key

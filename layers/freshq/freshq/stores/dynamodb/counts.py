@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from itertools import chain, islice
+from math import ceil
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -12,6 +13,7 @@ from typing_extensions import override
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.calls import translated
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task
 from freshq.stores.dynamodb.leases import ahead_ids, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.part import DynamoPart
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
+BYTES_A_READ_UNIT = 4096
 # Maximum number of lines to count. If there are more, the counts are lower bounds.
 MAX_LINES = 64
 BOUNDS_OF_SOME_LINES = {
@@ -215,6 +218,14 @@ class DynamoCounts(DynamoPart):
             for partition in self.keyspace.pending_partitions(queue, lines)
         ]
         return [task_id for _created, task_id in islice(heapq.merge(*partitions), count)]
+
+    @override
+    def exact_count_units(self) -> int:
+        with translated(self.calls.table):
+            size_bytes = self.calls.client.describe_table(TableName=self.calls.table)["Table"][
+                "TableSizeBytes"
+            ]
+        return ceil(size_bytes / BYTES_A_READ_UNIT)
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

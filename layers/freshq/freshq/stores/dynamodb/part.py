@@ -33,6 +33,8 @@ class DynamoPart(Store):
         stale_items: Sheds stale tasks.
     """
 
+    bills_reads = True
+
     def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
         """Use a table.
 
