@@ -1,6 +1,7 @@
-"""Work that must not be lost: tasks that are never stale."""
+"""Work that must not be lost: tasks that are never stale, and dead letters."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,10 @@ from tests.conftest import StoreUnderTest
 from tests.support.readings import counts, ids, known
 
 HOUR_SECONDS = 3600.0
-MONTH_SECONDS = 30 * 86_400.0
+DAY_SECONDS = 86_400.0
 
 
-@pytest.mark.parametrize("away_seconds", [HOUR_SECONDS, MONTH_SECONDS])
+@pytest.mark.parametrize("away_seconds", [HOUR_SECONDS, 30 * DAY_SECONDS])
 def test_what_is_never_stale_waits_for_a_late_consumer(store: StoreUnderTest, away_seconds: float) -> None:
     queue = store.queue(order="fifo", max_age_seconds=None)
     queue.put("delayed", task_id="delayed", delay_seconds=60)
@@ -93,3 +94,77 @@ def test_a_full_backlog_names_a_sensible_time_to_retry() -> None:
         queue.put(2)
     assert caught.value.retry_after_seconds is not None
     assert caught.value.retry_after_seconds <= HOUR_SECONDS
+
+
+def dead_of_each_kind(store: StoreUnderTest, **options: Any) -> Queue:
+    """Return a queue with a dead letter of each kind: rejected, out of attempts, abandoned, buried."""
+    queue = store.queue(max_attempts=1, lease_seconds=10, **options)
+    for number in range(4):
+        queue.put(number, task_id=f"{number}")
+        store.clock.advance(1)
+    queue.cancel("0", dead=True, error="no address")
+    rejected, retried, _abandoned = queue.claim(limit=3)
+    queue.fail(rejected, error="rejected")
+    queue.retry(retried, error="down")
+    store.clock.advance(11)
+    queue.admin.recover()
+    return queue
+
+
+def test_dead_letters_outlive_their_deadline_and_the_retention_of_others(store: StoreUnderTest) -> None:
+    queue = dead_of_each_kind(store, max_age_seconds=30 * DAY_SECONDS)
+    queue.put("done", task_id="done")
+    queue.complete(queue.claim()[0])
+    store.clock.advance(13.9 * DAY_SECONDS)
+    if not store.kind.startswith(("dynamodb", "moto")):  # there, TTL deletes
+        queue.admin.recover()
+        assert queue.get("done") is None
+    assert counts(queue.stats())["failure"] == len(queue.list("FAILURE").tasks) == 4
+    expire = {task.expires for task in queue.list("FAILURE").tasks}
+    assert min(expire) > store.clock.now
+    assert max(expire) <= store.clock.now + 14 * DAY_SECONDS
+    assert queue.redrive(limit=9) == 4
+    assert len(queue.claim(limit=9)) == 4
+
+
+@pytest.mark.parametrize(("kept_seconds", "stays"), [(None, True), (5 * DAY_SECONDS, False)])
+def test_dead_letters_stay_as_long_as_the_option_says(
+    store: StoreUnderTest, kept_seconds: float | None, stays: bool
+) -> None:
+    queue = dead_of_each_kind(store, dead_letter_retention_seconds=kept_seconds)
+    store.clock.advance((20 * 365 if stays else 6) * DAY_SECONDS)
+    expire = [task.expires for task in queue.list("FAILURE").tasks]
+    assert {each > store.clock.now for each in expire} == {stays}
+    queue.admin.recover()
+    if not store.kind.startswith(("dynamodb", "moto")):  # there, TTL deletes
+        assert counts(queue.stats()) == ({"failure": 4} if stays else {})
+
+
+def test_the_stats_have_the_age_of_the_oldest_dead_letter(store: StoreUnderTest) -> None:
+    queue = store.queue()
+    assert queue.stats().oldest_dead_seconds is None
+    assert queue.stats(approximate=True).oldest_dead_seconds is None
+    for task_id in ("first", "second"):
+        queue.put(1, task_id=task_id)
+        queue.fail(queue.claim()[0], error="wrong")
+        store.clock.advance(30)
+    for stats in (queue.stats(), queue.stats(approximate=True)):
+        assert stats.failure == 2
+        assert stats.oldest_dead_seconds == pytest.approx(60, abs=0.01)
+        assert "failure" not in stats.bounded
+    queue.redrive(["first"])
+    stats = queue.stats(approximate=True)
+    assert (stats.pending, stats.failure) == (1, 1)
+    assert stats.oldest_dead_seconds == pytest.approx(30, abs=0.01)
+    queue.purge(status="FAILURE", confirm=queue.name)
+    assert queue.stats().oldest_dead_seconds is None
+
+
+def test_what_a_rule_sheds_is_no_dead_letter(store: StoreUnderTest) -> None:
+    queue = store.queue(backlog=BacklogLimit(1))
+    for task_id in ("old", "new"):
+        queue.put(1, task_id=task_id)
+        store.clock.advance(1)
+    old = known(queue, "old")
+    assert old.status is TaskStatus.SHED
+    assert old.expires <= store.clock.now + DAY_SECONDS + 1

@@ -246,6 +246,18 @@ AND (tasks.dead_us < :until_us OR tasks.task_id < :before_id)
 ORDER BY tasks.dead_us DESC, tasks.task_id DESC
 LIMIT :page;
 
+-- read: count_dead
+-- Number of dead letters, counting at most `page`, and when the oldest died.
+SELECT count(*) AS count_1, min(dead.dead_us) AS min_1
+FROM (
+  SELECT tasks.dead_us AS dead_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.status = 'FAILURE'
+  AND tasks.dead_us <= :until_us
+  ORDER BY tasks.dead_us
+  LIMIT :page) AS dead;
+
 -- find lines: finds, following
 -- Statements by name.
 WITH RECURSIVE next_lines(line, place) AS

@@ -81,6 +81,8 @@ def test_a_store_that_does_not_answer_fails_the_scrape_and_not_the_server() -> N
 
 def test_names_are_those_of_the_page_on_operations() -> None:
     queue = Queue.memory()
+    queue.put("wrong", task_id="dead")
+    queue.cancel("dead", dead=True)
     queue.put("work")
     names = gauges(queue.stats(), queue.pressure(), paused=False).keys()
     listed = set(re.findall(r"\b[A-Z][A-Za-z]+\b", OPERATIONS.read_text("utf-8")))

@@ -8,7 +8,8 @@ PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0)
 
 
 def test_each_figure_has_its_name() -> None:
-    stats = Stats(1, 2, 3, shed=4, oldest_pending_seconds=6.0, newest_pending_seconds=0.0)
+    ages = (6.0, 0.0, 9.0)
+    stats = Stats(1, 2, 3, 0, 5, 0, 4, *ages)
     found = gauges(stats, PRESSURE, paused=True)
     assert found == {
         "TasksPending": 1,
@@ -17,6 +18,8 @@ def test_each_figure_has_its_name() -> None:
         "TasksStaleInIndex": 4,
         "OldestPendingSeconds": 6.0,
         "NewestPendingSeconds": 0.0,
+        "TasksDead": 5,
+        "OldestDeadSeconds": 9.0,
         "OfferedPerSecond": 8.0,
         "ServedPerSecond": 7.0,
         "ShedRatio": 0.25,
@@ -27,7 +30,11 @@ def test_each_figure_has_its_name() -> None:
 
 def test_where_nothing_waits_there_is_no_age() -> None:
     found = gauges(Stats(), PRESSURE, paused=False)
-    assert GAUGES.keys() - found.keys() == {"OldestPendingSeconds", "NewestPendingSeconds"}
+    assert GAUGES.keys() - found.keys() == {
+        "OldestPendingSeconds",
+        "NewestPendingSeconds",
+        "OldestDeadSeconds",
+    }
     assert found["QueuePaused"] == 0.0
 
 

@@ -104,6 +104,7 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
             "order": self.order,
             "max_age_seconds": self.max_age_seconds,
             "retention_seconds": self.retention_seconds,
+            "dead_letter_retention_seconds": self.dead_letter_retention_seconds,
         }
         return Queue.dynamodb(self.table, used, shards=self.shards, **options)
 

@@ -299,6 +299,11 @@ class Lifecycle:
         """Return when the store may delete a task that ends at `useful_until`, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)
 
+    def _dead_letter_expires(self, now: float) -> int:
+        """Return when the store may delete a task that dies at `now`, in whole seconds."""
+        retention_seconds = self.config.dead_letter_retention_seconds
+        return int(NEVER) if retention_seconds is None else ceil(now + retention_seconds)
+
     def _max_age_of(self, new: NewTask, where: str) -> float | None:
         """Return the max age of a new task; None if it is never stale.
 
@@ -335,7 +340,8 @@ class Lifecycle:
             useful_until = max(task.stale_at, changes["lease_until"])
         else:
             useful_until = now
-        changes["expires"] = self.expires(useful_until)
+        is_dead = to is TaskStatus.FAILURE
+        changes["expires"] = self._dead_letter_expires(now) if is_dead else self.expires(useful_until)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
 

@@ -42,6 +42,7 @@ class QueueOptions(TypedDict, total=False):
     max_attempts: int
     lease_seconds: float
     retention_seconds: float
+    dead_letter_retention_seconds: float | None
     backoff: Backoff
     reserve: ReserveRule | str | float | None
     codel: CodelRule | None

@@ -66,6 +66,12 @@ class StorableOptions(BaseModel):
         le=MAX_SECONDS,
         description="How long a finished task stays readable, and its id taken.",
     )
+    dead_letter_retention_seconds: float | None = Field(
+        14 * 86_400.0,
+        ge=0,
+        le=MAX_SECONDS,
+        description="How long a dead letter waits to be redriven or purged. None: for ever.",
+    )
     reserve: ReserveRule = Field(
         ReserveRule(automatic=True),
         description="Time that must be left before the deadline when a task is claimed: seconds, a "
@@ -73,7 +79,7 @@ class StorableOptions(BaseModel):
         "a max age, else none.",
     )
 
-    @field_validator("max_age_seconds", mode="before")
+    @field_validator("max_age_seconds", "dead_letter_retention_seconds", mode="before")
     @classmethod
     def _parse_never(cls, value: object) -> object:
         return None if isinstance(value, str | float) and value in (inf, NONE) else value

@@ -354,14 +354,22 @@ class Reading(Verbs):
                 raise ValueError("ids: only with exact counts; leave out approximate")
         store, now = self._core.store, self._core.begin_now()
         created_after = now - self._core.config.stale_after_seconds
+        dead = store.count_dead(self.name)
+        oldest_dead_seconds = None if dead.oldest_at is None else max(0.0, now - dead.oldest_at)
         if approximate:
-            return store.approximate_stats(self.name, now, created_after)
+            stats = store.approximate_stats(self.name, now, created_after)
+            bounded = {name: bound for name, bound in stats.bounded.items() if name != "failure"}
+            bounded |= {"failure": "at least"} if dead.more else {}
+            return replace(
+                stats, failure=dead.number, oldest_dead_seconds=oldest_dead_seconds, bounded=bounded
+            )
         self._core.meter.flush(now)
         spans = self._core.reserve.spans()
         counted = None if ids else store.exact_stats(self.name, now, created_after, spans)
         stats = counted or self._tallied(now, spans, ids)
-        refused = store.read_counts(self.name, REFUSED)
-        return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
+        refused = Counter(store.read_counts(self.name, REFUSED))
+        shed_by_reason = dict(Counter(stats.shed_by_reason) + refused)
+        return replace(stats, oldest_dead_seconds=oldest_dead_seconds, shed_by_reason=shed_by_reason)
 
     def _tallied(self, now: float, spans: ReserveSpans, ids: int | None) -> Stats:
         """Count by reading every task."""

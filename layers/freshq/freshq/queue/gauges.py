@@ -16,6 +16,8 @@ GAUGES: Final = {
     "TasksStaleInIndex": "Tasks past their deadline, or shed early, as far as they are counted.",
     "OldestPendingSeconds": "Age of the oldest task that can be claimed; missing if there is none.",
     "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
+    "TasksDead": "Dead letters, which wait for somebody to redrive or purge them.",
+    "OldestDeadSeconds": "Time since the death of the oldest dead letter; missing if there is none.",
     "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
     "ServedPerSecond": "Tasks done, over the same time.",
     "ShedRatio": "Share of new tasks that will not be served in time.",
@@ -29,7 +31,7 @@ def snake_case(name: str) -> str:
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:
-    """Return the state of a queue as metrics; no ages while nothing is pending.
+    """Return the state of a queue as metrics; no ages of what there is none of.
 
     Args:
         stats: Its counts.
@@ -39,12 +41,14 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
     ages_seconds = {
         "OldestPendingSeconds": stats.oldest_pending_seconds,
         "NewestPendingSeconds": stats.newest_pending_seconds,
+        "OldestDeadSeconds": stats.oldest_dead_seconds,
     }
     return {
         "TasksPending": stats.pending,
         "TasksDelayed": stats.delayed,
         "TasksTaken": stats.taken,
         "TasksStaleInIndex": stats.shed,
+        "TasksDead": stats.failure,
         **{name: age for name, age in ages_seconds.items() if age is not None},
         "OfferedPerSecond": pressure.offered_per_second,
         "ServedPerSecond": pressure.served_per_second,

@@ -126,6 +126,20 @@ class DeadPlace(NamedTuple):
         return f"{round(self.dead_at * 1e6)}/{self.task_id}"
 
 
+class DeadLetters(NamedTuple):
+    """The dead letters of a queue.
+
+    Attributes:
+        number: How many there are; at least that many if there are more than a page.
+        more: Whether there are more.
+        oldest_at: When the first of them died, in seconds since the epoch; None if there is none.
+    """
+
+    number: int
+    more: bool
+    oldest_at: float | None
+
+
 def place_of(task: Task) -> DeadPlace:
     """Return the place of a dead letter.
 
@@ -349,6 +363,7 @@ class Stats:
         shed: Past their deadline, or shed early.
         oldest_pending_seconds: Age of the oldest claimable task; None if there is none.
         newest_pending_seconds: Age of the newest claimable task; None if there is none.
+        oldest_dead_seconds: Time since the death of the oldest dead letter; None if there is none.
         shed_by_reason: The shed tasks by reason, plus the puts turned away. Reasons with no task are
             left out.
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
@@ -364,6 +379,7 @@ class Stats:
     shed: int = 0
     oldest_pending_seconds: float | None = None
     newest_pending_seconds: float | None = None
+    oldest_dead_seconds: float | None = None
     shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
     ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -484,6 +500,9 @@ class Tasks(Protocol):
             queue: Name of the queue.
             start_after: Place of the dead letter that the first one follows; None to begin.
         """
+
+    def count_dead(self, queue: str) -> DeadLetters:
+        """Count the dead letters of a queue, at most a page of each shard."""
 
     def index_dead(self, queue: str) -> int:  # noqa: ARG002 - the interface
         """Bring into the index of `dead` what an earlier version left out; return how many dead letters.

@@ -19,6 +19,7 @@ from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
 from freshq.stores.base import (
     Conflict,
+    DeadLetters,
     DeadPlace,
     Due,
     Guard,
@@ -504,6 +505,12 @@ class MemoryTasks(MemoryPart):
             if len(page) < DEAD_PAGE:
                 return
             place = place_of(page[-1])
+
+    @override
+    def count_dead(self, queue: str) -> DeadLetters:
+        with self._lock:
+            places = self._dead[queue]
+            return DeadLetters(len(places), more=False, oldest_at=places[0].dead_at if places else None)
 
 
 class MemoryLines(MemoryPart):

@@ -16,7 +16,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import new_token, rounds
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.retry import until_committed
-from freshq.stores.base import Conflict, DeadPlace, Guard, TooLarge, put_over
+from freshq.stores.base import Conflict, DeadLetters, DeadPlace, Guard, TooLarge, put_over
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import IF_FREE, each_in_order, each_within
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -54,6 +54,8 @@ FIRST_TASKS: Final = 25
 MORE_TASKS: Final = 100
 # Of its own error a dead letter without room keeps this much.
 SHORT_ERROR_CHARS: Final = 30
+# Dead letters of a shard that are counted.
+COUNTED_DEAD: Final = 1_000
 
 
 class DynamoTasks(DynamoPart):
@@ -317,6 +319,16 @@ class DynamoTasks(DynamoPart):
         arguments |= {"ScanIndexForward": False, "Limit": FIRST_TASKS}
         for page in queries.pages_of(self.calls, arguments, MORE_TASKS):
             yield from (DeadPlace(dead_at, task_id) for task_id, dead_at in queries.due_entries(page))
+
+    @override
+    def count_dead(self, queue: str) -> DeadLetters:
+        pages = [
+            self.calls.query(queries.due_query(self.keyspace.dead(queue, shard)) | {"Limit": COUNTED_DEAD})
+            for shard in range(self.keyspace.shards)
+        ]
+        died = [dead_at for page in pages for _task_id, dead_at in queries.due_entries(page)]
+        more = any("LastEvaluatedKey" in page for page in pages)
+        return DeadLetters(len(died), more, min(died, default=None))
 
     @override
     def index_dead(self, queue: str) -> int:

@@ -202,6 +202,8 @@ class Quarantine:
         at = milliseconds(now)
         changes |= {"taskStatus": {"S": TaskStatus.FAILURE.value}, "taskUpdated": at, "deadAt": at}
         changes |= {"requestToken": {"S": token}, "error": {"S": error}}
+        if not self.keyspace.is_attached:
+            changes["ttl"] = None  # a person must repair it, so it stays until it is purged
         if queue is not None:
             dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
             changes |= {"dueShard": {"S": dead}, "dueAt": at}

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from freshq.errors import StoreError
 from freshq.model.answers import PutOutcome
+from freshq.model.fields import NEVER
 from freshq.model.lifecycle import UNHELD, new_token, truncated
 from freshq.model.task import TaskStatus, Verb, advance, changed
-from freshq.stores.base import Conflict, Guard, place_of, put_over
+from freshq.stores.base import Conflict, DeadLetters, Guard, place_of, put_over
 from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 500
 SCAN_ROWS: Final = 500
 DEAD_ROWS: Final = 100
+COUNTED_DEAD: Final = 10_000
 # Later than the time of any task.
 LATEST_US: Final = 2**62
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
@@ -120,7 +122,8 @@ def as_dead_letter(task: Task, problem: str, now: float) -> Task:
     """
     logger.error("task %s of queue %r is a dead letter: %s", task.task_id, task.queue, problem)
     failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(problem), **UNHELD)
-    return changed(failed, request_token=new_token())
+    # A person must repair it, so it stays until it is purged.
+    return changed(failed, request_token=new_token(), expires=int(NEVER))
 
 
 class ReadStatements(Statements):
@@ -160,6 +163,16 @@ class ReadStatements(Statements):
             .order_by(dead_us.desc(), task_id.desc())
             .limit(sa.bindparam("page"))
         )
+
+    @cached_property
+    def count_dead(self) -> sa.Select[Any]:
+        """Number of dead letters, counting at most `page`, and when the oldest died."""
+        dead_us = self.tasks.c.dead_us
+        # The bound leaves out tasks that never died, which MariaDB's index has too.
+        dead = (self.in_queue, self.tasks.c.status == FAILURE, dead_us <= sa.bindparam("until_us"))
+        page = sa.select(dead_us).where(*dead).order_by(dead_us).limit(sa.bindparam("page")).subquery("dead")
+        each: list[sa.ColumnElement[Any]] = [sa.func.count(), sa.func.min(page.c.dead_us)]
+        return sa.select(*each)
 
 
 class SettleStatements(Statements):
@@ -437,6 +450,13 @@ class SqlTasks(SqlPart):
             if len(tasks) < DEAD_ROWS:
                 return
             place = place_of(tasks[-1])
+
+    @override
+    def count_dead(self, queue: str) -> DeadLetters:
+        where = {"of_queue": queue, "until_us": LATEST_US, "page": COUNTED_DEAD + 1}
+        ((count, oldest_us),) = map(tuple, self.database.rows(self.read_sql.count_dead, where))
+        oldest_at = None if oldest_us is None else oldest_us / 1e6
+        return DeadLetters(min(count, COUNTED_DEAD), more=count > COUNTED_DEAD, oldest_at=oldest_at)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
