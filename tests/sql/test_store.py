@@ -127,7 +127,7 @@ class TestKeys:
         assert queue.get("a\0") is None
         queue.put("work", task_id="a")
         queue.fail(queue.claim()[0], error="bad \0 byte")
-        assert known(queue, "a").error == "bad \ufffd byte"
+        assert known(queue, "a").error == "bad \\0 byte"
 
 
 class TestWhen:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
 from freshq.model.new_task import MAX_ID_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
-from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
 from freshq.model.validation import json_copy, json_text
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def checked_ids(values: Iterable[str]) -> list[str]:
 
 
 def checked_error(value: object) -> str | None:
-    """Return the text of an error, with lone surrogates replaced."""
+    """Return the text of an error as every store keeps it: without lone surrogates and NUL characters."""
     if value is None:
         return None
     if not isinstance(value, str):
         msg = f"error: must be a string or None, got {type(value).__name__}; pass str(error)"
         raise ValueError(msg)
-    return value.encode(errors="replace").decode()
+    return storable_text(value)
 
 
 def checked_result(result: Any, payload: Any) -> Any:

@@ -97,9 +97,13 @@ def checked_progress(fraction: object, step: object = None) -> Progress:
     return Progress(round(float(fraction), FRACTION_DIGITS), None if step is None else _storable(step))
 
 
+def storable_text(text: str) -> str:
+    """Return a text without lone surrogates, which are not UTF-8, and NUL, which PostgreSQL refuses."""
+    return text.replace("\0", "\\0").encode(errors="replace").decode()
+
+
 def _storable(step: str) -> str:
-    """Return a step as every store accepts it."""
-    text = step.replace("\0", "\\0").encode(errors="replace").decode()
+    text = storable_text(step)
     return text if len(text) <= MAX_STEP_CHARS else f"{text[: MAX_STEP_CHARS - 1]}…"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import DamagedTask
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
-from freshq.policy.shedding import too_late
+from freshq.policy.shedding import ShedReason, too_late
 from freshq.stores.base import Guard, TooLarge
 from freshq.stores.dynamodb.batches import each_in_order
 from freshq.stores.dynamodb.calls import ConditionFailed
@@ -106,6 +106,8 @@ class StaleItems:
     def shed(self, task: Task, now: float, reserve_seconds: float) -> None:
         """Shed a PENDING task whose own deadline is too near, unless it changes meanwhile.
 
+        A task past its deadline only leaves its line: it is SHED to every reader, as in the other stores.
+
         Args:
             task: The task.
             now: Current time in seconds.
@@ -114,10 +116,15 @@ class StaleItems:
         reason = too_late(now, task.stale_at, reserve_seconds)
         if task.status is not TaskStatus.PENDING or reason is None:
             return
-        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=now)
+        guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
+        if reason is ShedReason.EXPIRED:
+            out_of_line = dict.fromkeys(INDEX_KEYS)
+            update = update_arguments(task.task_id, out_of_line, guarded(task.queue, guard), self._keyspace)
+        else:
+            shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=now)
+            update = replace_arguments(shed, guard, self._keyspace)
         try:
-            guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
-            self._calls.update(replace_arguments(shed, guard, self._keyspace))
+            self._calls.update(update)
         except ConditionFailed:
             logger.debug("task %s changed before it could be shed", task.task_id)
 

@@ -42,7 +42,8 @@ _FILE_ADVICE: Final = {
 }
 # PostgreSQL refuses the connection, and its driver gives no error code.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
-_ADDED = re.compile(rf"\b({'|'.join(ADDED_COLUMNS)})\b")
+# The last is a column of resources.
+_ADDED = re.compile(rf"\b({'|'.join((*ADDED_COLUMNS, 'data'))})\b")
 
 
 class RightsMissing(StoreError):

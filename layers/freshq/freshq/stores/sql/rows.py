@@ -137,12 +137,12 @@ def _place(task: Task) -> tuple[str | None, str, float]:
 
 def _state_values(task: Task) -> tuple[Any, ...]:
     """Return the values of `STATE_COLUMNS` of a new version of a task."""
-    reason, error = task.shed_reason, task.error
+    reason = task.shed_reason
     line, agenda, due_at = _place(task)
     return (
         task.status.value,
         None if reason is None else reason.value,
-        None if error is None else error.replace("\0", "\ufffd"),
+        task.error,
         None if task.result is None else task.result_text,
         line,
         agenda,
@@ -178,11 +178,10 @@ def row_of(task: Task) -> dict[str, Any]:
 
 def end(task: Task) -> dict[str, Any]:
     """Return the columns that the end of a task changes."""
-    error = task.error
     values = (
         *OF_END.values_of(task),
         task.status.value,
-        None if error is None else error.replace("\0", "\ufffd"),
+        task.error,
         None if task.result is None else task.result_text,
         OVER,
         task.expires * 1_000_000,

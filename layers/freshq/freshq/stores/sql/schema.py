@@ -35,7 +35,6 @@ OPTIONAL_TIMES: Final = tuple(
 ADDED_COLUMNS: Final = (
     *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
     *("progress_ppm", "progress_step", "trace_context"),
-    "data",  # of resources
 )
 CHANGE_CHARS: Final = 6
 # The batch number of unbatched events, above every other batch.
