@@ -92,8 +92,9 @@ class Lookout:
         return math.inf if self._look_at == -math.inf else max(0.0, self._look_at - time.monotonic())
 
     def look_soon(self) -> None:
-        """Make the next look due."""
-        self._look_at = -math.inf
+        """Make the next look due, unless every change does."""
+        if not self._core.store.wakes.hears:
+            self._look_at = -math.inf
 
     def begin(self) -> None:
         """Note that a look begins: what changes or falls due during the look makes the next one due.
@@ -102,7 +103,7 @@ class Lookout:
             StoreError: If the clock is the store's, and the store does not answer.
         """
         self.seen = self.signal.count
-        self.look_soon()
+        self._look_at = -math.inf
         self._began = self._core.now()
 
     def seconds(self) -> float:

@@ -32,7 +32,7 @@ NOT_EXTENDED: Final = "could not extend the lease of task %s"
 # Pause once nothing is left to do: a delayed task becomes claimable within a second of its due time.
 PAUSE_SECONDS: Final = 0.5
 # The same while the worker is at rest: its claims bring in what is due.
-REST_SECONDS: Final = 30.0
+REST_SECONDS: Final = 60.0
 
 
 class BackgroundThread(ABC):

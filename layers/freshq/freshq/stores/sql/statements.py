@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
-from freshq.stores.sql.url import POLL_SECONDS, place_of
-from freshq.stores.wakes import Wakes
+from freshq.stores.sql.url import place_of
+from freshq.stores.sql.watching import PostgresWakes, TableWakes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,12 +165,8 @@ class SqlPart(Store):
         self.schema = schema
         self.queue = queue
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
-        if database.dialect == "postgresql":
-            from freshq.stores.sql.listening import PostgresWakes  # noqa: PLC0415 - needs the driver
-
-            self.wakes = PostgresWakes(place, database, schema.tasks.name)
-        else:
-            self.wakes = Wakes(place, POLL_SECONDS)
+        kind = PostgresWakes if database.dialect == "postgresql" else TableWakes
+        self.wakes = kind(place, database, schema.tasks.name)
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:

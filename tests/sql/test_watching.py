@@ -1,4 +1,4 @@
-"""Waking processes on PostgreSQL. A store with another address stands for another process."""
+"""Waking processes of a SQL database. A store that shares no signals stands for another process."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,19 +12,27 @@ import sqlalchemy as sa
 
 from freshq import Queue, Worker
 from freshq.queue.core import core_of
+from freshq.queue.polling import Lookout
+from freshq.stores import wakes
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.listening import Listener, PostgresWakes
+from freshq.stores.sql.watching import LinePoller, Listener, PostgresWakes
+from freshq.worker.background import REST_SECONDS
+from freshq.worker.options import WorkerConfig
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.statements import sent
 from tests.support.working import wait_until
 
+# Reads and takes the lease of the upkeep, in a transaction.
+OF_LEASE = 3
 NEVER_SECONDS = 100 * PATIENCE_SECONDS
 
 
 def listener_of(queue: Queue) -> Listener:
-    wakes = core_of(queue).store.wakes
-    assert isinstance(wakes, PostgresWakes)
-    return wakes._listener
+    of_queue = core_of(queue).store.wakes
+    assert isinstance(of_queue, PostgresWakes)
+    assert isinstance(of_queue._watcher, Listener)
+    return of_queue._watcher
 
 
 class Idle:
@@ -180,7 +188,54 @@ def test_behind_a_pooler_it_polls(postgres_engine: sa.Engine, monkeypatch: pytes
     assert queue.claim(wait_seconds=0.2) == []
     wait_until(lambda: listener._thread is None)
     assert not listener.hears
-    assert listener._is_pooled
+    assert listener._is_deaf
     queue.put("work")
     assert len(queue.claim(wait_seconds=PATIENCE_SECONDS)) == 1
     queue.close()
+
+
+def test_every_database_wakes_a_worker_of_another_process(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, starts = Queue(SqlStore(engine)), SimpleQueue[object]()
+    monkeypatch.setattr(wakes, "_BY_PLACE", {})  # so that the next store knows nothing of this one
+    other = Queue(SqlStore(engine))
+    worker = Worker(queue, lambda task: starts.put(task.payload), poll_seconds=NEVER_SECONDS)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    signals: Any = core_of(queue).store.wakes
+    try:
+        for payload in range(2):
+            wait_until(lambda: "default" in signals._watcher._held and signals.hears)
+            other.put(payload)
+            assert starts.get(timeout=PATIENCE_SECONDS) == payload
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+        queue.close()
+
+
+def test_an_idle_worker_sends_at_most_1_5_statements_a_second(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count what it does each time, instead of waiting for it."""
+    monkeypatch.setattr(wakes.Wakes, "hears", True)
+    with Queue(SqlStore(engine)) as queue:
+        lookout = Lookout(core_of(queue), NEVER_SECONDS)
+
+        def look() -> None:
+            lookout.begin()
+            assert queue.claim() == []
+            lookout.found_few(0)
+
+        look()
+        queue.admin.upkeep()
+        with sent(queue) as looks:
+            look()
+        with sent(queue) as portions:
+            queue.admin.upkeep()
+    asks = 1 / LinePoller.longest_seconds if engine.dialect.name in ("mysql", "mariadb") else 0
+    poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
+    statements = len(looks) / poll_seconds + (len(portions) + OF_LEASE) / REST_SECONDS + asks
+    # Each look also reads the pause and the options of the queue, unless it did so a moment ago.
+    assert round(statements + 2 / poll_seconds, 2) <= 1.5
