@@ -25,8 +25,8 @@ from benchmarks import figures
 from benchmarks.costs_page import ALONE
 from benchmarks.figures import PAYLOAD
 from freshq import MatchQueue, Queue, Settlement
-from freshq.aws.worker_pass import WorkerSettings
 from freshq.errors import FreshqError
+from freshq.model.storable_options import PassOptions
 from freshq.queue import core
 from freshq.queue.shared import options
 from freshq.stores import clocks
@@ -467,11 +467,11 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
     The steps are those of Trigger and ProcessTasks, in their order: check whether a pass is running, take the
     pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.
     """
-    idle_seconds = WorkerSettings.model_fields["idle_exit_seconds"].default
+    idle_seconds = PassOptions.model_fields["idle_exit_seconds"].default
     poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
     with new_bench(client) as bench:
         producer, worker = bench.queue(), bench.queue()
-        passes = WorkerPasses(bench.table, worker.name, 1, client, clock=bench.clock)
+        passes = WorkerPasses(bench.table, worker.name, client, clock=bench.clock)
 
         def live() -> None:
             for number in range(tasks):

@@ -13,6 +13,7 @@ from samtranslator.yaml_helper import yaml_parse
 
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, columns
+from freshq.model.storable_options import PassOptions
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def template() -> dict[str, Any]:
 
 
 def default(parameter: str) -> str:
-    """Return the default of a parameter, as CloudFormation shows it."""
+    """Return the default of a parameter of the template, or of an option of the passes."""
+    if option := PassOptions.model_fields.get(parameter):
+        return str(option.default)
     return str(template()["Parameters"][parameter]["Default"])
 
 
@@ -180,7 +183,7 @@ def sqs_bill(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Bill:
     """
     load, sqs = counted["load"], prices["sqs"]
     batch = SQS_BATCH[load]
-    seconds = float(counted["parameters"]["DemoTaskSeconds"])
+    seconds = float(counted["parameters"]["task_seconds"])
     # With one message in four seconds, nearly every poll finds the queue empty.
     empty = sqs["empty_receives_minute"] / 60 / counted["rate_per_second"] if batch == 1 else 0.0
     return Bill(
@@ -393,8 +396,8 @@ def bill_sections(
 
 _SETTING: Final = """Prices are those of {as_of} without free tiers. Tasks are under 1 KB and run for
 {task_ms:g} ms. Memory of {MemorySize} MB, a batching window of {BatchingWindowSeconds} s, an idle wait of
-{IdleExitSeconds} s before a worker exits, and logging one task in {sampled} are the template's defaults;
-`Concurrency` of {Concurrency} and the archive are not. Runs were timed on this machine. On Lambda that memory
+{idle_exit_seconds:g} s before a worker exits, and logging one task in {sampled} are the template's defaults;
+`concurrency` of {concurrency} and the archive are not. Runs were timed on this machine. On Lambda that memory
 has {cores:.2f} of a core, so the processor's part of Lambda's column may be three times as high."""
 
 
@@ -406,9 +409,9 @@ def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(msg)
     return {
         **given[0],
-        "sampled": round(1 / float(given[0]["LogSampleRatio"])),
+        "sampled": round(1 / float(given[0]["log_sample_ratio"])),
         "cores": int(given[0]["MemorySize"]) / MB_OF_A_CORE,
-        "task_ms": 1000 * float(given[0]["DemoTaskSeconds"]),
+        "task_ms": 1000 * float(given[0]["task_seconds"]),
     }
 
 
@@ -422,11 +425,12 @@ def _dollars(of_loads: Sequence[Bill]) -> Table:
 
 def _alone(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Prose:
     alone = counted["trickle"]
-    idle_seconds = float(alone["parameters"]["IdleExitSeconds"])
+    idle_seconds = float(alone["parameters"]["idle_exit_seconds"])
     writes = write_dollars(alone, prices) - write_dollars(counted["steady"], prices)
     return Prose(
         f"""A task that comes alone wakes its own worker. Waiting {idle_seconds:g} s for another task before
-        the worker exits (`IdleExitSeconds`) costs {idle_seconds * second_dollars(alone, prices):.2f} dollars
+        the worker exits (`idle_exit_seconds`) costs
+        {idle_seconds * second_dollars(alone, prices):.2f} dollars
         of the bill; the worker's own records cost {writes:.2f}: {alone["write_units"] / alone["tasks"]:.2f}
         write units a task, of which the task itself takes
         {alone["write_units_of"]["tasks"] / alone["tasks"]:.2f}."""
@@ -494,7 +498,7 @@ def _assumed(known: Mapping[str, float]) -> Prose:
 
 def _needs(needs: Sequence[Mapping[str, Any]]) -> Table:
     rows = {
-        f"passes (`WorkerPasses`) of {SLOTS} slots (`Concurrency`)": ("passes", "{:,}".format),
+        f"passes (`worker_passes`) of {SLOTS} slots (`concurrency`)": ("passes", "{:,}".format),
         "partitions of the table, and shards of its stream": ("partitions", "{:,}".format),
         "read units a second": ("read_units", rough),
         "queues to split the work over": ("queues", "{:,}".format),
@@ -519,8 +523,8 @@ def _quotas(needs: Sequence[Mapping[str, Any]], quotas: Mapping[str, Any]) -> li
         },
         texts=3,
     )
-    passes, slots = (int(default(name)) for name in ("WorkerPasses", "Concurrency"))
+    passes, slots = (int(default(name)) for name in ("worker_passes", "concurrency"))
     defaults = f"""Below {rough(min(binds_at.values()))} tasks a second no quota binds. But a stack with its
-        defaults (`WorkerPasses` {passes}, `Concurrency` {slots}) runs {passes * slots} tasks at a time: raise
-        them to match your downstream."""
+        defaults (`worker_passes` {passes}, `concurrency` {slots}) runs {passes * slots} tasks at a time:
+        raise them to match your downstream."""
     return [table, Prose(defaults)]

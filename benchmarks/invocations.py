@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from local.deploy import STACK, build, deploy
+from local.deploy import STACK, build, demonstration, deploy
 from local.emulator import Emulator
 from local.facts import lives_of, percentile, read_changes, versions_by_task
 
 from benchmarks import figures
 from freshq import Queue
+from freshq.aws.pass_options import configure_stack
 from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.storable_options import PassOptions
 from freshq.stores.dynamodb.items import is_task
 from freshq.stores.dynamodb.passes import WorkerPasses
 
@@ -39,20 +41,16 @@ FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive"
 OVERHEAD_BYTES: Final = 26
 _DURATION: Final = re.compile(r"REPORT RequestId: \S+\tDuration: ([0-9.]+) ms")
 MAX_AGE_SECONDS: Final = 600
-PARAMETERS: Final[dict[str, str | int]] = {
-    "MaxAgeSeconds": MAX_AGE_SECONDS,
-    "Concurrency": 25,
-    "DemoCapacity": 25,
-    "DemoTaskSeconds": "0.01",
-    "Archive": "on",
-    # The template's default, which the demonstration and the tests replace.
-    "LogSampleRatio": "0.1",
-}
+SLOTS: Final = 25
+TASK_SECONDS: Final = 0.01
+PARAMETERS: Final[dict[str, str | int]] = {"Archive": "on", **demonstration(SLOTS, TASK_SECONDS)}
+OPTIONS: Final[dict[str, Any]] = {"max_age_seconds": MAX_AGE_SECONDS, "concurrency": SLOTS}
 PATIENCE_SECONDS: Final = 300
 # From the end of a pass to its last line in the log.
 LOG_SECONDS: Final = 2
-# Parameters of the stack on which a bill depends.
-RECORDED: Final = (*PARAMETERS, "BatchingWindowSeconds", "IdleExitSeconds", "MemorySize", "WorkerPasses")
+# Parameters of the stack, and options of its passes, on which a bill depends.
+PARAMETERS_RECORDED: Final = ("Archive", "BatchingWindowSeconds", "MemorySize")
+OPTIONS_RECORDED: Final = ("concurrency", "idle_exit_seconds", "log_sample_ratio", "worker_passes")
 # Tasks offered a second, and for how many seconds.
 LOADS: Final = {"trickle": (0.25, 80), "steady": (24, 40), "burst": (1000, 1)}
 Entry = dict[str, Any]
@@ -64,6 +62,8 @@ def counted(emulator: Emulator, name: str, window_seconds: int) -> Entry:
     Write units are those of the table's changes, so refused writes are missing.
     """
     outputs = deploy(emulator, build(BUILD), PARAMETERS | {"BatchingWindowSeconds": window_seconds})
+    table, client = outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection)
+    configure_stack(Queue.dynamodb(table, client), **OPTIONS)
     _wait_until_done(emulator, outputs, _offer(emulator, outputs, *LOADS[name]))
     lines = {function: list(_log(emulator, outputs, function)) for function in FUNCTIONS}
     streams = boto3.client("dynamodbstreams", **emulator.connection)
@@ -96,12 +96,13 @@ def counted_logs(lines: dict[str, list[str]]) -> Entry:
     }
 
 
-def _parameters(emulator: Emulator) -> dict[str, str]:
-    """Return the parameters of the stack on which a bill depends."""
+def _parameters(emulator: Emulator) -> dict[str, Any]:
+    """Return the parameters and options on which a bill depends."""
     client = boto3.client("cloudformation", **emulator.connection)
     (stack,) = client.describe_stacks(StackName=STACK)["Stacks"]
     values = {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]}
-    return {name: values[name] for name in RECORDED}
+    options = PassOptions(concurrency=SLOTS).model_dump(include=set(OPTIONS_RECORDED))
+    return {name: values[name] for name in PARAMETERS_RECORDED} | options | {"task_seconds": TASK_SECONDS}
 
 
 def units_by_kind(changes: Iterable[Change]) -> dict[str, int]:
@@ -146,8 +147,8 @@ def _offer(emulator: Emulator, outputs: dict[str, str], rate_per_second: float, 
 def _wait_until_done(emulator: Emulator, outputs: dict[str, str], tasks: int) -> None:
     """Wait until all tasks are done and no pass is running, because a pass logs at its end."""
     table, client = outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection)
-    queue = Queue.dynamodb(table, client, max_age_seconds=MAX_AGE_SECONDS)
-    passes = WorkerPasses(table, queue.name, 1, client)
+    queue = Queue.dynamodb(table, client)
+    passes = WorkerPasses(table, queue.name, client)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while queue.stats().success < tasks or passes.all_taken():
         if time.monotonic() > deadline:

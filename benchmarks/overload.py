@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
-from local.deploy import build, deploy
+from local.deploy import build, demonstration, deploy
 from local.emulator import Emulator
 from local.facts import lives_of, percentile, read_changes, recorded, slot_seconds, versions_by_task
 from rich.console import Console
@@ -25,6 +25,7 @@ from benchmarks import overload_setting as setting
 from benchmarks.figures import in_turns
 from benchmarks.overload_plot import PICTURE, draw
 from freshq import Order, Queue
+from freshq.aws.pass_options import configure_stack
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import (
     Burst,
@@ -47,16 +48,16 @@ if TYPE_CHECKING:
 BUILD: Final = Path("build/local")
 PUTTERS: Final = 8
 PATIENCE_SECONDS: Final = 240.0
+# The simulator has no worker that waits to be woken.
 PARAMETERS: Final[dict[str, str | int]] = {
-    "MaxAgeSeconds": str(setting.MEASURED_DEADLINE_SECONDS),
-    "Concurrency": setting.SERVERS,
-    "DemoCapacity": setting.SERVERS,
-    "DemoTaskSeconds": str(setting.MEASURED_TASK_SECONDS),
-    "PassSeconds": 100,
-    "SettleSeconds": 5,
-    # The simulator has no worker that waits to be woken, and no log.
     "BatchingWindowSeconds": 0,
-    "LogSampleRatio": "0.1",
+    **demonstration(setting.SERVERS, setting.MEASURED_TASK_SECONDS),
+}
+OPTIONS: Final[dict[str, Any]] = {
+    "max_age_seconds": setting.MEASURED_DEADLINE_SECONDS,
+    "concurrency": setting.SERVERS,
+    "pass_seconds": 100,
+    "settle_seconds": 5,
 }
 
 
@@ -65,12 +66,13 @@ class _Application:
 
     def __init__(self, emulator: Emulator, name: str, order: Order) -> None:
         stack = f"freshq-{order.value}"
-        outputs = deploy(emulator, build(BUILD), PARAMETERS | {"Order": order.value}, stack=stack)
+        outputs = deploy(emulator, build(BUILD), PARAMETERS, stack=stack)
         self.name, self.order = name, order
         self.table = outputs["QueueTableName"]
         self._emulator = emulator
         client = boto3.client("dynamodb", **emulator.connection)
-        self.queue = Queue.dynamodb(self.table, client, max_age_seconds=setting.MEASURED_DEADLINE_SECONDS)
+        self.queue = Queue.dynamodb(self.table, client)
+        configure_stack(self.queue, order=order, **OPTIONS)
 
     def is_warm(self) -> bool:
         """Return whether a first task is done; put one if none waits."""

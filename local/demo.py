@@ -26,11 +26,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from freshq import Order, Queue, TaskStatus
+from freshq.aws.pass_options import configure_stack
 from freshq.aws.wakeup import Ring
 from freshq.cli.dashboard.palette import Colour
 from freshq.errors import MissingExtra, needs
 from freshq_pipeline.cluster.pull import pull
-from local.deploy import PROJECT, DeployFailed, build, deploy
+from local.deploy import PROJECT, DeployFailed, build, demonstration, deploy
 from local.emulator import Emulator, EmulatorFailed, end_group, stop_on_signals
 from local.facts import (
     busy_machine_sentence,
@@ -74,14 +75,13 @@ FRAME_SECONDS: Final = 0.5
 WARM_UP_SECONDS: Final = 60
 # A new process of a function starts while the old one finishes.
 PROCESSES: Final = 2
-PARAMETERS: Final[dict[str, str | int]] = {
-    "MaxAgeSeconds": MAX_AGE_SECONDS,
-    "Concurrency": CAPACITY,
-    "DemoCapacity": CAPACITY,
-    "DemoTaskSeconds": str(TASK_SECONDS),
-    "PassSeconds": 15,
-    "SettleSeconds": 5,
-    "Archive": "on",
+PARAMETERS: Final = {"Archive": "on", **demonstration(CAPACITY, TASK_SECONDS)}
+OPTIONS: Final[dict[str, Any]] = {
+    "max_age_seconds": MAX_AGE_SECONDS,
+    "concurrency": CAPACITY,
+    "pass_seconds": 15,
+    "settle_seconds": 5,
+    "log_sample_ratio": 1,
 }
 # The exit status of a command that Ctrl-C ended, by convention of the shells.
 INTERRUPTED_STATUS: Final = 130
@@ -182,11 +182,8 @@ def _demonstrate(console: Console) -> None:
             f"offering {RATE_PER_SECOND:g} tasks a second for {LOAD_SECONDS} s to a downstream that can do "
             f"{CAPACITY_PER_SECOND:g} a second; tasks are stale after {MAX_AGE_SECONDS} s"
         )
-        queue = Queue.dynamodb(
-            outputs["QueueTableName"],
-            boto3.client("dynamodb", **emulator.connection),
-            max_age_seconds=MAX_AGE_SECONDS,
-        )
+        queue = Queue.dynamodb(outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection))
+        configure_stack(queue, **OPTIONS)
         _warm_up(emulator, outputs)
         load = OfferedLoad(emulator, outputs["CreateTasksFunctionName"])
         with dashboard_beside(queue) as address:

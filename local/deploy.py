@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -27,7 +28,7 @@ STACK: Final = "freshq-local"
 # Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of rings
 # starts so many processes that no worker runs for half a minute. The emulator drops rings above the limit;
 # Lambda would deliver them later.
-_LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3, "LogSampleRatio": 1}
+_LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
 _SOURCES: Final = ("template.yaml", "functions", "layers")
 _STAMP: Final = "sources.sha256"
 _TOOL_SECONDS: Final = 600
@@ -133,6 +134,12 @@ def complete(stack: str, connection: Connection) -> dict[str, str]:
     return outputs
 
 
+def demonstration(capacity: int, task_seconds: float) -> dict[str, str]:
+    """Return the template parameter that sets the capacity and the speed of the demonstration downstream."""
+    variables = {"FRESHQ_DEMO_CAPACITY": str(capacity), "FRESHQ_DEMO_TASK_SECONDS": str(task_seconds)}
+    return {"RunnerEnvironment": json.dumps(variables)}
+
+
 def template_values(parameters: Mapping[str, str | int]) -> dict[str, str]:
     """Return template parameters, completed by the local defaults."""
     here = {"Stage": "local", "Runtime": runtime(), "Architecture": architecture()}
@@ -155,7 +162,7 @@ def _environment(project: Path) -> list[str]:
 
 def _overrides(parameters: Mapping[str, str | int]) -> list[str]:
     values = template_values(parameters)
-    return ["--parameter-overrides", *(f"{name}={value}" for name, value in values.items())]
+    return ["--parameter-overrides", *(f"{name}={json.dumps(value)}" for name, value in values.items())]
 
 
 def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -10,13 +10,22 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, fields, log_transition, logger, metrics, traced_handler
+from freshq.aws.observability import (
+    count,
+    fields,
+    log_transition,
+    logger,
+    metrics,
+    sample_logs,
+    traced_handler,
+)
 from freshq.aws.producer import parse_load_request, produce
-from freshq.aws.settings import QueueSettings
+from freshq.aws.settings import QueueSettings, dynamodb_client
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
+    from freshq.aws.pass_options import StoredPassOptions
     from freshq.queue.base import BaseQueue
 
 # Kept at the end of the function's timeout for the current batch and the answer.
@@ -24,11 +33,13 @@ ANSWER_SECONDS: Final = 10.0
 
 
 @cache
-def _queue() -> BaseQueue:
-    return QueueSettings.load().queue()
+def _connections() -> tuple[BaseQueue, StoredPassOptions]:
+    settings = QueueSettings.load()
+    client = dynamodb_client()
+    return settings.queue(client), settings.pass_options(client)
 
 
-connect_at_init(_queue)
+connect_at_init(_connections)
 
 
 @logger.inject_lambda_context(clear_state=True)
@@ -44,8 +55,10 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
             same request id, then sends it to the failed-event queue.
     """
     request = parse_load_request(event)
+    queue, options = _connections()
+    sample_logs(options.current().log_sample_ratio)
     report = produce(
-        _queue(),
+        queue,
         request,
         context.aws_request_id,
         lambda: context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS,

@@ -35,7 +35,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     connections = _connections()
     if connections.wakeup.switch.stops():
         return _skipped(SWITCHED_OFF)
-    with connections.wakeup.passes.slot(context.aws_request_id) as entered:
+    slots = connections.wakeup.options.current().worker_passes
+    with connections.wakeup.passes.slot(context.aws_request_id, slots) as entered:
         if not entered:
             return _skipped(PASSES_UNDER_WAY)
         report = work(connections, context.get_remaining_time_in_millis() / 1000)

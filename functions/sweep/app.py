@@ -91,4 +91,4 @@ def _reason_to_skip(stats: Stats, *, stopped: bool) -> str | None:
         return "the queue is paused"
     if stopped:
         return SWITCHED_OFF
-    return PASSES_UNDER_WAY if wakeup.passes.all_taken() else None
+    return PASSES_UNDER_WAY if wakeup.enough_passes() else None

@@ -178,7 +178,7 @@ def test_damaged_levels_are_replaced(table: StoreUnderTest, queue: Queue) -> Non
 
 @pytest.mark.parametrize("lease", [None, {"S": "?"}, {"N": "9" * 30}])
 def test_a_damaged_pass_slot_is_free(table: StoreUnderTest, client: DynamoDBClient, lease: Any) -> None:
-    passes = WorkerPasses(str(table.table), "default", 1, client, table.clock)
+    passes = WorkerPasses(str(table.table), "default", client, table.clock)
     far: Any = {"N": str((table.clock.now + 15) * 1000)}
     slot: Any = {"holder": {"S": "dead"}, "leaseUntil": far, "requestToken": {"S": "dead"}}
     change(table, "freshq#pass#default#0", slot)

@@ -14,11 +14,12 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
-from local.deploy import PROJECT, STACK, build, deploy, template_values
+from local.deploy import PROJECT, STACK, build, demonstration, deploy, template_values
 from local.emulator import Emulator
 from local.facts import Change, read_changes, versions_by_task
 
 from freshq import Queue, Task
+from freshq.aws.pass_options import configure_stack
 from tests.e2e.package import Package
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -38,7 +39,6 @@ class Deployment:
 
     emulator: Emulator
     outputs: dict[str, str]
-    max_age_seconds: float
     stack: str = STACK
     clients: dict[str, Any] = field(default_factory=dict)
 
@@ -52,9 +52,7 @@ class Deployment:
     @property
     def queue(self) -> Queue:
         """The application's queue, as a program outside sees it."""
-        return Queue.dynamodb(
-            self.outputs["QueueTableName"], self.client("dynamodb"), max_age_seconds=self.max_age_seconds
-        )
+        return Queue.dynamodb(self.outputs["QueueTableName"], self.client("dynamodb"))
 
     def invoke(self, function: str, event: Any) -> Any:
         """Invoke a function and return its answer."""
@@ -160,11 +158,21 @@ def deployed_alone(package: Package, tmp_path: Path) -> Iterator[Callable[..., D
 
 
 def deploy_application(
-    emulator: Emulator, package: Package, stack: str = STACK, **parameters: Any
+    emulator: Emulator,
+    package: Package,
+    stack: str = STACK,
+    demo_capacity: int = 3,
+    demo_task_seconds: float = 1.0,
+    **given: Any,
 ) -> Deployment:
-    """Deploy the application with some of its parameters."""
+    """Deploy the application with some parameters, whose names have capitals, and some stored options."""
+    parameters = {name: value for name, value in given.items() if name[0].isupper()}
+    options = {name: value for name, value in given.items() if name not in parameters}
+    parameters |= demonstration(demo_capacity, demo_task_seconds)
     outputs = package.deploy(stack, template_values(parameters), emulator.connection)
-    return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)), stack)
+    application = Deployment(emulator, outputs, stack)
+    configure_stack(application.queue, log_sample_ratio=1, **options)
+    return application
 
 
 def delete(stacks: Sequence[str], emulator: Emulator) -> None:
@@ -182,8 +190,8 @@ def delete(stacks: Sequence[str], emulator: Emulator) -> None:
 def left_alone(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Return an application with a delayed task, deployed early, for the schedule to find by itself."""
     with Emulator(tmp_path_factory.mktemp("left-alone") / "emulator.log") as emulator:
-        outputs = deploy(emulator, template, {"MaxAgeSeconds": 900})
-        application = Deployment(emulator, outputs, max_age_seconds=900)
+        application = Deployment(emulator, deploy(emulator, template))
+        configure_stack(application.queue, max_age_seconds=900, log_sample_ratio=1)
         # No stream record rings for a task whose delay is over.
         application.put({"payload": 1, "delay_seconds": 0.5})
         yield application

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("left_alone")]
 def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
     deployed: Callable[..., Deployment],
 ) -> None:
-    application = deployed(DemoTaskSeconds=0.02, Concurrency=4, DemoCapacity=4)
+    application = deployed(demo_task_seconds=0.02, concurrency=4, demo_capacity=4)
     application.put(
         *({"task_id": f"task-{number}", "payload": number} for number in range(40)),
         {"task_id": "bad", "payload": {"reject": True}},
@@ -46,7 +46,7 @@ def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
 
 
 def test_every_claim_is_logged_and_no_payload_is(deployed: Callable[..., Deployment]) -> None:
-    application = deployed(DemoTaskSeconds=0.02)
+    application = deployed(demo_task_seconds=0.02)
     ids = {f"task-{number}" for number in range(10)}
     application.put(*({"task_id": task_id, "payload": {"secret": "s3cr3t"}} for task_id in ids))
 
@@ -61,7 +61,7 @@ def test_every_claim_is_logged_and_no_payload_is(deployed: Callable[..., Deploym
 def test_a_task_comes_back_from_a_worker_that_is_killed_in_the_middle_of_it(
     deployed: Callable[..., Deployment],
 ) -> None:
-    application = deployed(DemoTaskSeconds=4, LeaseSeconds=5, MaxAgeSeconds=300)
+    application = deployed(demo_task_seconds=4, lease_seconds=5, max_age_seconds=300)
     survivor = killed_in_the_middle(application)
     # The lease runs out after 5 s, the dead worker's place after 15 s; then the sweep finds the task
     # and rings for another worker.
@@ -101,7 +101,9 @@ def is_begun(application: Deployment, task_id: str) -> bool:
 def test_a_backlog_is_worked_off_over_more_than_twenty_tail_calls(
     deployed: Callable[..., Deployment],
 ) -> None:
-    application = deployed(PassSeconds=1, SettleSeconds=2, Concurrency=1, DemoCapacity=1, DemoTaskSeconds=0.6)
+    application = deployed(
+        pass_seconds=1, settle_seconds=2, concurrency=1, demo_capacity=1, demo_task_seconds=0.6
+    )
     application.put(*({"payload": number} for number in range(46)))
 
     chain = Chain(application)
@@ -143,7 +145,7 @@ def test_the_chain_of_tail_calls_ends_at_its_cap_and_the_kill_switch_stops_it(
     deployed: Callable[..., Deployment],
 ) -> None:
     application = deployed(
-        PassSeconds=1, SettleSeconds=2, Concurrency=1, DemoCapacity=1, DemoTaskSeconds=0.4, MaxHops=2
+        pass_seconds=1, settle_seconds=2, concurrency=1, demo_capacity=1, demo_task_seconds=0.4, max_hops=2
     )
     application.put(*({"payload": number} for number in range(60)))
 
@@ -179,7 +181,7 @@ def stream_event(record: dict[str, Any]) -> dict[str, Any]:
 def test_duplicate_and_reordered_stream_records_make_no_task_run_twice(
     deployed: Callable[..., Deployment],
 ) -> None:
-    application = deployed(DemoTaskSeconds=0.05, WorkerPasses=2)
+    application = deployed(demo_task_seconds=0.05, worker_passes=2)
     application.put(*({"payload": number} for number in range(60)))
     inserts = [
         stream_event(

@@ -24,7 +24,7 @@ def archived(application: Deployment) -> list[dict[str, Any]]:
 
 
 def test_what_happens_to_tasks_is_archived(deployed: Callable[..., Deployment]) -> None:
-    application = deployed(Archive="on", DemoTaskSeconds=0.01)
+    application = deployed(Archive="on", demo_task_seconds=0.01)
     application.put(*({"payload": "secret", "task_id": str(number)} for number in range(10)))
     application.put({"payload": {"reject": True}, "task_id": "bad"})
     wait_until(lambda: application.queue.stats().success == 10)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from local.deploy import deploy
+from local.deploy import demonstration, deploy
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, MatchQueue, Queue, TaskStatus
+from freshq.aws.pass_options import configure_stack
 from freshq.cli.main import app
 from tests.e2e.conftest import Deployment, delete, wait_until
 from tests.e2e.test_archive import archived
@@ -80,12 +81,11 @@ def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyP
         "AttachStreamArn": stream[1],
         "Archive": "on",
         "MatchStreamArn": stream_of_agents(left_alone.client("dynamodb")),
-        "Concurrency": 4,
-        "DemoCapacity": 4,
-        "DemoTaskSeconds": "0.02",
+        **demonstration(capacity=4, task_seconds=0.02),
     }
     outputs = deploy(emulator, template, parameters, stack=STACK)
-    yield Deployment(emulator, outputs, max_age_seconds=0, stack=STACK)
+    configure_stack(opened(left_alone.client("dynamodb")), concurrency=4, log_sample_ratio=1)
+    yield Deployment(emulator, outputs, stack=STACK)
     delete([STACK], emulator)
 
 

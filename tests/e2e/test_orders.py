@@ -34,13 +34,13 @@ def stacks(deployed_alone: Callable[..., Deployment]) -> dict[Order, Deployment]
     return {
         order: deployed_alone(
             stack=f"freshq-{order.value}",
-            Order=order.value,
-            MaxAgeSeconds=DEADLINE_SECONDS,
-            Concurrency=SERVERS,
-            DemoCapacity=SERVERS,
-            DemoTaskSeconds=TASK_SECONDS,
-            PassSeconds=60,
-            SettleSeconds=5,
+            order=order,
+            max_age_seconds=DEADLINE_SECONDS,
+            concurrency=SERVERS,
+            demo_capacity=SERVERS,
+            demo_task_seconds=TASK_SECONDS,
+            pass_seconds=60,
+            settle_seconds=5,
             # The simulator knows no worker that waits to be woken.
             BatchingWindowSeconds=0,
         )

@@ -98,7 +98,7 @@ NEEDED: Final = [
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_without_an_action_something_named_fails(deployed_alone: Callable[..., Deployment]) -> None:
-    application = deployed_alone(PassSeconds=1, SettleSeconds=2, Concurrency=1, DemoTaskSeconds=0.4)
+    application = deployed_alone(pass_seconds=1, settle_seconds=2, concurrency=1, demo_task_seconds=0.4)
 
     def fails(function: str, action: str, event: Any) -> bool:
         # What a process knows, it does not ask again: each try has a group of its own.

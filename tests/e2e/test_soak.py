@@ -103,15 +103,15 @@ class Play:
 @pytest.mark.timeout(SOAK_SECONDS + 600)
 def test_the_ledger_is_exact_after_many_hops_and_deaths(deployed_alone: Callable[..., Deployment]) -> None:
     application = deployed_alone(
-        PassSeconds=1,
-        SettleSeconds=2,
-        Concurrency=2,
-        DemoCapacity=2,
-        DemoTaskSeconds=0.3,
-        LeaseSeconds=LEASE_SECONDS,
-        MaxAgeSeconds=900,
-        MaxAttempts=10,
-        MaxHops=1000,
+        pass_seconds=1,
+        settle_seconds=2,
+        concurrency=2,
+        demo_capacity=2,
+        demo_task_seconds=0.3,
+        lease_seconds=LEASE_SECONDS,
+        max_age_seconds=900,
+        max_attempts=10,
+        max_hops=1000,
     )
     play = Play(application)
     play.run(SOAK_SECONDS)

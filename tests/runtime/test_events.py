@@ -17,6 +17,7 @@ from local.servers import REGION
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
+from freshq.aws.pass_options import configure_stack
 from tests.runtime.lambda_runtime import (
     Invocation,
     LambdaRuntime,
@@ -125,7 +126,6 @@ class Cloud:
             "POWERTOOLS_LOG_LEVEL": level,
             "FRESHQ_TABLE": table,
             "FRESHQ_DEMO_TASK_SECONDS": "0.01",
-            "FRESHQ_IDLE_EXIT_SECONDS": "0.1",
         }
 
     def run(self, function: str, level: str) -> Session:
@@ -133,6 +133,7 @@ class Cloud:
         table = f"{function}-{level}-{uuid.uuid4().hex[:8]}"
         queue = Queue.dynamodb(table, self.dynamodb, max_age_seconds=3600)
         queue.create_table()
+        configure_stack(queue, idle_exit_seconds=0.1, log_sample_ratio=1)
         if function == "process_tasks":
             work: list[dict[str, Any]] = [{"payload": {"secret": PAYLOAD}}, {"payload": PAYLOAD}]
             queue.put_many([*work, {"payload": {"reject": True, "secret": PAYLOAD}}])

@@ -22,6 +22,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
 from freshq.aws import environment, observability, settings
+from freshq.aws.pass_options import configure_stack
 from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.functions import Context, load_function
@@ -36,12 +37,13 @@ ENVIRONMENT: Final = {
     "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/switch",
     "FRESHQ_DELIVERY_STREAM": "Archive",
     "FRESHQ_RUNNER": "tests.support.chain:run",
-    "FRESHQ_IDLE_EXIT_SECONDS": "0.05",
-    "FRESHQ_SETTLE_SECONDS": "2",
-    "FRESHQ_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
-    "FRESHQ_CONCURRENCY": "1",
 }
-
+OF_PASSES: Final[dict[str, Any]] = {
+    "idle_exit_seconds": 0.05,
+    "settle_seconds": 2,
+    "concurrency": 1,
+    "log_sample_ratio": 1,
+}
 # A thread of the stub that the machine stalls is no outage.
 PATIENT: Final = Config(connect_timeout=PATIENCE_SECONDS, read_timeout=PATIENCE_SECONDS)
 PASS_SECONDS: Final = 60.0
@@ -140,6 +142,10 @@ class Chain:
     def set(self, name: str, value: str) -> None:
         """Set a variable of the functions' environment, until the chain ends."""
         self.patch.setenv(name, value)
+
+    def configure(self, **options: Any) -> None:
+        """Store options with the queue, or of its worker passes."""
+        configure_stack(self.queue, **options)
 
     def invoke(self, function: str, event: Any, context: Context | None = None) -> Any:
         """Invoke a function that has just been started."""
@@ -262,7 +268,8 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         CLOCKS.append(ahead)
         stack.callback(CLOCKS.clear)
         patch.setattr(threading, "excepthook", _unless_dead(threading.excepthook))
-        queue = Queue.dynamodb(table, client, lease_seconds=LEASE_SECONDS)
+        queue = Queue.dynamodb(table, client)
+        configure_stack(queue, lease_seconds=LEASE_SECONDS, **OF_PASSES)
         chain = Chain(stub, queue, client, table, patch, ahead)
         RUNS.clear()
         try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotated_types import Ge, Le
 from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
@@ -20,6 +19,7 @@ from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.matching.resource import Resource, ResourceStatus
 from freshq.matching.stores.dynamodb import caller_key, encode_resource
+from freshq.model.storable_options import PassOptions, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey
@@ -28,7 +28,7 @@ from tests.support.programs import python
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
-READ_BY_OBSERVABILITY = {"FRESHQ_STACK", "FRESHQ_LOG_SAMPLE_RATIO"}
+READ_BY_OBSERVABILITY = {"FRESHQ_STACK"}
 FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 
 
@@ -216,21 +216,11 @@ class TestFunctions:
         assert ours <= read | of_all, "a variable that nothing reads"
         assert read <= ours, "a setting that no parameter can change"
 
-    def test_parameters_have_the_defaults_and_bounds_of_the_settings(self) -> None:
-        # A lease must outlast TimeoutSeconds.
-        other_defaults = {"LeaseSeconds": 180}
-        known = 0
-        for name, parameter in source()["Parameters"].items():
-            field = WorkerSettings.model_fields.get(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-            if field is None or parameter["Type"] != "Number":
-                continue
-            known += 1
-            bounds = {type(each): each for each in field.metadata}
-            assert parameter["Default"] == other_defaults.get(name, field.default), name
-            assert parameter.get("MaxValue") == (bounds[Le].le if Le in bounds else None), name
-            # CloudFormation has no bound that is not allowed itself.
-            assert parameter["MinValue"] == bounds[Ge].ge if Ge in bounds else parameter["MinValue"] > 0, name
-        assert known >= 19
+    def test_what_can_be_stored_with_the_queue_is_no_parameter(self) -> None:
+        stored = {*StoredOptions.model_fields, *PassOptions.model_fields}
+        parameters = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in source()["Parameters"]}
+        assert parameters.isdisjoint(stored)
+        assert len(parameters) <= 32
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]

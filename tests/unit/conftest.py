@@ -13,6 +13,7 @@ from moto.sns.models import sns_backends
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Queue
+from freshq.aws.pass_options import configure_stack
 from tests.conftest import REGION
 from tests.support.ahead import Ahead
 from tests.support.functions import Context, load_function
@@ -30,6 +31,10 @@ class Application:
     def set(self, name: str, value: str) -> None:
         """Set a variable of the functions' environment, until the test ends."""
         self.patch.setenv(name, value)
+
+    def configure(self, **options: Any) -> None:
+        """Store options with the queue, or of its worker passes."""
+        configure_stack(self.queue, **options)
 
     def invoke(self, function: str, event: Any, context: Context | None = None) -> dict[str, Any]:
         """Invoke a function that has just been started."""
@@ -74,7 +79,6 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
         "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/switch",
         "FRESHQ_DELIVERY_STREAM": "Archive",
         "FRESHQ_DEMO_TASK_SECONDS": "0.001",
-        "FRESHQ_IDLE_EXIT_SECONDS": "0.1",
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -82,6 +86,7 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
     queue.create_table()
     application = Application(queue, topics[0], topics[1], monkeypatch)
     application.set_switch("run")
+    application.configure(idle_exit_seconds=0.1, log_sample_ratio=1)
     yield application
     queue.close()
 

@@ -96,8 +96,8 @@ def test_the_runtimes_report_lines_are_logged() -> None:
 
 
 def test_a_tail_call_too_many_logs_its_hop_and_the_limit(application: Application, log: io.StringIO) -> None:
-    for name, value in {"PASS_SECONDS": "0.2", "DEMO_TASK_SECONDS": "0.1", "MAX_HOPS": "4"}.items():
-        application.set(f"FRESHQ_{name}", value)
+    application.set("FRESHQ_DEMO_TASK_SECONDS", "0.1")
+    application.configure(pass_seconds=0.2, max_hops=4)
     application.queue.put_many([{"payload": number} for number in range(30)])
     application.invoke("process_tasks", ring_event({"hop": 7, "reason": "tail_call"}))
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
@@ -108,7 +108,7 @@ def test_a_tail_call_too_many_logs_its_hop_and_the_limit(application: Applicatio
 def test_one_id_goes_from_ring_to_ring_and_into_every_line(
     application: Application, log: io.StringIO
 ) -> None:
-    application.set("FRESHQ_PASS_SECONDS", "0.2")
+    application.configure(pass_seconds=0.2)
     application.set("FRESHQ_DEMO_TASK_SECONDS", "0.1")
     application.queue.put_many([{"payload": number} for number in range(30)])
     log.truncate(0)  # the put was no function's
@@ -132,17 +132,15 @@ def test_one_id_goes_from_ring_to_ring_and_into_every_line(
     assert "chain" not in json.loads(log.getvalue().splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("level", "ratio", "logged"), [("INFO", "0", 0), ("INFO", "1", 6), ("DEBUG", "0", 6)]
-)
+@pytest.mark.parametrize(("level", "ratio", "logged"), [("INFO", 0, 0), ("INFO", 1, 6), ("DEBUG", 0, 6)])
 def test_the_transitions_of_a_sample_are_logged_and_all_failures(
     application: Application,
     log: io.StringIO,
     level: str,
-    ratio: str,
+    ratio: float,
     logged: int,
 ) -> None:
-    application.set(observability.SAMPLE_VARIABLE, ratio)
+    application.configure(log_sample_ratio=ratio)
     observability.set_log_levels(level)
     application.invoke("create_tasks", {"tasks": [{"payload": 1}, {"payload": 2}]})
     application.queue.put({"reject": True}, task_id="bad")

@@ -124,11 +124,11 @@ def test_the_sweep_says_what_stops_the_work(
 
 
 def test_every_task_that_becomes_a_dead_letter_is_counted_once(
-    dynamodb_local: DynamoDBClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    dynamodb_local: DynamoDBClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a run, because its last lease expired, and because it cannot be read."""
-    monkeypatch.setenv("FRESHQ_MAX_ATTEMPTS", "1")
     with chain_on(dynamodb_local) as chain:
+        chain.configure(max_attempts=1)
         chain.set("FRESHQ_RUNNER", "freshq.aws.demo_runner:run")
         chain.set("FRESHQ_DEMO_TASK_SECONDS", "0.001")
         chain.queue.put("orphan")
@@ -172,6 +172,6 @@ def test_nothing_claimed_is_alarming_only_while_nothing_is_in_work(
 
 @pytest.mark.filterwarnings("ignore:No application metrics to publish")
 def test_a_worker_without_time_to_claim_fails(application: Application) -> None:
-    application.set("FRESHQ_SETTLE_SECONDS", "120")
-    with refused("FRESHQ_SETTLE_SECONDS"):
+    application.configure(settle_seconds=120)
+    with refused("settle_seconds"):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))

@@ -14,6 +14,7 @@ from freshq import Busy, Queue, StoreError
 from freshq.aws import observability
 from freshq.aws.archive import Archive
 from freshq.errors import PutIncomplete, TableMissing, Throttled
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
@@ -35,7 +36,7 @@ def hops(application: Application, topic_arn: str) -> list[tuple[int, str]]:
 
 
 def pass_slots(application: Application) -> WorkerPasses:
-    return WorkerPasses("QueueTable", application.queue.name, slots=1)
+    return WorkerPasses("QueueTable", application.queue.name)
 
 
 @pytest.fixture
@@ -60,8 +61,7 @@ class TestCreateTasks:
         assert answer["pressure"]["retry_after_seconds"] is None
 
     def test_tasks_turned_away_by_a_full_backlog_are_counted(self, application: Application) -> None:
-        application.set("FRESHQ_MAX_BACKLOG", "10")
-        application.set("FRESHQ_WHEN_FULL", "refuse-newest")
+        application.configure(backlog=BacklogLimit(10, WhenFull.REFUSE_NEWEST))
         answer = application.invoke("create_tasks", {"count": 30})
         assert (answer["created"], answer["turned_away"], answer["failed"]) == (10, {"overflow": 20}, 0)
         assert "try again in" in answer["errors"][0]["error"]
@@ -201,12 +201,9 @@ class TestCreateTasks:
     ("function", "variable", "value"),
     [
         ("create_tasks", "FRESHQ_TABLE", ""),
-        ("create_tasks", "FRESHQ_MAX_AGE_SECONDS", "-1"),
-        ("create_tasks", "FRESHQ_ORDER", "sideways"),
         ("process_tasks", "FRESHQ_RUNNER", "no.such:runner"),
-        ("process_tasks", "FRESHQ_CONCURRENCY", "0"),
         ("trigger", "FRESHQ_PROCESS_TASKS_TOPIC_ARN", "not an arn"),
-        ("sweep", "FRESHQ_SHARDS", "none"),
+        ("sweep", "FRESHQ_TABLE", ""),
     ],
 )
 def test_a_wrong_setting_is_named(
@@ -303,7 +300,7 @@ class TestProcessTasks:
 
     def leave_work(self, application: Application) -> None:
         application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:outlast_the_pass")
-        application.set("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
+        application.configure(lease_seconds=3 * PASS_SECONDS)
         application.queue.put_many([{"payload": number} for number in range(40)])
 
     def test_it_calls_its_successor_if_work_is_left(self, application: Application) -> None:
@@ -319,8 +316,8 @@ class TestProcessTasks:
         """After the pass ends, nothing extends the lease."""
         application.queue.put("work", task_id="a")
         application.set("FRESHQ_RUNNER", "tests.unit.aws.test_functions:hang")
-        application.set("FRESHQ_SETTLE_SECONDS", "2")
-        application.set("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
+        application.configure(settle_seconds=2)
+        application.configure(lease_seconds=3 * PASS_SECONDS)
         (ahead,) = CLOCKS
         try:
             answer = application.invoke("process_tasks", ring_event({}))
@@ -337,7 +334,7 @@ class TestProcessTasks:
 
     def test_not_after_too_many_hops(self, application: Application) -> None:
         self.leave_work(application)
-        application.set("FRESHQ_MAX_HOPS", "4")
+        application.configure(max_hops=4)
         assert not application.invoke("process_tasks", ring_event({"hop": 4}))["tail_call"]
         assert application.rings(application.trigger_topic_arn) == []
 

@@ -41,12 +41,10 @@ def attached(application: Application, orders: Shipments) -> Iterator[Any]:
     """Return an application whose functions work on the attached table."""
     application.set("FRESHQ_TABLE", orders.table)
     application.set("FRESHQ_ATTACH_KEY", "customer")
-    # What the template gives, and an attached table does not heed.
-    application.set("FRESHQ_SHARDS", "4")
-    application.set("FRESHQ_ORDER", "adaptive")
-    application.set("FRESHQ_MAX_AGE_SECONDS", "1")
     queue = orders.queue(clock=application.queue.admin.now)
-    yield replace(application, queue=queue)
+    configured = replace(application, queue=queue)
+    configured.configure(idle_exit_seconds=0.1, log_sample_ratio=1)
+    yield configured
     queue.close()
 
 
@@ -119,7 +117,7 @@ class TestTrigger:
         before = orders.record("c1/1")
         attached.queue.put(task_id="c1/1")
         names = orders.names
-        passes = WorkerPasses(orders.table, "default", 1, orders.client, names=names)
+        passes = WorkerPasses(orders.table, "default", orders.client, names=names)
         with passes.slot("somebody") as entered:
             assert entered
             assert not attached.invoke("trigger", change(orders, "c1/1", before))["rang"]

@@ -1,6 +1,6 @@
 """The permissions: each call that the functions make is allowed, and nothing is allowed that none makes.
 
-Every call of every function is recorded at the client, under every option of the template, on DynamoDB Local.
+Every call of every function is recorded at the client, under every option of the queue, on DynamoDB Local.
 The emulated AWS in tests/e2e enforces the same policies, but not their conditions on keys.
 """
 
@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import boto3
@@ -19,7 +19,12 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import environment
+from freshq.aws.pass_options import configure_stack
 from freshq.aws.settings import QueueSettings
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule
+from freshq.queue.base import BaseQueue
 from freshq.stores.dynamodb import line_records, lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
@@ -48,36 +53,36 @@ ENVIRONMENT: Final = {
     "FRESHQ_KILL_SWITCH_PARAMETER": KILL_SWITCH,
     "FRESHQ_DELIVERY_STREAM": DELIVERY_STREAM,
     "FRESHQ_RUNNER": "tests.unit.aws.test_permissions:run",
-    "FRESHQ_IDLE_EXIT_SECONDS": "0.05",
-    "FRESHQ_PASS_SECONDS": "1",
-    "FRESHQ_SETTLE_SECONDS": "2",
-    "FRESHQ_LEASE_SECONDS": "30",
+}
+PASSES: Final[dict[str, Any]] = {
+    "idle_exit_seconds": 0.05,
+    "pass_seconds": 1,
+    "settle_seconds": 2,
+    "lease_seconds": 30,
 }
 # Every option that changes which calls are made, a few at a time.
-OPTIONS: Final[dict[str, dict[str, str]]] = {
+LIMITED: Final = {
+    "limit_highest": 3,
+    "limit_window_seconds": 0.05,
+    "shared_rate_per_second": 50,
+    "retry_fraction": 0.1,
+    "worker_passes": 2,
+}
+FEW: Final = BacklogLimit(4, group_share=0.3)
+CODEL: Final = CodelRule(0.001, 0.002)
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
-    "fifo": {"ORDER": "fifo", "CODEL_TARGET_SECONDS": "0.001", "RETENTION_SECONDS": "0"},
-    "adaptive": {"ORDER": "adaptive", "MAX_BACKLOG": "4", "GROUP_SHARE": "0.3"},
-    "priority": {"ORDER": "priority", "RESERVE": "p90", "SHARDS": "3", "DOOR_MULTIPLE": "1.5"},
-    "refusing": {"MAX_BACKLOG": "4", "WHEN_FULL": "refuse-newest", "GROUP_SHARE": "0.3", "MAX_ATTEMPTS": "1"},
-    "limited": {
-        "LIMIT_HIGHEST": "3",
-        "LIMIT_WINDOW_SECONDS": "0.05",
-        "SHARED_RATE_PER_SECOND": "50",
-        "RETRY_FRACTION": "0.1",
-        "WORKER_PASSES": "2",
-    },
+    "fifo": {"order": "fifo", "codel": CODEL, "retention_seconds": 0},
+    "adaptive": {"order": "adaptive", "backlog": FEW},
+    "priority": {"order": "priority", "reserve": "p90", "shards": 3, "door": Door(1.5)},
+    "refusing": {"backlog": replace(FEW, when_full=WhenFull.REFUSE_NEWEST), "max_attempts": 1},
+    "limited": LIMITED,
 }
 # Order, shards, max age and retention are those of the attachment.
-OF_ATTACHED: Final[dict[str, dict[str, str]]] = {
+OF_ATTACHED: Final[dict[str, dict[str, Any]]] = {
     "defaults": {},
-    "shedding": {
-        "CODEL_TARGET_SECONDS": "0.001",
-        "MAX_BACKLOG": "4",
-        "GROUP_SHARE": "0.3",
-        "DOOR_MULTIPLE": "1.5",
-    },
-    "limited": OPTIONS["limited"] | {"RESERVE": "p90", "MAX_ATTEMPTS": "1"},
+    "shedding": {"codel": CODEL, "backlog": FEW, "door": Door(1.5)},
+    "limited": LIMITED | {"reserve": "p90", "max_attempts": 1},
 }
 # What the functions' own code does not call, and who does.
 OF_LAMBDA: Final = {
@@ -198,27 +203,28 @@ class Recorder:
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
         self.invoke("Sweep", {})
 
-    def leave_work_behind(self) -> None:
-        """Have a worker pass call its successor."""
+    def leave_work_behind(self, queue: BaseQueue) -> None:
+        """Have a worker pass of this queue, whose name is `left`, call its successor."""
+        configure_stack(queue, **PASSES | {"pass_seconds": 0.05})
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FRESHQ_QUEUE_NAME", "left")
-            patch.setenv("FRESHQ_PASS_SECONDS", "0.05")
             patch.setenv("FRESHQ_RUNNER", "freshq.aws.demo_runner:run")
             patch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.05")
             self.invoke("CreateTasks", {"tasks": [self.work.task("work") for _ in range(100)]})
             # On a busy machine, so short a pass may be over before its first claim.
             wait_until(lambda: self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))["tail_call"])
 
-    def all(self, options: dict[str, dict[str, str]], queue_named: Callable[[str], Any]) -> None:
+    def all(self, options: dict[str, dict[str, Any]], queue_named: Callable[[str], Any]) -> None:
         """Record what is called under each of some options, and what none of them changes."""
         for name, of_option in options.items():
             with pytest.MonkeyPatch.context() as patch:
-                for option, value in {**of_option, "QUEUE_NAME": name}.items():
-                    patch.setenv(f"FRESHQ_{option}", value)
-                self.live(queue_named(name))
+                patch.setenv("FRESHQ_QUEUE_NAME", name)
+                queue = queue_named(name)
+                configure_stack(queue, **PASSES | of_option)
+                self.live(queue)
         self.invoke("Trigger", load_event("trigger-tail_call"))
         self.invoke("Archive", self.work.event("archive-life"))
-        self.leave_work_behind()
+        self.leave_work_behind(queue_named("left"))
 
 
 @pytest.fixture(scope="module")
@@ -257,13 +263,13 @@ def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
     client, own = recording_client, Recorder()
     create_without_stream(client, TABLE)
     with recording(own), lines_close_at_once():
-        own.all(OPTIONS, lambda name: Queue.dynamodb(TABLE, client, name=name, lease_seconds=30))
+        own.all(OPTIONS, lambda name: Queue.dynamodb(TABLE, client, name=name))
     records = Shipments(client, ATTACHED_TABLE, ATTACHED_KEY)
     records.create_attached()
     attached, key = Recorder(Work(records)), ATTACHED_KEY.hash.name
 
     def opened(name: str) -> AttachedQueue:
-        return Queue.dynamodb(ATTACHED_TABLE, client, attach=True, key=key, name=name, lease_seconds=30)
+        return Queue.dynamodb(ATTACHED_TABLE, client, attach=True, key=key, name=name)
 
     with recording(attached), lines_close_at_once(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRESHQ_TABLE", ATTACHED_TABLE)

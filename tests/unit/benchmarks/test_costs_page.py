@@ -17,13 +17,13 @@ from benchmarks.costs_page import (
 )
 from benchmarks.figures import figures_of
 
-# Defaults of the template that the page names; the test below compares them.
+# Defaults of the template and of the passes that the page names; the test below compares them.
 DEFAULTS = (
     "BatchingWindowSeconds",
-    "IdleExitSeconds",
-    "LogSampleRatio",
+    "idle_exit_seconds",
+    "log_sample_ratio",
     "MemorySize",
-    "WorkerPasses",
+    "worker_passes",
 )
 FUNCTIONS = ("Trigger", "ProcessTasks", "Archive", "CreateTasks", "Sweep")
 COUNTED: dict[str, Any] = {
@@ -35,7 +35,7 @@ COUNTED: dict[str, Any] = {
     "log_bytes": dict.fromkeys(FUNCTIONS, 10_000),
     "write_units": 500,
     "metrics": 20,
-    "parameters": {"MemorySize": "512", "IdleExitSeconds": "1", "DemoTaskSeconds": "0.01"},
+    "parameters": {"MemorySize": "512", "idle_exit_seconds": 1, "task_seconds": 0.01},
 }
 
 
@@ -99,8 +99,8 @@ def test_what_was_counted_has_the_defaults_that_the_page_names(one: dict[str, An
     assert {name: float(given[name]) for name in named} == {
         name: float(costs_page.default(name)) for name in named
     }
-    for name in ("Concurrency", "Archive"):
-        assert given[name] != costs_page.default(name), "the page says that it is not the default"
+    for name in ("concurrency", "Archive"):
+        assert str(given[name]) != costs_page.default(name), "the page says that it is not the default"
 
 
 def test_the_window_of_the_bills_is_the_templates() -> None:

@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from freshq import Queue
 from freshq.aws.environment import session
-from freshq.cli.addresses import Address, cloudformation, dynamodb_client
+from freshq.cli.addresses import Address, dynamodb_client
 from freshq.cli.main import app
 from freshq.cli.output import compact_json
+from freshq.cli.stacks import cloudformation
 from freshq.stores.dynamodb.calls import default_client
 
 WRONG_URLS = [

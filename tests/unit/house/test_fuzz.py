@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Never, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -43,6 +44,7 @@ from freshq.matching.resource import parse_criteria
 from freshq.model.checks import checked_count, checked_id, checked_priority, checked_seconds, checked_status
 from freshq.model.new_task import parse_new_task
 from freshq.model.options import parse_options
+from freshq.model.storable_options import PassOptions
 from freshq.policy.rules import ReserveRule
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
@@ -159,10 +161,10 @@ class Doorbell:
 class Passes:
     """Pass slots, all free."""
 
-    def all_taken(self) -> bool:
+    def all_taken(self, _slots: int) -> bool:
         return False
 
-    def slot(self, _holder: str) -> Any:
+    def slot(self, _holder: str, _slots: int) -> Any:
         return partial_context()
 
 
@@ -184,12 +186,15 @@ def handlers(doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch) -> dict[str, M
     """Return the functions on a queue in memory."""
     queue = Queue.memory()
     client: Any = doorbell
-    wakeup = WakeUp("arn:aws:sns:topic", lambda: client, KillSwitch(client, "switch"), cast("Any", Passes()))
+    options: Any = Mock(current=PassOptions)
+    switch = KillSwitch(client, "switch")
+    wakeup = WakeUp("arn:aws:sns:topic", lambda: client, switch, cast("Any", Passes()), options)
     for name in ("FRESHQ_TABLE", "FRESHQ_KILL_SWITCH_PARAMETER", "FRESHQ_DELIVERY_STREAM"):
         monkeypatch.setenv(name, "QueueTable")
     for name in ("FRESHQ_TRIGGER_TOPIC_ARN", "FRESHQ_PROCESS_TASKS_TOPIC_ARN"):
         monkeypatch.setenv(name, "arn:aws:sns:topic")
     monkeypatch.setattr(QueueSettings, "queue", lambda *_: queue)
+    monkeypatch.setattr(QueueSettings, "pass_options", lambda *_: options)
     monkeypatch.setattr(WakeUp, "connect", lambda *_: wakeup)
     functions = {
         name: load_function(name) for name in ("create_tasks", "trigger", "process_tasks", "archive")
@@ -228,7 +233,7 @@ class TestHandlers:
     @fuzz
     @given(spoilt(events_of("create_tasks")))
     def test_create_tasks(self, handlers: dict[str, ModuleType], event: Any) -> None:
-        store = core_of(handlers["create_tasks"]._queue()).store
+        store = core_of(handlers["create_tasks"]._connections()[0]).store
         before = {task.task_id for task in store.scan("default")}
         call = partial(handlers["create_tasks"].handler, event, ShortOfTime())
         if refused(call, StoreError):

@@ -151,7 +151,7 @@ class TestValidation:
         "use",
         [
             DynamoDBStore,
-            lambda table: WorkerPasses(table, "default", 1),
+            lambda table: WorkerPasses(table, "default"),
             lambda table: TableChanges(default_client(), table),
             lambda table: described_key(default_client(), table, "id"),
             lambda table: open_attachment(table, None, "id", 1),

@@ -36,10 +36,6 @@ DELIVERY_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
 )
 LONGEST_DELIVERY_SECONDS: Final = 23.0
-Positive = Annotated[float, Field(gt=0)]
-ZeroOrMore = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 Arn = Annotated[str, Field(pattern=r"^arn:")]
 
 if ON_LAMBDA:

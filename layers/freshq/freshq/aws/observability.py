@@ -28,7 +28,6 @@ Handler = TypeVar("Handler", bound="Callable[..., Any]")
 # At DEBUG they log requests and responses, with payloads and signing credentials.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
-SAMPLE_VARIABLE: Final = "FRESHQ_LOG_SAMPLE_RATIO"
 TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
 # Attribute of a log record that carries the fields of its line.
 FIELDS: Final = "_freshq_fields"
@@ -41,6 +40,8 @@ tracer: Final = (
 metrics: Final = Metrics()
 # The threads of a worker share the metrics, which are not thread-safe.
 _lock: Final = threading.Lock()
+# Until the stored options are read, every task is sampled.
+_sampling: Final = {"ratio": 1.0}
 # Alarms compare these metrics, and CloudWatch cannot fill in a metric without any value.
 COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
 
@@ -107,6 +108,11 @@ def measure_seconds(name: str, value: float) -> None:
         metrics.add_metric(name=name, unit=MetricUnit.Seconds, value=value)
 
 
+def sample_logs(ratio: float) -> None:
+    """Set the share of the tasks whose transitions are logged at INFO, from 0 to 1."""
+    _sampling["ratio"] = ratio
+
+
 def is_sampled(task_id: str, ratio: float) -> bool:
     """Return whether a task is sampled. All functions agree, for all lines of the task.
 
@@ -129,8 +135,7 @@ def count_dead_letters(queue: BaseQueue) -> None:
 
 def log_transition(message: str, task_id: str, **facts: Any) -> None:
     """Log a change of a task's state: at INFO if the task is sampled, else at DEBUG."""
-    ratio = float(os.environ.get(SAMPLE_VARIABLE, "1"))
-    log = logger.info if is_sampled(task_id, ratio) else logger.debug
+    log = logger.info if is_sampled(task_id, _sampling["ratio"]) else logger.debug
     log(message, **fields(task_id=task_id, **facts))
 
 

@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
-from freshq.aws.environment import Arn, Count, EnvironmentSettings, Share, ZeroOrMore, session
-from freshq.model.storable_options import DynamoDBOptions
-from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.pressure import Door
-from freshq.policy.rules import CodelRule
+from freshq.aws.environment import Arn, EnvironmentSettings, session
 from freshq.stores.dynamodb.calls import CLIENT_CONFIG
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.model.options import QueueOptions
+    from freshq.aws.pass_options import StoredPassOptions
     from freshq.queue.base import BaseQueue
     from freshq.stores.dynamodb.schema import Names
 
@@ -26,31 +22,19 @@ def dynamodb_client() -> DynamoDBClient:
     return cast("DynamoDBClient", session().create_client("dynamodb", config=CLIENT_CONFIG))
 
 
-class QueueSettings(EnvironmentSettings, DynamoDBOptions):
-    """The queue and its options: those of `DynamoDBOptions`, and policies whose parts are settings.
+class QueueSettings(EnvironmentSettings):
+    """Where the queue is. Its options are stored with it.
 
     Attributes:
         table: Name of the DynamoDB table.
         attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
-            freshq's own. The attachment then sets order, shards and max age.
+            freshq's own.
         queue_name: Name of the queue in the table.
-        codel_target_seconds: Target wait of CoDel, only with order FIFO; 0 for no CoDel.
-        max_backlog: Maximum number of claimable tasks; 0 for no limit.
-        when_full: Which tasks to shed when the backlog is full.
-        group_share: Share of a full backlog above which a group sheds first; 0 for no limit.
-        door_multiple: While overloaded, admit this multiple of the served rate; 0 for no door.
-        worker_passes: Maximum number of worker passes at a time.
     """
 
     table: Annotated[str, Field(min_length=3)]
     attach_key: str = ""
     queue_name: str = "default"
-    codel_target_seconds: ZeroOrMore = 0.0
-    max_backlog: Annotated[int, Field(ge=0)] = 0
-    when_full: WhenFull = WhenFull.DROP_OLDEST
-    group_share: Share = 0.0
-    door_multiple: ZeroOrMore = 0.0
-    worker_passes: Count = 1
 
     def names(self, client: DynamoDBClient) -> Names | None:
         """Return the names in an attached table; None for a table of freshq's own.
@@ -82,42 +66,21 @@ class QueueSettings(EnvironmentSettings, DynamoDBOptions):
             client: A low-level client; None for one from the environment.
 
         Raises:
-            ValueError: If settings contradict each other.
+            ValueError: If the table cannot be used, see `names`.
             StoreError: If the table is attached, and DynamoDB did not answer.
         """
         from freshq.queue.queue import Queue  # noqa: PLC0415 - the trigger starts without it
 
         used = client or dynamodb_client()
-        options: QueueOptions = {
-            "name": self.queue_name,
-            "override": True,  # the stack's parameters count
-            "max_attempts": self.max_attempts,
-            "lease_seconds": self.lease_seconds,
-            "reserve": self.reserve,
-            "codel": self._codel(),
-            "backlog": self._backlog(),
-            "door": Door(self.door_multiple) if self.door_multiple else None,
-        }
         if self.names(used) is not None:
-            return Queue.dynamodb(self.table, used, attach=True, key=self.attach_key, **options)
-        options |= {
-            "order": self.order,
-            "max_age_seconds": self.max_age_seconds,
-            "retention_seconds": self.retention_seconds,
-            "dead_letter_retention_seconds": self.dead_letter_retention_seconds,
-        }
-        return Queue.dynamodb(self.table, used, shards=self.shards, **options)
+            return Queue.dynamodb(self.table, used, attach=True, key=self.attach_key, name=self.queue_name)
+        return Queue.dynamodb(self.table, used, name=self.queue_name)
 
-    def _codel(self) -> CodelRule | None:
-        target_seconds = self.codel_target_seconds
-        return CodelRule(target_seconds, 2 * target_seconds) if target_seconds else None
+    def pass_options(self, client: DynamoDBClient) -> StoredPassOptions:
+        """Return the options of the worker passes, which are read when they are needed."""
+        from freshq.aws.pass_options import StoredPassOptions  # noqa: PLC0415
 
-    def _backlog(self) -> BacklogLimit | None:
-        if not self.max_backlog:
-            if self.group_share:
-                raise ValueError("FRESHQ_GROUP_SHARE: needs FRESHQ_MAX_BACKLOG, because it is a share of it")
-            return None
-        return BacklogLimit(self.max_backlog, self.when_full, self.group_share or None)
+        return StoredPassOptions(self.table, self.queue_name, client, self.names(client))
 
 
 class WakeUpSettings(QueueSettings):

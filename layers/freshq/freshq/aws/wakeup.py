@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
     from types_boto3_ssm import SSMClient
 
+    from freshq.aws.pass_options import StoredPassOptions
     from freshq.aws.settings import WakeUpSettings
 
 RUN: Final = "run"
@@ -101,12 +102,14 @@ class WakeUp:
         sns: Returns the client of the topic. The first call makes it, because passes and sweeps rarely ring.
         switch: The kill switch.
         passes: The pass slots.
+        options: The stored options of the passes.
     """
 
     topic_arn: str
     sns: Callable[[], SNSClient]
     switch: KillSwitch
     passes: WorkerPasses
+    options: StoredPassOptions
 
     @classmethod
     def connect(cls, settings: WakeUpSettings, topic_arn: str, client: DynamoDBClient) -> WakeUp:
@@ -117,15 +120,9 @@ class WakeUp:
             topic_arn: The topic.
             client: A client for the table with the pass slots.
         """
-        passes = WorkerPasses(
-            settings.table,
-            settings.queue_name,
-            settings.worker_passes,
-            client,
-            names=settings.names(client),
-        )
+        passes = WorkerPasses(settings.table, settings.queue_name, client, names=settings.names(client))
         switch = KillSwitch(ssm_client(), settings.kill_switch_parameter)
-        return cls(topic_arn, cache(sns_client), switch, passes)
+        return cls(topic_arn, cache(sns_client), switch, passes, settings.pass_options(client))
 
     def ring(self, ring: Ring) -> None:
         """Publish a ring. Errors of SNS, after the SDK's retries, are raised."""
@@ -135,6 +132,8 @@ class WakeUp:
         """Return why ringing is forbidden or useless; None if it is neither."""
         if self.switch.stops():
             return SWITCHED_OFF
-        if self.passes.all_taken():
-            return PASSES_UNDER_WAY
-        return None
+        return PASSES_UNDER_WAY if self.enough_passes() else None
+
+    def enough_passes(self) -> bool:
+        """Return whether every pass slot is taken."""
+        return self.passes.all_taken(self.options.current().worker_passes)

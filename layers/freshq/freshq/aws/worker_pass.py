@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import Field, Json
 from typing_extensions import override
 
-from freshq.aws.environment import Arn, Count, Positive, Share, ZeroOrMore
-from freshq.aws.observability import count, fields, log_transition, logger, measure_seconds, tracer
+from freshq.aws.environment import Arn
+from freshq.aws.observability import (
+    count,
+    fields,
+    log_transition,
+    logger,
+    measure_seconds,
+    sample_logs,
+    tracer,
+)
 from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
@@ -20,6 +28,7 @@ from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
+    from freshq.model.storable_options import PassOptions
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue
@@ -37,84 +46,68 @@ class WorkerSettings(WakeUpSettings):
 
     Attributes:
         trigger_topic_arn: Topic of the tail calls.
-        max_hops: Maximum number of consecutive tail calls; the sweep then starts a new chain.
         runner: The user's runner, as ``module:function``.
         runner_environment: Environment variables for the runner; a JSON object of strings.
-        concurrency: Maximum number of tasks that a worker runs at a time.
-        limit_lowest: Lower bound of the concurrency limit over all workers.
-        limit_highest: Upper bound of the concurrency limit over all workers; 0 for no limit.
-        limit_window_seconds: Time between changes of that limit.
-        shared_rate_per_second: Tasks per second that all workers together start; 0 for no limit.
-        retry_fraction: Maximum number of retries per first attempt; 0 for no limit.
-        pass_seconds: Maximum time for which a pass claims tasks.
-        idle_exit_seconds: A pass ends after this time without work.
-        settle_seconds: Time at the end of the function's timeout for running tasks to end and be settled.
     """
 
     trigger_topic_arn: Arn
-    max_hops: Count = 100
     runner: str = "freshq.aws.demo_runner:run"
     runner_environment: Json[dict[str, str]] = Field(default_factory=dict)
-    concurrency: Count = 3
-    limit_lowest: Count = 1
-    limit_highest: Annotated[int, Field(ge=0)] = 0
-    limit_window_seconds: Positive = 10.0
-    shared_rate_per_second: ZeroOrMore = 0.0
-    retry_fraction: Share = 0.0
-    # Within 900 s, the longest timeout of a function.
-    pass_seconds: Annotated[float, Field(gt=0, le=800)] = 60.0
-    idle_exit_seconds: Annotated[float, Field(gt=0, le=800)] = 1.0
-    settle_seconds: Annotated[float, Field(ge=2, le=890)] = 30.0
 
-    def claiming_seconds(self, remaining_seconds: float) -> float:
-        """Return for how long a pass claims tasks.
 
-        Args:
-            remaining_seconds: Time until the function's timeout.
+def claiming_seconds(options: PassOptions, remaining_seconds: float) -> float:
+    """Return for how long a pass claims tasks.
 
-        Raises:
-            ValueError: If there is no time to claim: such a worker would start, and never do anything.
-        """
-        claiming_seconds = min(self.pass_seconds, remaining_seconds - self.settle_seconds)
-        if claiming_seconds <= 0:
-            msg = (
-                f"FRESHQ_SETTLE_SECONDS: {self.settle_seconds:g} s leave no time to claim tasks in the "
-                f"{remaining_seconds:g} s until the timeout; lower SettleSeconds or raise TimeoutSeconds"
-            )
-            raise ValueError(msg)
-        return claiming_seconds
+    Args:
+        options: The options of the pass.
+        remaining_seconds: Time until the function's timeout.
 
-    def worker(self, queue: BaseQueue, runner: Runner, observer: Observer) -> Worker:
-        """Return the worker that the settings describe.
-
-        Args:
-            queue: The queue to claim from.
-            runner: Does the work.
-            observer: Receives what happens.
-
-        Raises:
-            ValueError: If settings contradict each other.
-        """
-        limit = bucket = budget = None
-        if self.limit_highest:
-            limit = ConcurrencyLimit(self.limit_lowest, self.limit_highest, self.limit_window_seconds)
-        if self.shared_rate_per_second:
-            burst = max(1, round(self.shared_rate_per_second))
-            bucket = SharedBucket(self.shared_rate_per_second, burst, min(burst, self.concurrency))
-        if self.retry_fraction:
-            budget = RetryBudget(self.retry_fraction)
-        return Worker(
-            queue,
-            runner,
-            concurrency=self.concurrency,
-            limit=limit,
-            shared_bucket=bucket,
-            retry_budget=budget,
-            idle_exit_seconds=self.idle_exit_seconds,
-            drain_seconds=self.settle_seconds - TAIL_SECONDS,
-            give_up_seconds=GIVE_UP_SECONDS,
-            observer=observer,
+    Raises:
+        ValueError: If there is no time to claim: such a worker would start, and never do anything.
+    """
+    seconds = min(options.pass_seconds, remaining_seconds - options.settle_seconds)
+    if seconds <= 0:
+        msg = (
+            f"settle_seconds: {options.settle_seconds:g} s leave no time to claim tasks in the "
+            f"{remaining_seconds:g} s until the timeout; lower it with freshq configure --stack, or raise "
+            "TimeoutSeconds"
         )
+        raise ValueError(msg)
+    return seconds
+
+
+def pass_worker(options: PassOptions, queue: BaseQueue, runner: Runner, observer: Observer) -> Worker:
+    """Return the worker of a pass.
+
+    Args:
+        options: The options of the pass.
+        queue: The queue to claim from.
+        runner: Does the work.
+        observer: Receives what happens.
+
+    Raises:
+        ValueError: If options contradict each other.
+    """
+    limit = bucket = budget = None
+    if options.limit_highest:
+        limit = ConcurrencyLimit(options.limit_lowest, options.limit_highest, options.limit_window_seconds)
+    if options.shared_rate_per_second:
+        burst = max(1, round(options.shared_rate_per_second))
+        bucket = SharedBucket(options.shared_rate_per_second, burst, min(burst, options.concurrency))
+    if options.retry_fraction:
+        budget = RetryBudget(options.retry_fraction)
+    return Worker(
+        queue,
+        runner,
+        concurrency=options.concurrency,
+        limit=limit,
+        shared_bucket=bucket,
+        retry_budget=budget,
+        idle_exit_seconds=options.idle_exit_seconds,
+        drain_seconds=options.settle_seconds - TAIL_SECONDS,
+        give_up_seconds=GIVE_UP_SECONDS,
+        observer=observer,
+    )
 
 
 if tracer is not None:
@@ -198,13 +191,11 @@ class Connections:
     """The connections of a pass.
 
     Attributes:
-        settings: The settings of the function.
         queue: The queue.
         runner: Runs the tasks.
         wakeup: Rings the doorbell, and counts the passes.
     """
 
-    settings: WorkerSettings
     queue: BaseQueue
     runner: Runner
     wakeup: WakeUp
@@ -224,7 +215,7 @@ class Connections:
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
         runner = traced(checked_runner(load_runner(settings.runner, advice)))
-        return cls(settings, settings.queue(client), runner, wakeup)
+        return cls(settings.queue(client), runner, wakeup)
 
 
 def work(connections: Connections, remaining_seconds: float) -> RunReport:
@@ -234,9 +225,12 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
         connections: The connections of the pass.
         remaining_seconds: Time until Lambda ends the invocation.
     """
-    settings, queue = connections.settings, connections.queue
-    worker = settings.worker(queue, connections.runner, MetricsObserver())
-    return worker.run(until=queue.admin.now() + settings.claiming_seconds(remaining_seconds))
+    stored, queue = connections.wakeup.options, connections.queue
+    options = stored.current()
+    sample_logs(options.log_sample_ratio)
+    worker = pass_worker(options, queue, connections.runner, MetricsObserver())
+    with stored.watched(options, worker.stop):
+        return worker.run(until=queue.admin.now() + claiming_seconds(options, remaining_seconds))
 
 
 def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
@@ -250,7 +244,7 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     Returns:
         Whether the successor was called.
     """
-    queue, max_hops = connections.queue, connections.settings.max_hops
+    queue, max_hops = connections.queue, connections.wakeup.options.current().max_hops
     stats = queue.stats(approximate=True)
     if stats.pending == 0 or report.progress == 0 or queue.paused():
         return False

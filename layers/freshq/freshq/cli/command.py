@@ -302,7 +302,8 @@ def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
         with suppress(ValueError):  # verbs report the same, and `configure` may correct it
             core_of(queue).options.follow()
         address = None if options.stack else options.queue
-        yield Session(queue, Output(as_json=options.as_json), can_ask=is_interactive(), address=address)
+        output = Output(as_json=options.as_json)
+        yield Session(queue, output, can_ask=is_interactive(), address=address, stack=options.stack)
 
 
 class QueueCommand(SessionCommand):
@@ -318,7 +319,8 @@ class QueueCommand(SessionCommand):
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
-        from freshq.cli.addresses import names_object, open_queue, stack_queue
+        from freshq.cli.addresses import names_object, open_queue
+        from freshq.cli.stacks import stack_queue
     if (own := _queue_of_worker(context)) is not None:
         return own
     if options.stack is not None:

@@ -181,7 +181,7 @@ VERBS: Final[tuple[Listed, ...]] = (
         purge="Delete tasks of the queue.",
         recover="Return tasks with expired leases to their lines.",
     ),
-    *_on_queue("Queue", "commands.tables", configure="Show the options of the queue, or store some."),
+    *_on_queue("Queue", "commands.configure", configure="Show the options of the queue, or store some."),
     Listed("record", "Other", "commands.attach:app", "Records of an attached table."),
 )
 COMMANDS: Final[tuple[Listed, ...]] = (

@@ -28,6 +28,7 @@ class Session:
         output: Where answers go.
         can_ask: Whether a person can answer questions.
         address: The address of the queue; None if it was not opened by address.
+        stack: The stack of the queue; None if it was not opened by stack.
         current: Id of the task that commands use by default; set in a shell only.
         claims: The claims held, by task id.
         seen: Task ids that the shell can complete, the latest last.
@@ -37,6 +38,7 @@ class Session:
     output: Output
     can_ask: bool
     address: str | None = None
+    stack: str | None = None
     current: str | None = None
     claims: dict[str, Claim] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)

@@ -1,33 +1,27 @@
-"""Commands for tables and stored options."""
+"""Commands for tables."""
 
 from __future__ import annotations
 
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from freshq.cli.addresses import open_queue
-from freshq.cli.command import Group, PlainCommand, QueueContext
+from freshq.cli.command import Group, PlainCommand
 from freshq.cli.commands.attach import attach
-from freshq.cli.flags import with_flags
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory
 from freshq.errors import needs
 from freshq.model.checks import without_password
-from freshq.model.storable_options import StoredOptions, as_text
-from freshq.queue.core import core_of
-from freshq.queue.shared.options import SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.model.options import QueueOptions
     from freshq.stores.dynamodb.table import TablePlan
 
-Forget = Annotated[bool, typer.Option("--forget", help="Forget the stored options, except shards.")]
 app = typer.Typer(cls=Group, help="Tables: create, update, attach.", no_args_is_help=True)
 Source = Annotated[
     str,
@@ -43,28 +37,6 @@ CloudFormation = Annotated[
     bool,
     typer.Option("--cloudformation", help="Of a file: print a CloudFormation template, change nothing."),
 ]
-
-
-@with_flags(StoredOptions, dict.fromkeys(StoredOptions.model_fields), show_defaults=False)
-def configure(context: QueueContext, forget: Forget = False, **options: Any) -> None:
-    """Show the options of the queue, or store some.
-
-    Every process that uses the queue follows stored options within 5 s. An option in the address that differs
-    from the stored one is an error, unless the address has override=on.
-    """
-    session = context.session
-    if session.address is None:
-        raise ValueError("stack: a stack's queue has the options of its parameters; deploy it with others")
-    given = {name: value for name, value in options.items() if value is not None}
-    config = session.queue.configure(forget=forget, **cast("QueueOptions", given))
-    core = core_of(session.queue)
-    values = config.model_dump(mode="json", include={*core.options.storable}) | {SHARDS: core.store.shards}
-    texts = {name: as_text(getattr(config, name, core.store.shards)) for name in core.options.storable}
-    sources = {name: core.options.source(name) for name in texts}
-    session.output.answer(
-        {name: {"value": values[name], "source": sources[name]} for name in texts},
-        {name: f"{text:<12} {sources[name]}" for name, text in texts.items()},
-    )
 
 
 @app.command(cls=PlainCommand)

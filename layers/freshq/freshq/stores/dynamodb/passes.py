@@ -37,17 +37,15 @@ class WorkerPasses:
         self,
         table: str,
         queue: str,
-        slots: int,
         client: DynamoDBClient | None = None,
         clock: Callable[[], float] | None = None,
         names: Names | None = None,
     ) -> None:
-        """Allow `slots` passes at a time.
+        """Use the slots of a queue.
 
         Args:
             table: Name of the table.
             queue: Name of the queue.
-            slots: Maximum number of passes at a time.
             client: A low-level boto3 client; None for one from the environment.
             clock: Returns the time in seconds since the epoch; None for the table's.
             names: The names in an attached table; None for a table of freshq's own.
@@ -57,18 +55,19 @@ class WorkerPasses:
         """
         check_table_name(table)
         self._calls = TableCalls(client or default_client(), table, names)
-        self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
+        self._queue = queue
         self._clock = table_clock(self._calls) if clock is None else clock
 
     @contextmanager
-    def slot(self, holder: str) -> Iterator[bool]:
+    def slot(self, holder: str, slots: int = 1) -> Iterator[bool]:
         """Hold a slot for a `with` block; yields whether one was free.
 
         Args:
             holder: Who takes it. The same holder gets the slot it already has: a retried invocation
                 need not wait for the lease of the attempt that died.
+            slots: Maximum number of passes at a time.
         """
-        slot_id = next((slot_id for slot_id in self._ids if self._take(slot_id, holder)), None)
+        slot_id = next((slot_id for slot_id in self._ids(slots) if self._take(slot_id, holder)), None)
         if slot_id is None:
             yield False
             return
@@ -82,12 +81,14 @@ class WorkerPasses:
             renewal.join()
             self._leave(slot_id, holder)
 
-    def all_taken(self) -> bool:
+    def all_taken(self, slots: int = 1) -> bool:
         """Return whether every slot is taken; then a running pass will look at the queue again."""
         now = self._clock()
-        slots = self._calls.get_many(self._ids)
-        taken = sum(now < seconds_or(slot.get("leaseUntil"), 0.0) <= now + LONGEST_SECONDS for slot in slots)
-        return taken >= len(self._ids)
+        until = [seconds_or(slot.get("leaseUntil"), 0.0) for slot in self._calls.get_many(self._ids(slots))]
+        return sum(now < each <= now + LONGEST_SECONDS for each in until) >= slots
+
+    def _ids(self, slots: int) -> list[str]:
+        return [f"{PASS_PREFIX}{self._queue}#{slot}" for slot in range(slots)]
 
     def _take(self, slot_id: str, holder: str) -> bool:
         now = self._clock()

@@ -18,6 +18,7 @@ from freshq.stores.dynamodb.part import DynamoPart
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,7 @@ class DynamoRecords(DynamoPart):
 
         A damaged one is empty, and the next write replaces it.
         """
-        item = self.calls.get(f"{RECORD_PREFIX}{queue}#{name}")
-        return None if item is None else SharedRecord(_values_of(item), _version_of(item))
+        return stored_record(self.calls, queue, name)
 
     @override
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
@@ -100,6 +100,12 @@ class DynamoRecords(DynamoPart):
     def set_paused(self, queue: str, *, paused: bool) -> None:
         expression = "SET #paused = :paused, #requestToken = :requestToken"
         self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
+
+
+def stored_record(calls: TableCalls, queue: str, name: str) -> SharedRecord | None:
+    """Return a shared record, strongly consistent; None if there is none."""
+    item = calls.get(f"{RECORD_PREFIX}{queue}#{name}")
+    return None if item is None else SharedRecord(_values_of(item), _version_of(item))
 
 
 def _values_of(item: Item) -> dict[str, Any]:

@@ -1,0 +1,166 @@
+"""Deployed stacks: their queues, and the options that older ones have as parameters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from freshq.cli.errors import print_error
+from freshq.errors import RefusedError, Unreachable, needs
+from freshq.model.storable_options import NONE, PassOptions, StoredOptions
+
+if TYPE_CHECKING:
+    from freshq.queue.base import BaseQueue
+
+# Parameters of older templates whose values are parts of a rule, or variables of the demonstration.
+PARTS: Final = ("codel_target_seconds", "max_backlog", "when_full", "group_share", "door_multiple")
+OF_DEMONSTRATION: Final = ("demo_capacity", "demo_task_seconds")
+# Parameters that a deployment of the present template refuses.
+GONE: Final = (
+    *StoredOptions.model_fields,
+    *PassOptions.model_fields,
+    *PARTS,
+    *OF_DEMONSTRATION,
+    *("max_read_units_per_second", "max_write_units_per_second", "contributor_insights"),
+    *("invocation_ceiling", "log_retention_days", "recovery_days"),
+)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A deployed stack.
+
+    Attributes:
+        name: Its name.
+        status: What CloudFormation says of it.
+        outputs: Its outputs.
+        parameters: Its parameters; the names as those of options, such as `max_age_seconds`.
+        gone: The names, in its template, of those parameters that the present template does not have.
+    """
+
+    name: str
+    status: str
+    outputs: dict[str, str]
+    parameters: dict[str, str]
+    gone: list[str]
+
+    @classmethod
+    def describe(cls, name: str) -> Self:
+        """Return a stack.
+
+        Raises:
+            RefusedError: If there is no such stack.
+            Unreachable: If CloudFormation did not answer.
+            MissingExtra: If the extra `aws` is not installed.
+        """
+        found = _description(name)
+        given = {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}
+        outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
+        gone = [parameter for parameter in given if _snake_case(parameter) in GONE]
+        parameters = {_snake_case(parameter): value for parameter, value in given.items()}
+        return cls(name, found["StackStatus"], outputs, parameters, gone)
+
+    def queue(self, name: str | None = None) -> BaseQueue:
+        """Return a queue of the stack.
+
+        Args:
+            name: Name of the queue; None for the stack's own.
+
+        Raises:
+            RefusedError: If the stack has no queue.
+        """
+        with needs("aws"):
+            from freshq.aws.settings import QueueSettings
+        if "QueueTableName" not in self.outputs:
+            msg = f"stack {self.name!r}: has no output QueueTableName ({self.status})"
+            raise RefusedError(msg)
+        own = self.outputs.get("QueueName") or self.parameters.get("queue_name", "default")
+        return QueueSettings(
+            table=self.outputs["QueueTableName"],
+            attach_key=self.parameters.get("attach_key", ""),
+            queue_name=name or own,
+        ).queue()
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that an older template has as parameters, without the defaults of today."""
+        texts = {name: value for name, value in self.parameters.items() if name in GONE}
+        of_passes = PassOptions.model_validate(texts)
+        of_queue = StoredOptions.model_validate(texts | _rules(texts), strict=False)
+        return {
+            name: getattr(model, name)
+            for model in (of_queue, of_passes)
+            for name in type(model).model_fields
+            if getattr(model, name) != type(model).model_fields[name].default
+        }
+
+
+def stack_queue(name: str, queue: str | None = None) -> BaseQueue:
+    """Return the queue of a deployed stack; warn if the stack has options as parameters.
+
+    Args:
+        name: Name of the CloudFormation stack.
+        queue: Name of the queue; None for the stack's own.
+
+    Raises:
+        RefusedError: If there is no such stack, or it has no queue.
+        Unreachable: If CloudFormation did not answer.
+        MissingExtra: If the extra `aws` is not installed.
+    """
+    stack = Stack.describe(name)
+    opened = stack.queue(queue)
+    if stack.gone:
+        print_error(
+            f"stack {name!r}: deployed from an older template, whose parameters do not count here; run "
+            f"freshq configure --stack {name} --adopt, then deploy"
+        )
+    return opened
+
+
+def _rules(texts: dict[str, str]) -> dict[str, str]:
+    """Return the rules, as flags write them, whose parts are parameters."""
+
+    def number(name: str) -> float:
+        return float(texts.get(name) or 0)
+
+    target_seconds, waiting = number("codel_target_seconds"), int(number("max_backlog"))
+    backlog = [str(waiting), texts.get("when_full") or "drop-oldest"]
+    if number("group_share"):
+        backlog.append(texts["group_share"])
+    return {
+        "codel": f"{target_seconds:g},{2 * target_seconds:g}" if target_seconds else NONE,
+        "backlog": ",".join(backlog) if waiting else NONE,
+        "door": texts["door_multiple"] if number("door_multiple") else NONE,
+    }
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def cloudformation() -> Any:
+    """Return a client from the environment."""
+    with needs("aws"):
+        import boto3
+
+        from freshq.stores.dynamodb.calls import own_region
+    return boto3.client("cloudformation", own_region())
+
+
+def _description(stack: str) -> dict[str, Any]:
+    with needs("aws"):
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+    try:
+        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
+    except ClientError as error:
+        problem = error.response["Error"]
+        msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"
+        raise (RefusedError if problem["Code"] == "ValidationError" else Unreachable)(msg) from error
+    except BotoCoreError as error:
+        msg = f"stack {stack!r}: CloudFormation did not answer ({error}); check network, region, credentials"
+        raise Unreachable(msg) from error
+    except (ResponseParserError, KeyError) as error:
+        msg = f"stack {stack!r}: the answer is not CloudFormation's; check the endpoint (AWS_ENDPOINT_URL)"
+        raise Unreachable(msg) from error
+    return dict(found[0])
