@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from freshq import Queue, StoreError, Task, TaskStatus
+from freshq import Claim, Queue, StoreError, Task, TaskStatus, Worker
 from freshq.queue.core import core_of
+from freshq.queue.polling import Lookout
 from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Due, Store
+from freshq.stores.dynamodb import queries
 from freshq.stores.lines import ClaimRequest
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.counting import counted_calls
@@ -96,7 +98,7 @@ class TestFreshLeases:
     ) -> None:
         queue, other = store.queue(lease_seconds=LEASE_SECONDS), store.queue()
         queue.put_many([{"payload": "first"}, {"payload": "second"}])
-        claimed_elsewhere = []
+        claimed_elsewhere: list[Claim] = []
 
         def lose() -> None:
             store.clock.advance(LEASE_SECONDS + 1)
@@ -336,3 +338,57 @@ class TestLooks:
             assert len(queue.claim()) == 1
             store.clock.advance(0.5)
         assert [look - began for look in looks] == [0, 15, 30]
+
+
+class TestMore:
+    """A claim says whether it ended before it had searched every line."""
+
+    def test_a_claim_that_searched_every_line_says_no(self, queue: Queue) -> None:
+        assert not queue.claim().more
+        queue.put_many([{"payload": number, "group": str(number % 3)} for number in range(5)])
+        claims = queue.claim(10)
+        assert (len(claims), claims.more) == (5, False)
+        queue.pause()
+        assert not queue.claim().more
+
+    @pytest.fixture
+    def behind_stale_work(self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> Queue:
+        """Return a queue with one live task behind more stale ones than one claim passes."""
+        monkeypatch.setattr(queries, "LARGER_PAGES_KEYS", (20,))
+        producer = store.queue()
+        producer.put("live")
+        count = 200 if store.client is not None else 1600
+        producer.put_many([{"payload": "stale", "max_age_seconds": 5} for _ in range(count)])
+        store.clock.advance(10)
+        return store.queue()
+
+    def test_empty_answers_say_so_until_the_task_behind_stale_ones_is_found(
+        self, behind_stale_work: Queue, store: StoreUnderTest
+    ) -> None:
+        answers = [behind_stale_work.claim()]
+        while not answers[-1]:
+            assert answers[-1].more
+            answers.append(behind_stale_work.claim())
+        assert answers[-1][0].task.payload == "live"
+        assert len(answers) > 1 or store.kind == "memory"  # which passes stale chunks in one step
+
+    def test_a_claim_that_waits_goes_on_at_once(
+        self, behind_stale_work: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Lookout, "seconds", lambda _self: pytest.fail("it waits"))
+        (claim,) = behind_stale_work.claim(wait_seconds=None)
+        assert claim.task.payload == "live"
+
+    def test_a_worker_goes_on_at_once_and_is_not_idle(self, behind_stale_work: Queue) -> None:
+        seen: list[object] = []
+        worker = Worker(behind_stale_work, lambda task: seen.append(task.payload), idle_exit_seconds=0)
+        worker.run()
+        assert seen == ["live"]
+
+    def test_more_due_tasks_than_a_claim_brings_in(self, store: StoreUnderTest) -> None:
+        backlog(store, "due", SMALL_PORTION + 5)
+        queue = store.queue()
+        claims = queue.claim(100)
+        assert (len(claims), claims.more) == (SMALL_PORTION, True)
+        claims = queue.claim(100)
+        assert (len(claims), claims.more) == (5, False)

@@ -6,7 +6,7 @@ import pytest
 from local.faults import counted, meanwhile
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, StoreError
+from freshq import Claim, Queue, StoreError
 from freshq.stores.dynamodb import line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import Keyspace, encode
@@ -115,7 +115,7 @@ class TestDone:
         records = [line_record("default", (0, f"g{number}"), far - 3600, far) for number in range(1000)]
         write(table_store, records)
         queue = table_store.queue()
-        found = []
+        found: list[Claim] = []
         for _ in range(5):
             with counted(dynamodb_local) as calls:
                 found += queue.claim()

@@ -69,6 +69,21 @@ class Claim:
         return self.task.attempts > 1
 
 
+class Claims(list[Claim]):
+    """The answer to `claim`: a list that knows whether the claim got to the end of the lines.
+
+    Attributes:
+        more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
+            searched every line. Then it may be short, or empty, although tasks wait: claim again.
+    """
+
+    __slots__ = ("more",)
+
+    def __init__(self, claims: Iterable[Claim] = (), *, more: bool = False) -> None:
+        super().__init__(claims)
+        self.more = more
+
+
 class DeadLetterCounts(NamedTuple):
     """Numbers of tasks that became dead letters without a run that failed them.
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from freshq.model.answers import Claim
+    from freshq.model.answers import Claim, Claims
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
     from freshq.queue.polling import Poll
     from freshq.stores.base import Connection, HeldTask
 
-    ClaimList: TypeAlias = list[Claim]
+    ClaimList: TypeAlias = Claims
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import RefusedError, StoreError
-from freshq.model.answers import Claim, Waiting, WaitsFor, held_task
+from freshq.model.answers import Claim, Claims, Waiting, WaitsFor, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.telemetry import ClaimSpan
@@ -18,11 +18,12 @@ from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.polling import answer_of, poll_for_claims
+from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.base import Guard, OldestRequest
-from freshq.stores.lines import ClaimRequest
+from freshq.stores.lines import ClaimRequest, Effort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.order import Order
@@ -306,7 +307,7 @@ class Claiming(Verbs):
 
     def claim(
         self, limit: int = 1, *, lease_seconds: float | None = None, wait_seconds: float | None = 0
-    ) -> list[Claim]:
+    ) -> Claims:
         """Claim tasks, in the queue's order.
 
         Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
@@ -322,7 +323,8 @@ class Claiming(Verbs):
                 claims again every second, and as soon as this process puts or returns a task.
 
         Returns:
-            The claims; empty if nothing is claimable or the queue is paused.
+            The claims; empty if nothing is claimable or the queue is paused. If `more` is true, the claim
+            reached a bound of its work first, and the next one looks further.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -342,33 +344,52 @@ class Claiming(Verbs):
             span.claims = claims = self._claim(limit, lease_seconds)
         return claims
 
-    def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+    def _claim(self, limit: int, lease_seconds: float) -> Claims:
         core = self._core
         if core.store.paused(core.name):
-            return []
-        began = core.now()
-        looked = self._look_if_due(lease_seconds)
-        take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
-        claims = take(limit, lease_seconds)
-        if len(claims) < limit and not looked:
-            try:
-                if core.bring_in_due():
-                    claims += take(limit - len(claims), lease_seconds)
-            except StoreError:
-                if not claims:
-                    raise
-                logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
-        return fit_to_run(core, claims, lease_seconds, began)
+            return Claims()
+        began, effort = core.now(), Effort()
+        take = partial(self._take, effort)
+        if core.codel is not None:
+            take = partial(self._take_unless_shed, core.codel, effort)
+        claims, brought_in = self._take_with_due(take, limit, lease_seconds)
+        fit = fit_to_run(core, claims, lease_seconds, began)
+        more_due = brought_in >= SMALL_PORTION and len(claims) < limit
+        return Claims(fit, more=effort.bounded or more_due or len(fit) < len(claims))
 
-    def _look_if_due(self, lease_seconds: float) -> bool:
-        """Bring in a portion of the due tasks if that is due, even if no claim needs them; return whether.
+    def _take_with_due(
+        self, take: Callable[[int, float], list[Claim]], limit: int, lease_seconds: float
+    ) -> tuple[list[Claim], int]:
+        """Claim tasks; bring in a portion of the due tasks if that is due, or too few are claimable.
+
+        Returns:
+            The claims, and how many tasks were brought in.
+        """
+        core = self._core
+        looked, brought_in = self._look_if_due(lease_seconds)
+        claims = take(limit, lease_seconds)
+        if len(claims) == limit or looked:
+            return claims, brought_in
+        try:
+            if brought_in := core.bring_in_due():
+                claims += take(limit - len(claims), lease_seconds)
+        except StoreError:
+            if not claims:
+                raise
+            logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
+        return claims, brought_in
+
+    def _look_if_due(self, lease_seconds: float) -> tuple[bool, int]:
+        """Bring in a portion of the due tasks if that is due, even if no claim needs them.
+
+        Returns:
+            Whether it was due, and how many tasks were brought in.
 
         Raises:
             StoreError: If the store did not answer. The next look is a quarter of a lease later.
         """
-        if due := self._core.upkeep.look_is_due(lease_seconds):
-            self._core.bring_in_due()
-        return due
+        due = self._core.upkeep.look_is_due(lease_seconds)
+        return due, self._core.bring_in_due() if due else 0
 
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.
@@ -395,13 +416,15 @@ class Claiming(Verbs):
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
         return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
 
-    def _take_unless_shed(self, codel: LineCodel, limit: int, lease_seconds: float) -> list[Claim]:
+    def _take_unless_shed(
+        self, codel: LineCodel, effort: Effort, limit: int, lease_seconds: float
+    ) -> list[Claim]:
         """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
         kept: list[Claim] = []
         longest_wait_seconds = math.inf
         for _ in range(MAX_TAKES):
             try:
-                claims = self._take(limit - len(kept), lease_seconds, longest_wait_seconds)
+                claims = self._take(effort, limit - len(kept), lease_seconds, longest_wait_seconds)
             except StoreError:
                 if not kept:
                     raise
@@ -412,6 +435,8 @@ class Claiming(Verbs):
             if not doomed:
                 break
             longest_wait_seconds = shed_late(self._core, codel, doomed)
+        else:
+            effort.bounded = True
         return kept
 
     @contextmanager
@@ -455,9 +480,12 @@ class Claiming(Verbs):
         if work is not None and work.settled is not None:
             self._core.served(work.as_claim(), work.settled)
 
-    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> list[Claim]:
+    def _take(
+        self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
+    ) -> list[Claim]:
         request = self._request(limit, lease_seconds, longest_wait_seconds)
         tasks = self._core.store.claim(request)
+        effort.bounded = request.effort.bounded
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
         return [Claim.of(task) for task in tasks]

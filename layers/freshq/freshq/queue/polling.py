@@ -17,6 +17,7 @@ from freshq.model.checks import checked_ids, checked_seconds
 from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
+    from freshq.model.answers import Claims
     from freshq.model.task import Task
     from freshq.queue.core import Core
     from freshq.stores.wakes import Signal
@@ -29,6 +30,8 @@ FIRST_INTERVAL_SECONDS: Final = 0.01
 # The same for a look at the line of a queue.
 FIRST_LOOK_SECONDS: Final = 0.05
 INTERVAL_PART: Final = 0.25
+# Looks in a row that follow without a pause on one that found nothing, and did not search every line.
+MAX_EAGER: Final = 100
 # Longest time between two claims of a waiting caller.
 CLAIM_SECONDS: Final = 5.0
 # The same while the queue is paused: stores remember for a second that it is.
@@ -80,6 +83,8 @@ class Lookout:
         self._due_seen = -1
         self._look_at = -math.inf
         self._began = 0.0
+        # Looks in a row that found nothing, and did not search every line.
+        self._eager = 0
 
     @property
     def is_due(self) -> bool:
@@ -125,11 +130,24 @@ class Lookout:
             logger.warning("queue %r: could not read when its next task is due", core.name, exc_info=True)
         return seconds
 
-    def found_few(self, found: int) -> None:
-        """Note that a look found too few tasks, so that the next one is due after `seconds`."""
+    def found_few(self, found: int, *, more: bool = False) -> None:
+        """Note that a look found too few tasks, so that the next one is due after `seconds`.
+
+        Args:
+            found: How many it found.
+            more: Whether it ended before it had searched every line.
+        """
         if found:
             self._found_at = time.monotonic()
-        self._look_at = time.monotonic() + self.seconds()
+        self._look_at = time.monotonic() + (0.0 if self.goes_on(found, more=more) else self.seconds())
+
+    def goes_on(self, found: int, *, more: bool) -> bool:
+        """Return whether the next look is due at once: this one found nothing, and did not search every line.
+
+        After `MAX_EAGER` such looks in a row it is not, because some bounds are the same for the next look.
+        """
+        self._eager = self._eager + 1 if more and not found else 0
+        return 0 < self._eager <= MAX_EAGER
 
 
 def answer_of(poll: Poll[T]) -> T:
@@ -142,7 +160,7 @@ def answer_of(poll: Poll[T]) -> T:
     return answer
 
 
-def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: float | None) -> Poll[list[T]]:
+def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float | None) -> Poll[Claims]:
     """Return a poll that claims when `Lookout` says.
 
     Args:
@@ -159,14 +177,15 @@ def poll_for_claims(claim: Callable[[], list[T]], core: Core, wait_seconds: floa
     deadline = _end_of_wait("wait_seconds", wait_seconds)
     lookout = Lookout(core, CLAIM_SECONDS)
 
-    def poll() -> list[T] | Interval:
+    def poll() -> Claims | Interval:
         lookout.begin()
         if claims := claim():
             return claims
         left = deadline - time.monotonic()
         if left <= 0:
-            return []
-        return Interval(min(left, lookout.seconds()), lookout.signal, lookout.seen)
+            return claims
+        seconds = 0.0 if lookout.goes_on(0, more=claims.more) else lookout.seconds()
+        return Interval(min(left, seconds), lookout.signal, lookout.seen)
 
     return poll
 

@@ -1,5 +1,6 @@
 # The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
 
+from freshq.model.answers import Claims as Claims
 from freshq.model.answers import DeadLetterCounts as DeadLetterCounts
 from freshq.stores.base import HeldTask as HeldTask
 from freshq.stores.base import OnConflict as OnConflict

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -137,6 +137,17 @@ class LineTurns:
             yield candidate
 
 
+@dataclass(slots=True)
+class Effort:
+    """How far the last search of a claim got.
+
+    Attributes:
+        bounded: Whether it reached a bound of its work before it had searched every line.
+    """
+
+    bounded: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """A request for tasks to work on.
@@ -153,6 +164,7 @@ class ClaimRequest:
         reserve_seconds: Time that a task must have left before its deadline.
         retention_seconds: How long the store keeps a task that is over.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
+        effort: Where the store notes how far it got.
     """
 
     queue: str
@@ -166,6 +178,7 @@ class ClaimRequest:
     reserve_seconds: float
     retention_seconds: float
     longest_wait_seconds: float = inf
+    effort: Effort = field(default_factory=Effort)
 
     @property
     def passes_over(self) -> bool:

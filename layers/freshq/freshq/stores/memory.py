@@ -375,6 +375,10 @@ class QueueLines:
             if self._levels[level]:
                 yield level, dict(islice(self._levels[level].items(), MAX_GROUPS))
 
+    def has_many(self) -> bool:
+        """Return whether a level has more groups than one claim looks at."""
+        return any(len(groups) > MAX_GROUPS for groups in self._levels.values())
+
     def looked_at(self, line: Line) -> None:
         """Forget a line that is empty; of more than `MAX_GROUPS`, let the others come first next time."""
         level, group = line
@@ -528,6 +532,8 @@ class MemoryLines(MemoryPart):
             ]
             for task in taken:
                 self._store(task)
+            short = len(taken) < request.limit
+            request.effort.bounded = short and self._lines[request.queue].has_many()
             for line in looked_at:
                 self._lines[request.queue].looked_at(line)
             return [copied(task) for task in taken]

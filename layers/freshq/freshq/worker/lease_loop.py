@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
+from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.crew import Crew
@@ -139,7 +140,7 @@ class LeaseLoop(WorkLoop):
         try:
             limit = self._limits.available(self._in_flight())
             self._lookout.begin()
-            claims = self._queue.claim(limit) if limit > 0 else []
+            claims = self._queue.claim(limit) if limit > 0 else Claims()
         except StoreError as error:
             self._store_failed(error)
             return []
@@ -148,7 +149,9 @@ class LeaseLoop(WorkLoop):
             return []
         self._store_answered()
         if len(claims) < limit:
-            self._lookout.found_few(len(claims))
+            self._lookout.found_few(len(claims), more=claims.more)
+            if claims.more:
+                self._last_work = time.monotonic()  # it is not idle
         self.report.claimed += len(claims)
         self._tell(claims)
         return claims

@@ -66,6 +66,7 @@ class DynamoLines(DynamoCounts):
     def claim(self, request: ClaimRequest) -> list[Task]:
         candidates = Candidates(self, request, request.moment())
         tasks = Taking(self, candidates).take()
+        request.effort.bounded &= len(tasks) < request.limit
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self.line_records.close_empty(request.queue, request.clock, least)
         return tasks
@@ -168,6 +169,7 @@ class Candidates:
         search = None
         if line[1] is not None:
             if self._empty_lines_left() <= 0:
+                request.effort.bounded = True
                 return
             search = GroupSearch(line, len(partitions))
             self._searches.append(search)
@@ -196,13 +198,16 @@ class Candidates:
             newest_first=newest_first,
             resume_at=None if request.passes_over else store.resume_at,
         )
+        is_last = True
         for page in pages:
+            is_last = page.is_last
             self._pages.append([entry.task_id for entry in page.entries])
             if search is not None:
                 search.add(page)
             if page.passed_over:
                 store.stale_items.passed_over(request.queue, partition, request.max_age_seconds)
             yield from page.entries
+        request.effort.bounded |= not is_last
 
 
 class Taking:
@@ -244,6 +249,7 @@ class Taking:
                 raise
             # The taken tasks must reach their worker. If the store still fails, so does the next claim.
             logger.warning("claim cut short after %d of %d tasks", len(self._taken), limit, exc_info=True)
+        self._request.effort.bounded |= len(self._tried) >= limit + MAX_VAIN_TRIES
         self._candidates.close(self._tried, self._taken)
         return self._taken
 

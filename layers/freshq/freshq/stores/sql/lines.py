@@ -393,8 +393,11 @@ class SqlLines(SqlCounts):
                 break
             found_lines = take(request, taken)
             is_short = found_lines and len(taken) < request.limit
-            if not is_short or not self.clear_stale(request):
+            request.effort.bounded = is_short and self.clear_stale(request) > 0
+            if not request.effort.bounded:
                 break
+        short = len(taken) < request.limit
+        request.effort.bounded = short and (request.effort.bounded or self.window.is_partial(request.queue))
         self.window.used(request.queue, len(taken))
         return taken
 

@@ -158,6 +158,10 @@ class LineWindow:
         """Return whether the last lookup of a queue found lines."""
         return queue in self._known
 
+    def is_partial(self, queue: str) -> bool:
+        """Return whether the last lookup of a queue left out lines."""
+        return queue in self._many
+
     def levels(self, find: Find, queue: str) -> Iterator[list[Line]]:
         """Yield lines of each priority level, the highest level first; all of them if they fit a window."""
         self._known.pop(queue, None)
