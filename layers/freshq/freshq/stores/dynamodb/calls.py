@@ -181,6 +181,7 @@ class TableCalls:
         self.table = table
         self.names = names or Names()
         self._is_attached = self.names.is_attached
+        self.lacks_deadlines = False
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
@@ -263,16 +264,29 @@ class TableCalls:
         self._in_batches(deletions, BATCH_WRITE_ITEMS, write)
 
     def query(self, arguments: Item) -> Item:
-        """Return one page of a Query."""
-        try:
-            page: Item = dict(self.client.query(**self._arguments(arguments)))
-        except SDK_ERRORS as error:
-            raise freshq_error(error, self.table) from error
+        """Return one page of a Query.
+
+        The claim index of an early version has no deadlines, so DynamoDB refuses a filter by them. Then pages
+        have stale tasks too, which the condition of each claim detects.
+        """
+        page = self._page(_any_deadline(arguments) if self.lacks_deadlines else arguments)
         if self._is_attached:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:
                 key = self.names.from_table(page["LastEvaluatedKey"])
                 page["LastEvaluatedKey"] = {name: value for name, value in key.items() if name != RECORD}
+        return page
+
+    def _page(self, arguments: Item) -> Item:
+        try:
+            return dict(self.client.query(**self._arguments(arguments)))
+        except SDK_ERRORS as error:
+            problem = freshq_error(error, self.table)
+            if not isinstance(problem, InvalidUpdate) or _any_deadline(arguments) == arguments:
+                raise problem from error
+        page = self._page(_any_deadline(arguments))
+        self.lacks_deadlines = True
+        logger.info("table %r: its claim index has keys only; see docs/upgrades.md", self.table)
         return page
 
     def scan(self, arguments: Item) -> Iterator[Item]:
@@ -340,6 +354,20 @@ class TableCalls:
         if left:
             msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed; try again or raise its limits"
             raise Throttled(msg)
+
+
+def _any_deadline(arguments: Item) -> Item:
+    """Return the arguments of a query without its filter by deadlines."""
+    filters = arguments.get("FilterExpression", "").split(" AND ")
+    kept = [each for each in filters if not each.startswith("#deadline ")]
+    if kept == filters:
+        return arguments
+    values = {
+        name: value for name, value in arguments["ExpressionAttributeValues"].items() if name != ":deadline"
+    }
+    rest = {name: value for name, value in arguments.items() if name != "FilterExpression"}
+    rest |= {"FilterExpression": " AND ".join(kept)} if kept else {}
+    return rest | {"ExpressionAttributeValues": values}
 
 
 def sent_despite_lost_reply(send: Callable[[], T]) -> T:

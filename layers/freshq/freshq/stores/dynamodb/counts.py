@@ -77,6 +77,8 @@ class ApproximateCounts:
             for name in partitions
             if index.by_time
         )
+        if self._calls.lacks_deadlines:
+            self._bounded["pending"] = "at most"
         return Stats(
             pending=pending,
             delayed=delayed,

@@ -1,0 +1,156 @@
+"""Items and rows that earlier versions wrote are read, claimed and completed by this one.
+
+`tests/contract/upgrades` has the tables of earlier commits, as their code wrote them.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from types_boto3_dynamodb import DynamoDBClient
+
+from freshq import Queue, TaskStatus
+from freshq.stores.dynamodb.store import DynamoDBStore
+from freshq.stores.sql.store import SqlStore
+from tests.conftest import Clock
+from tests.support.readings import ids, known
+
+FOLDER: Final = Path(__file__).parent / "upgrades"
+# When the old code wrote its tasks, and a little later.
+WRITTEN_AT: Final = 1_790_000_020.0
+
+
+@dataclass(frozen=True)
+class Version:
+    """A commit, and what its tables need before this version uses them.
+
+    Attributes:
+        commit: The commit.
+        of: What it was.
+        sql: What its SQL tables need.
+        dynamodb: What its DynamoDB table needs.
+    """
+
+    commit: str
+    of: str
+    sql: str = "freshq table create"
+    dynamodb: str = "nothing"
+
+
+VERSIONS: Final = (
+    Version(
+        "2cec7c6a", "first application; claim index with keys only", dynamodb="nothing; see docs/upgrades.md"
+    ),
+    Version("67374605", "first SQL store"),
+    Version("08b0bc1e", "claim index with keys only", dynamodb="nothing; see docs/upgrades.md"),
+    Version("42cfbc15", "between the two"),
+    Version("5ef997f4", "today's verbs"),
+)
+
+
+def saved(kind: str) -> list[Any]:
+    """Return the saved tables of a store, one for each version that has it."""
+    files = [(version, FOLDER / f"{version.commit}.{kind}.json") for version in VERSIONS]
+    return [pytest.param(file, id=version.commit) for version, file in files if file.exists()]
+
+
+def check(queue: Queue) -> None:
+    """Read every task, serve those that wait, and recover the one that was held."""
+    assert {
+        name: known(queue, name).status.value for name in ("success", "failure", "cancelled", "held")
+    } == {
+        "success": "SUCCESS",
+        "failure": "FAILURE",
+        "cancelled": "CANCELLED",
+        "held": "TAKEN",
+    }
+    assert (known(queue, "success").result, known(queue, "failure").error) == (7, "wrong")
+    assert known(queue, "short").status is TaskStatus.SHED
+    stats = queue.stats()
+    assert (stats.pending, stats.delayed, stats.taken) == (3, 1, 1)
+    claims = queue.claim(limit=10)
+    assert sorted(ids(claims)) == ["grouped", "high", "waiting"]
+    assert claims[0].task.task_id == "high"
+    assert [claim.task.payload for claim in claims] == [{"work": name} for name in ids(claims)]
+    for claim in claims:
+        assert queue.complete(claim).status is TaskStatus.SUCCESS
+
+
+def check_later(queue: Queue, clock: Clock) -> None:
+    clock.advance(4000)
+    claims = queue.claim(limit=10)
+    assert sorted(ids(claims)) == ["delayed", "held"]
+    for claim in claims:
+        queue.retry(claim, error="again", delay_seconds=0)
+    assert sorted(ids(queue.claim(limit=10))) == ["delayed", "held"]
+
+
+@pytest.mark.parametrize("file", saved("dynamodb"))
+def test_a_table_of_dynamodb(dynamodb_local: DynamoDBClient, file: Path) -> None:
+    old = json.loads(file.read_text(encoding="utf-8"))
+    table = f"upgrade-{file.name}"
+    dynamodb_local.create_table(TableName=table, BillingMode="PAY_PER_REQUEST", **old["definition"])
+    for item in old["items"]:
+        dynamodb_local.put_item(TableName=table, Item=item)
+    clock = Clock(WRITTEN_AT)
+
+    def queue() -> Queue:
+        return Queue(DynamoDBStore(table, dynamodb_local), clock=clock, max_age_seconds=86_400, order="fifo")
+
+    queue().create_table()  # changes nothing
+    approximate = queue().stats(approximate=True)
+    assert (approximate.pending, approximate.bounded.get("pending")) in {(3, None), (4, "at most")}
+    assert [task.task_id for task in queue().list("TAKEN")] == ["held"]
+    check(queue())
+    check_later(queue(), clock)
+    # New tasks beside the old ones; a stale one is passed over.
+    queue().put("new", task_id="brief", max_age_seconds=1)
+    clock.advance(2)
+    queue().put("new", task_id="new")
+    assert ids(queue().claim(limit=10)) == ["new"]
+    assert queue().admin.recover() == 0
+    assert known(queue(), "brief").status is TaskStatus.SHED
+
+
+def as_stored(table: sa.Table, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with bytes where MariaDB has them."""
+    kinds = {column.name: column.type.python_type for column in table.columns}
+    return {
+        name: value.encode() if kinds[name] is bytes and value is not None else value
+        for name, value in row.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        pytest.param(kind, *param.values, id=f"{kind}-{param.id}")
+        for kind in ("sqlite", "postgres", "mariadb")
+        for param in saved(kind)
+    ],
+)
+def test_tables_of_a_sql_database(request: pytest.FixtureRequest, kind: str, file: Path) -> None:
+    table = f"old_{uuid.uuid4().hex[:8]}"
+    engine: sa.Engine = request.getfixturevalue(f"{kind}_engine")
+    old = json.loads(file.read_text(encoding="utf-8").replace("tasks", table))
+    tables = sa.MetaData()
+    with engine.begin() as connection:
+        for statement in old["ddl"]:
+            connection.exec_driver_sql(statement)
+        tables.reflect(connection, only=lambda name, _: name.startswith(table))
+        for name, rows in old["rows"].items():
+            saved_rows = [as_stored(tables.tables[name], row) for row in rows]
+            connection.execute(tables.tables[name].insert(), saved_rows)
+    clock = Clock(WRITTEN_AT)
+    store = SqlStore(engine, table)
+    store.create_table()
+    queue = Queue(store, clock=clock, max_age_seconds=86_400, order="fifo")
+    try:
+        check(queue)
+        check_later(queue, clock)
+    finally:
+        tables.drop_all(engine)
