@@ -116,3 +116,28 @@ def test_a_waiting_coroutine_takes_it(
 ) -> None:
     monkeypatch.setattr(polling, "CLAIM_SECONDS", NEVER_SECONDS)
     assert asyncio.run(_claimed(store.queue(clock=time.time), act)) == ["work"]
+
+
+def test_the_end_of_a_task_ends_the_wait_for_it(
+    store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "FIRST_INTERVAL_SECONDS", NEVER_SECONDS)
+    queue, other = store.queue(), store.queue()
+    queue.put_many([{"payload": name, "task_id": name} for name in "abc"])
+    claims = {claim.task.task_id: claim for claim in other.claim(3)}
+    ends = [
+        lambda: other.complete(claims["b"]),
+        lambda: other.settle_many([Settlement.complete(claims["a"])]),
+        lambda: other.cancel("c", force=True),
+    ]
+    order = []
+    settles = threading.Timer(0.1, ends.pop(0))
+    settles.start()
+    for task in queue.wait_many("abc".partition("b"), timeout_seconds=PATIENCE_SECONDS):
+        order.append(task.task_id)
+        settles.join()
+        if ends:
+            settles = threading.Timer(0.1, ends.pop(0))
+            settles.start()
+    assert order == ["b", "a", "c"]
+    assert asyncio.run(AsyncQueue(queue).wait("c")).task_id == "c"

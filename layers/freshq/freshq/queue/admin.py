@@ -254,8 +254,9 @@ class Reading(Verbs):
     def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.
 
-        Polls the task at growing intervals: the answer is late by at most a fifth of the wait, and by at most
-        `poll_seconds`. Each poll is one read of the store.
+        The answer is immediate if this process settles the task. Otherwise it polls at growing intervals, one
+        read of the store each: the answer is late by at most a fifth of the wait, and by at most
+        `poll_seconds`.
 
         Args:
             task_id: The task.
@@ -268,7 +269,7 @@ class Reading(Verbs):
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_ends(self._core.found, [checked_id(task_id)], timeout_seconds, poll_seconds)
+        poll = poll_for_ends(self._core, [checked_id(task_id)], timeout_seconds, poll_seconds)
         return answer_of(poll)[0]
 
     def wait_many(
@@ -287,7 +288,7 @@ class Reading(Verbs):
             WaitTimeout: If some are not over after `timeout_seconds`.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_ends(self._core.found, task_ids, timeout_seconds, poll_seconds)
+        poll = poll_for_ends(self._core, task_ids, timeout_seconds, poll_seconds)
         return chain.from_iterable(iter(partial(answer_of, poll), []))
 
     def list(

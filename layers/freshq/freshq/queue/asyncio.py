@@ -268,14 +268,14 @@ class AsyncQueue(AwaitedQueue):
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
         ids = [checked_id(task_id)]
-        poll = poll_for_ends(core_of(self.queue).found, ids, timeout_seconds, poll_seconds)
+        poll = poll_for_ends(core_of(self.queue), ids, timeout_seconds, poll_seconds)
         return (await self._answer_of(poll))[0]
 
     async def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> AsyncIterator[Task]:
         """Yield tasks as they end. The arguments and errors are those of `Queue.wait_many`."""
-        poll = poll_for_ends(core_of(self.queue).found, task_ids, timeout_seconds, poll_seconds)
+        poll = poll_for_ends(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
         while ended := await self._answer_of(poll):
             for task in ended:
                 yield task
@@ -323,9 +323,6 @@ class AsyncAttachedQueue(AsyncQueue):
 
 async def _sleep(interval: Interval) -> None:
     """Sleep for an interval, or until its signal ends it."""
-    if interval.signal is None:
-        await asyncio.sleep(interval.seconds)
-        return
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:

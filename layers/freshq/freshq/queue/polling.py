@@ -45,13 +45,13 @@ class Interval:
 
     Attributes:
         seconds: The longest time.
-        signal: Ends the pause; None if nothing does.
+        signal: Ends the pause.
         seen: Its count before the poll.
     """
 
     seconds: float
-    signal: Signal | None = None
-    seen: int = 0
+    signal: Signal
+    seen: int
 
 
 # Returns the answer, or how long to wait for the next poll.
@@ -153,10 +153,7 @@ class Lookout:
 def answer_of(poll: Poll[T]) -> T:
     """Poll until there is an answer; between two polls this thread sleeps."""
     while isinstance(answer := poll(), Interval):
-        if answer.signal is None:
-            time.sleep(answer.seconds)
-        else:
-            answer.signal.wait(answer.seen, answer.seconds)
+        answer.signal.wait(answer.seen, answer.seconds)
     return answer
 
 
@@ -191,19 +188,19 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
 
 
 def poll_for_ends(
-    find: Callable[[str], Task], task_ids: Iterable[str], timeout_seconds: float | None, poll_seconds: float
+    core: Core, task_ids: Iterable[str], timeout_seconds: float | None, poll_seconds: float
 ) -> Poll[list[Task]]:
-    """Return a poll for the ends of tasks.
+    """Return a poll for the ends of tasks: at growing intervals, and for each that this process settles.
 
     Args:
-        find: Returns a task with its current status; raises NotFound if there is none.
+        core: The queue.
         task_ids: The tasks.
         timeout_seconds: Give up after this time; None: never.
         poll_seconds: Longest time between two polls.
 
     Returns:
-        A poll that answers with the tasks that ended since its last answer, in the order of their ends, and
-        with an empty list once all have. It raises WaitTimeout after the timeout, and the errors of `find`.
+        A poll that answers with the tasks that ended since its last answer, in the order of their ends; with
+        an empty list once all have. It raises WaitTimeout, and what `Core.found` raises.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -212,23 +209,31 @@ def poll_for_ends(
     checked_seconds("poll_seconds", poll_seconds, above_zero=True)
     deadline = _end_of_wait("timeout_seconds", timeout_seconds)
     began = time.monotonic()
+    signal = core.store.wakes.ends(core.name, left)
 
     def poll() -> list[Task] | Interval:
-        tasks = {task_id: find(task_id) for task_id in left}
-        ended = {task_id: task for task_id, task in tasks.items() if task.status not in LIVE}
-        for task_id in ended:
-            del left[task_id]
+        seen = signal.count
+        told = left.keys() & signal.take()
+        tasks = [core.found(task_id) for task_id in told or left]
+        ended = _ended(tasks)
+        for task in ended:
+            del left[task.task_id]
         if ended or not left:
-            # What went stale ended at its deadline, and nothing was written then.
-            return sorted(ended.values(), key=lambda task: task.ended_at(math.inf) or task.updated)
+            return ended
         now = time.monotonic()
         if now >= deadline:
-            task_id, task = next(iter(tasks.items()))
-            raise WaitTimeout(task_id, task.status, now - began, others=len(tasks) - 1)
+            raise WaitTimeout(tasks[0].task_id, tasks[0].status, now - began, others=len(left) - 1)
         interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * (now - began), poll_seconds))
-        return Interval(min(interval_seconds, deadline - now))
+        return Interval(min(interval_seconds, deadline - now), signal, seen)
 
     return poll
+
+
+def _ended(tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks that are over, in the order of their ends."""
+    over = (task for task in tasks if task.status not in LIVE)
+    # What went stale ended at its deadline, and nothing was written then.
+    return sorted(over, key=lambda task: task.ended_at(math.inf) or task.updated)
 
 
 def _end_of_wait(name: str, seconds: float | None) -> float:

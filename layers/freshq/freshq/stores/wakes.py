@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.model.task import Task
+
+
+# Entries of ended waits that may be left before they are swept.
+SWEPT_ENDS: Final = 1000
 
 
 class Signal:
@@ -84,6 +88,24 @@ class Signal:
         self.waiters = 0
 
 
+class EndSignal(Signal):
+    """The signal of a caller who waits for tasks to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: list[str] = []
+
+    def tell(self, task_id: str) -> None:
+        """Note that a task has ended."""
+        self._told.append(task_id)
+        self.notify()
+
+    def take(self) -> list[str]:
+        """Return the tasks that ended since the last call."""
+        told, self._told = self._told, []
+        return told
+
+
 class Watcher(Protocol):
     """Notifies signals of changes that other processes make.
 
@@ -105,20 +127,41 @@ class Signals:
 
     Attributes:
         lines: By queue, for who waits for a task to claim.
+        ends: By queue and task id, for who waits for its end.
         watcher: Notifies them of what other processes do; None: nobody does.
     """
 
     def __init__(self) -> None:
         self.lines: dict[str, Signal] = {}
+        self.ends: dict[tuple[str, str], WeakSet[EndSignal]] = {}
         self.watcher: Watcher | None = None
+        self._ends_lock = threading.Lock()
+        self._sweep_at = SWEPT_ENDS
         _ALL.add(self)
 
     def line(self, queue: str) -> Signal:
         """Return the signal of a queue's lines."""
         return self.lines.setdefault(queue, Signal())
 
+    def await_ends(self, queue: str, task_ids: Iterable[str], signal: EndSignal) -> None:
+        """Have a signal told of the ends of tasks."""
+        with self._ends_lock:
+            if len(self.ends) > self._sweep_at:
+                self.ends = {key: signals for key, signals in self.ends.items() if signals}
+                self._sweep_at = 2 * len(self.ends) + SWEPT_ENDS
+            for task_id in task_ids:
+                self.ends.setdefault((queue, task_id), WeakSet()).add(signal)
+
+    def tell_end(self, queue: str, task_id: str) -> None:
+        """Tell who waits for a task that it has ended."""
+        with self._ends_lock:
+            signals = [*self.ends.pop((queue, task_id), ())]
+        for signal in signals:
+            signal.tell(task_id)
+
     def forget_threads(self) -> None:
         """As `Signal.forget_threads`."""
+        self._ends_lock = threading.Lock()
         for line in self.lines.values():
             line.forget_threads()
         if self.watcher is not None:
@@ -161,8 +204,19 @@ class Wakes:
 
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
         """Wake who waits for these new versions of tasks; None stands for a task that did not change."""
-        if any(task is not None and task.status is TaskStatus.PENDING for task in tasks):
+        changed = [task for task in tasks if task is not None]
+        if any(task.status is TaskStatus.PENDING for task in changed):
             self.put(queue)
+        if self._signals.ends:
+            for task in changed:
+                if task.status not in LIVE:
+                    self._signals.tell_end(queue, task.task_id)
+
+    def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:
+        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
+        signal = EndSignal()
+        self._signals.await_ends(queue, task_ids, signal)
+        return signal
 
     def close(self) -> None:
         """Stop listening for other processes."""
