@@ -219,3 +219,21 @@ def test_an_exact_count_reads_no_task(queue: Queue, monkeypatch: pytest.MonkeyPa
     queue.complete(queue.claim()[0])
     monkeypatch.setattr(SqlStore, "scan", None)
     assert counts(queue.stats()) == {"pending": 9, "success": 1}
+
+
+def test_waiting_and_held_tasks_are_listed_through_an_index(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put_many({"payload": number, "task_id": f"t{number}"} for number in range(5))
+    queue.put("later", task_id="later", delay_seconds=5)
+    held = [claim.task.task_id for claim in queue.claim(limit=2)]
+    monkeypatch.setattr(SqlStore, "scan", None)
+    assert sorted(task.task_id for task in queue.list("TAKEN")) == sorted(held)
+    first = queue.list("PENDING", limit=2)
+    assert [task.task_id for task in (*first, *queue.list("PENDING", cursor=first.cursor))] == [
+        *sorted({f"t{number}" for number in range(5)}.difference(held)),
+        "later",
+    ]
+    for cursor in ("t1", "over/1/t1", "due/x/t1", "due/1/", "stale/1/t1"):
+        with pytest.raises(ValueError, match=r"^cursor: must be that of a page of TAKEN tasks"):
+            queue.list("TAKEN", cursor=cursor)

@@ -1243,6 +1243,23 @@ AND tasks.status = :of_status::VARCHAR
 ORDER BY coming.due_us
 LIMIT :page;
 
+-- upkeep: listed_by_status
+-- A page of the tasks of a status that need one kind of attention, next due first.
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
+    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
+    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
+    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
+    tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.due_us
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = :of_agenda::VARCHAR
+AND tasks.status = :of_status::VARCHAR
+AND tasks.created_us > :created_after_us::BIGINT
+AND tasks.due_us >= :from_us::BIGINT
+AND (tasks.due_us > :from_us::BIGINT OR tasks.task_id > :after_id::VARCHAR COLLATE "C")
+ORDER BY tasks.due_us, tasks.task_id
+LIMIT :page;
+
 -- upkeep: over_ids
 -- Ids of tasks past their retention, earliest first, locked until the transaction ends.
 SELECT tasks.task_id

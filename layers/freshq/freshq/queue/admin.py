@@ -296,8 +296,9 @@ class Reading(Verbs):
     ) -> Page:
         """Return a page of the queue's tasks, in an order that depends on the store.
 
-        Dead letters (FAILURE) are listed latest first, at the cost of the page. DynamoDB lists PENDING and
-        TAKEN tasks through its indexes. Other listings read tasks of every status until the page is full.
+        Dead letters (FAILURE) are listed latest first, at the cost of the page. DynamoDB and SQL databases
+        list PENDING and TAKEN tasks through an index. Other listings read tasks of every status until the
+        page is full.
 
         Args:
             status: Return only tasks with this status.

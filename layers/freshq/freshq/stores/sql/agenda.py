@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.errors import quoted
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.history import SqlHistory
@@ -15,11 +16,16 @@ from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import Conditions, SqlPart, Statements
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from freshq.model.task import Task
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
 
 PAGE_ROWS: Final = 200
+# The kinds of attention that the tasks of a status need, in the order of its list.
+LISTED: Final = {TaskStatus.PENDING: (STALE, DUE), TaskStatus.TAKEN: (DUE,)}
+FOREVER_US: Final = 2**62
 # Held and delayed tasks that one search for a status reads at most.
 COMING_ROWS: Final = 1_000
 
@@ -126,6 +132,20 @@ class UpkeepStatements(Statements):
         )
 
     @cached_property
+    def listed_by_status(self) -> sa.Select[Any]:
+        """A page of the tasks of a status that need one kind of attention, next due first."""
+        due_us, task_id = self.tasks.c.due_us, self.tasks.c.task_id
+        place_us = sa.bindparam("from_us", type_=sa.BigInteger)
+        follows = sa.or_(due_us > place_us, task_id > sa.bindparam("after_id", type_=task_id.type))
+        of_status = (
+            self.tasks.c.agenda == sa.bindparam("of_agenda"),
+            self.tasks.c.status == sa.bindparam("of_status"),
+            self.tasks.c.created_us > sa.bindparam("created_after_us"),
+        )
+        page = sa.select(*self.columns, due_us).where(self.in_queue, *of_status, due_us >= place_us, follows)
+        return page.order_by(due_us, task_id).limit(sa.bindparam("page"))
+
+    @cached_property
     def over_ids(self) -> sa.Select[Any]:
         """Ids of tasks past their retention, earliest first, locked until the transaction ends."""
         page = sa.select(self.tasks.c.task_id).where(
@@ -175,6 +195,44 @@ class SqlAgenda(SqlPart):
     def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
         parameters = {"of_queue": queue, "of_status": status, "looked": COMING_ROWS, "page": limit}
         return [task_of(row) for row in self.database.rows(self.upkeep_sql.coming, parameters)]
+
+    @override
+    def listed(
+        self, queue: str, status: TaskStatus, now: float, created_after: float, start_after: str | None
+    ) -> Iterator[tuple[Task, str]]:
+        """Yield from the index of the agenda; the cursor is the place there."""
+        agendas = LISTED[status]
+        if start_after is None:
+            # The deadlines that passed come first.
+            starts = [(each, microseconds(now) if each == STALE else 0, "") for each in agendas]
+            return self._listed(queue, status, created_after, starts)
+        agenda, _, place = start_after.partition("/")
+        due_us, _, task_id = place.partition("/")
+        if agenda not in agendas or not (due_us.isdecimal() and due_us.isascii() and task_id):
+            msg = f"cursor: must be that of a page of {status} tasks, got {quoted(start_after)}"
+            raise ValueError(msg)
+        later = agendas[agendas.index(agenda) + 1 :]
+        places = [(agenda, int(due_us), task_id), *((each, 0, "") for each in later)]
+        return self._listed(queue, status, created_after, places)
+
+    def _listed(
+        self, queue: str, status: TaskStatus, created_after: float, places: Iterable[tuple[str, int, str]]
+    ) -> Iterator[tuple[Task, str]]:
+        where = {"of_queue": queue, "of_status": status, "page": PAGE_ROWS}
+        # A held task is listed whatever its age.
+        where["created_after_us"] = (
+            microseconds(created_after) if status is TaskStatus.PENDING else -FOREVER_US
+        )
+        for agenda, due_us, task_id in places:
+            place = {"of_agenda": agenda, "from_us": due_us, "after_id": task_id}
+            while True:
+                rows = self.database.rows(self.upkeep_sql.listed_by_status, where | place)
+                for row in rows:
+                    task, place_us = task_of(row[:-1]), row[-1]
+                    place |= {"from_us": place_us, "after_id": task.task_id}
+                    yield task, f"{agenda}/{place_us}/{task.task_id}"
+                if len(rows) < PAGE_ROWS:
+                    break
 
     @override
     def tidy(self, queue: str, now: float, limit: int) -> int:
