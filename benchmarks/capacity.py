@@ -26,7 +26,7 @@ from benchmarks.costs_page import ALONE
 from benchmarks.figures import PAYLOAD
 from freshq import MatchQueue, Queue, Settlement
 from freshq.errors import FreshqError
-from freshq.model.storable_options import PassOptions
+from freshq.model.pass_options import PassOptions
 from freshq.queue import core
 from freshq.queue.shared import options
 from freshq.stores import clocks

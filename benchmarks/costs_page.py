@@ -13,7 +13,7 @@ from samtranslator.yaml_helper import yaml_parse
 
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, columns
-from freshq.model.storable_options import PassOptions
+from freshq.model.pass_options import PassOptions
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:

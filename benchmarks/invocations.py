@@ -26,7 +26,7 @@ from benchmarks import figures
 from freshq import Queue
 from freshq.aws.pass_options import configure_stack
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.model.storable_options import PassOptions
+from freshq.model.pass_options import PassOptions
 from freshq.stores.dynamodb.items import is_task
 from freshq.stores.dynamodb.passes import WorkerPasses
 

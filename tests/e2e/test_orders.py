@@ -35,6 +35,7 @@ def stacks(deployed_alone: Callable[..., Deployment]) -> dict[Order, Deployment]
         order: deployed_alone(
             stack=f"freshq-{order.value}",
             order=order,
+            reserve="none",
             max_age_seconds=DEADLINE_SECONDS,
             concurrency=SERVERS,
             demo_capacity=SERVERS,
@@ -94,7 +95,9 @@ def no_worker_was_stalled(lives: Sequence[Life]) -> bool:
 def replayed(lives: Sequence[Life], priorities: Sequence[int], order: Order) -> tuple[int, int]:
     """Return how many tasks, and how many urgent ones, the library serves in time by the recorded claims."""
     clock = Clock()
-    queue = Queue.memory(order=order, clock=clock, max_age_seconds=DEADLINE_SECONDS, lease_seconds=3600)
+    queue = Queue.memory(
+        order=order, reserve="none", clock=clock, max_age_seconds=DEADLINE_SECONDS, lease_seconds=3600
+    )
     puts = [(life.created, 0, priority) for life, priority in zip(lives, priorities, strict=True)]
     claims = [(life.claims[-1].taken, life.ended or 0.0) for life in served(lives)]
     events = [*puts, *((taken, 1, ended - taken) for taken, ended in claims)]

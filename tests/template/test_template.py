@@ -19,7 +19,8 @@ from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.matching.resource import Resource, ResourceStatus
 from freshq.matching.stores.dynamodb import caller_key, encode_resource
-from freshq.model.storable_options import PassOptions, StoredOptions
+from freshq.model.pass_options import PassOptions
+from freshq.model.storable_options import StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey

@@ -14,7 +14,7 @@ from freshq.aws.pass_options import (
     store_pass_options,
     stored_pass_options,
 )
-from freshq.model.storable_options import STACK_RECORD, PassOptions
+from freshq.model.pass_options import STACK_RECORD, PassOptions
 from freshq.queue.core import core_of
 from freshq.worker.worker import Worker
 from tests.conftest import Clock

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from freshq import Queue
 from freshq.cli.listing import ALIASES, COMMANDS, Listed
 from freshq.cli.main import app
+from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions
 
 # Where a command's flags differ from the arguments of its verb: more, and less.
@@ -24,7 +25,10 @@ DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "redrive": ({"all_dead", "yes", "current"}, set()),
     "stats": ({"exact"}, set()),
     "purge": ({"yes"}, {"confirm"}),
-    "configure": (set(StoredOptions.model_fields) - {"shards"}, {"options"}),
+    "configure": (
+        {*StoredOptions.model_fields, *PassOptions.model_fields, "adopt"} - {"shards"},
+        {"options"},
+    ),
     "recover": ({"index_dead"}, set()),
 }
 OF_QUEUE: Final = {"queue", "stack", "name", "as_json", "help"}

@@ -44,7 +44,7 @@ from freshq.matching.resource import parse_criteria
 from freshq.model.checks import checked_count, checked_id, checked_priority, checked_seconds, checked_status
 from freshq.model.new_task import parse_new_task
 from freshq.model.options import parse_options
-from freshq.model.storable_options import PassOptions
+from freshq.model.pass_options import PassOptions
 from freshq.policy.rules import ReserveRule
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of

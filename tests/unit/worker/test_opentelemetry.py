@@ -519,7 +519,10 @@ class TestMetrics:
             ),
             **dict.fromkeys(["freshq.claim_age_seconds", "freshq.run_seconds"], "s"),
             **dict.fromkeys(
-                [f"freshq.tasks_{state}" for state in ("pending", "delayed", "taken", "stale_in_index")],
+                [
+                    f"freshq.tasks_{state}"
+                    for state in ("pending", "delayed", "taken", "dead", "stale_in_index")
+                ],
                 "{task}",
             ),
             **dict.fromkeys(["freshq.oldest_pending_seconds", "freshq.newest_pending_seconds"], "s"),

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from freshq.errors import RefusedError, StoreError, quoted
-from freshq.model.storable_options import STACK_RECORD, PassOptions
+from freshq.model.pass_options import STACK_RECORD, PassOptions
 from freshq.model.validation import problem_of
-from freshq.queue.core import core_of
-from freshq.queue.shared.measures import change_record
 from freshq.stores.dynamodb.calls import TableCalls
-from freshq.stores.dynamodb.records import stored_record
+from freshq.stores.dynamodb.items import record_id, record_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +46,8 @@ def parse_pass_options(values: Mapping[str, Any]) -> PassOptions:
 
 def stored_pass_options(queue: BaseQueue) -> dict[str, Any]:
     """Return the options of the passes that are stored with a queue, by name."""
+    from freshq.queue.core import core_of  # noqa: PLC0415 - the trigger starts without it
+
     record = core_of(queue).store.read_record(queue.name, STACK_RECORD)
     return {} if record is None else dict(record.values)
 
@@ -59,6 +59,9 @@ def store_pass_options(queue: BaseQueue, options: Mapping[str, Any], *, forget: 
         ValueError: If an option is wrong; nothing was written.
         RefusedError: If other processes changed them during every attempt.
     """
+    # The trigger starts without these.
+    from freshq.queue.core import core_of  # noqa: PLC0415
+    from freshq.queue.shared.measures import change_record  # noqa: PLC0415
 
     def changed(values: Mapping[str, Any]) -> dict[str, Any]:
         merged = dict(options) if forget else {**values, **options}
@@ -132,8 +135,8 @@ class StoredPassOptions:
             return self._read[1]
 
     def _parsed(self) -> PassOptions:
-        record = stored_record(self._calls, self._queue, STACK_RECORD)
-        return parse_pass_options({} if record is None else record.values)
+        item = self._calls.get(record_id(self._queue, STACK_RECORD))
+        return parse_pass_options({} if item is None else record_values(item))
 
     @contextmanager
     def watched(self, options: PassOptions, on_change: Callable[[], None]) -> Iterator[None]:

@@ -28,7 +28,7 @@ from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
-    from freshq.model.storable_options import PassOptions
+    from freshq.model.pass_options import PassOptions
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, Unreachable, needs
-from freshq.model.storable_options import NONE, PassOptions, StoredOptions
+from freshq.model.pass_options import PassOptions
+from freshq.model.storable_options import NONE, StoredOptions
 
 if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue

@@ -11,7 +11,8 @@ from freshq.cli.errors import print_error
 from freshq.cli.flags import with_flags
 from freshq.cli.stacks import Stack
 from freshq.errors import needs
-from freshq.model.storable_options import PassOptions, StoredOptions, as_text
+from freshq.model.pass_options import PassOptions
+from freshq.model.storable_options import StoredOptions, as_text
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
+RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
 ONE: Final[Item] = {"N": "1"}
 PENDING: Final[Item] = {"S": TaskStatus.PENDING.value}
@@ -388,3 +389,20 @@ def claim_arguments(
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
     return update_arguments(entry.task_id, changes, (CLAIMABLE, values), keyspace, added="#attempts :one")
+
+
+def record_id(queue: str, name: str) -> str:
+    """Return the key of a shared record of a queue."""
+    return f"{RECORD_PREFIX}{queue}#{name}"
+
+
+def record_values(item: Item) -> dict[str, Any]:
+    """Return the values in the item of a shared record; none if it is damaged."""
+    try:
+        values = json.loads(item["values"]["S"])
+    except (KeyError, TypeError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        logger.warning("%s is damaged: it counts as empty", item["taskId"]["S"])
+        return {}
+    return values

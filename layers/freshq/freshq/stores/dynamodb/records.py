@@ -12,17 +12,15 @@ from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
-from freshq.stores.dynamodb.items import condition
+from freshq.stores.dynamodb.items import condition, record_id, record_values
 from freshq.stores.dynamodb.part import DynamoPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
-RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
 COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
 # Prefix of the attributes that hold counts.
 COUNT: Final = "count_"
@@ -39,13 +37,14 @@ class DynamoRecords(DynamoPart):
 
         A damaged one is empty, and the next write replaces it.
         """
-        return stored_record(self.calls, queue, name)
+        item = self.calls.get(record_id(queue, name))
+        return None if item is None else SharedRecord(record_values(item), _version_of(item))
 
     @override
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
         """Write a record if it still has this version; return whether it was written."""
         record = {
-            "taskId": {"S": f"{RECORD_PREFIX}{queue}#{name}"},
+            "taskId": {"S": record_id(queue, name)},
             "values": {"S": json.dumps(values)},
             "requestToken": {"S": new_token()},
         }
@@ -100,24 +99,6 @@ class DynamoRecords(DynamoPart):
     def set_paused(self, queue: str, *, paused: bool) -> None:
         expression = "SET #paused = :paused, #requestToken = :requestToken"
         self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
-
-
-def stored_record(calls: TableCalls, queue: str, name: str) -> SharedRecord | None:
-    """Return a shared record, strongly consistent; None if there is none."""
-    item = calls.get(f"{RECORD_PREFIX}{queue}#{name}")
-    return None if item is None else SharedRecord(_values_of(item), _version_of(item))
-
-
-def _values_of(item: Item) -> dict[str, Any]:
-    """Return the values in the item of a record; none if it is damaged."""
-    try:
-        values = json.loads(item["values"]["S"])
-    except (KeyError, TypeError, ValueError):
-        values = None
-    if not isinstance(values, dict):
-        logger.warning("%s is damaged: it counts as empty", item["taskId"]["S"])
-        return {}
-    return values
 
 
 def _version_of(item: Item) -> str:
