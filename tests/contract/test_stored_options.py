@@ -53,6 +53,10 @@ def test_a_queue_opened_without_options_has_those_of_its_creation(store: StoreUn
     assert claim.task.deadline == claim.task.created + 50
     assert queue.retry(claim).status is TaskStatus.FAILURE
     assert str(queue.admin.config.reserve) == "p90"
+    named = store.queue(order="fifo", lease_seconds=9)
+    named.configure()
+    sources = {name: core_of(named).options.source(name) for name in ("order", "lease_seconds", "codel")}
+    assert sources == {"order": "stored", "lease_seconds": "named", "codel": "default"}
     assert store.queue(name="other").configure().order == "lifo"
 
 

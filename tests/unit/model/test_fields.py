@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from freshq.model.fields import FIELDS
+from freshq.model.fields import FIELDS, NEVER, without_missing
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
 from freshq.stores.sql.rows import COLUMNS, PUT_COLUMNS, row_of, task_of
@@ -63,3 +63,12 @@ def test_a_row_has_every_field_of_its_task() -> None:
 @pytest.mark.parametrize("field", [field.field for field in FIELDS])
 def test_the_task_of_these_tests_has_every_field(field: str) -> None:
     assert getattr(TASK, field) is not None
+
+
+def test_an_event_lacks_what_its_task_lacks_and_the_deadline_of_one_that_is_never_stale() -> None:
+    assert without_missing({"kind": None, "attempts": 0, "deadline_ms": 5_000}) == {
+        "attempts": 0,
+        "deadline_ms": 5_000,
+    }
+    assert without_missing({"deadline_ms": 1000 * NEVER}) == {}
+    assert without_missing({"deadline_ms": 1000 * NEVER - 1}) == {"deadline_ms": 1000 * NEVER - 1}
