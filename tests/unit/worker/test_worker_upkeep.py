@@ -84,6 +84,7 @@ def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("broken upkeep")
 
     monkeypatch.setattr(queue.admin, "upkeep", broken)
+    monkeypatch.setattr(worker_upkeep, "REST_SECONDS", 0.0)
     with pytest.raises(RuntimeError):
         Worker(queue, lambda task: task.payload, poll_seconds=0.05).run()
 
