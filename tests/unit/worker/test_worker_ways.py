@@ -1,8 +1,10 @@
 """Ways to hold and to leave tasks: at most once, and an end that gives leases back."""
 
 import signal
+import sys
 import threading
 from itertools import count
+from types import ModuleType
 from typing import Any, Self
 
 import pytest
@@ -16,6 +18,7 @@ from freshq.telemetry import Outcome
 from freshq.worker import lease_loop, settle
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.report import WorkerState
+from freshq.worker.worker import load_worker, made_with
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
@@ -238,3 +241,21 @@ class NoTable(MemoryStore):
             self.refused += 1
             raise TableMissing("table 'tasks': it does not exist")
         return super().claim(request)
+
+
+def test_a_worker_of_the_application_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue.memory()
+
+    def run(task: Task) -> Any:
+        return task.payload
+
+    application = ModuleType("orders")
+    vars(application).update(worker=Worker(queue, run, concurrency=7), run=run)
+    monkeypatch.setitem(sys.modules, "orders", application)
+    worker = load_worker("orders:worker")
+    assert worker is not None
+    own, options = made_with(worker)
+    assert (own, options.concurrency) == (queue, 7)
+    assert load_worker("orders:run") is None
+    with pytest.raises(ValueError, match="advice"):
+        load_worker("no_such_module:run", "advice")
