@@ -14,6 +14,7 @@ from freshq.testing import FaultyStore
 from freshq.worker import background as worker_upkeep
 from freshq.worker import settle
 from freshq.worker.background import BackgroundUpkeep
+from freshq.worker.transaction_loop import TransactionLoop
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, wait_until
@@ -128,3 +129,8 @@ def test_tasks_that_are_done_here_are_not_recovered_before_they_are_settled(
         worker.stop()
         thread.join(PATIENCE_SECONDS)
     assert starts == {"a": 1}
+
+
+def test_a_loop_whose_tasks_are_settled_at_once_never_holds_upkeep_back() -> None:
+    loop = TransactionLoop.__new__(TransactionLoop)
+    assert not loop._settles_late()
