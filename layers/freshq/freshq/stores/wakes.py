@@ -97,12 +97,14 @@ class EndSignal(Signal):
 
     def tell(self, task_id: str) -> None:
         """Note that a task has ended."""
-        self._told.append(task_id)
+        with self._condition:
+            self._told.append(task_id)
         self.notify()
 
     def take(self) -> list[str]:
         """Return the tasks that ended since the last call."""
-        told, self._told = self._told, []
+        with self._condition:
+            told, self._told = self._told, []
         return told
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from freshq.cli.session import Session
-    from freshq.model.options import QueueOptions
+    from freshq.model.options import QueueConfig, QueueOptions
     from freshq.queue.base import BaseQueue
 
 Forget = Annotated[bool, typer.Option("--forget", help="Forget the stored options, except shards.")]
@@ -60,8 +60,8 @@ def configure(context: QueueContext, forget: Forget = False, adopt: Adopt = Fals
     if refused:
         msg = f"{refused[0]}: only with --stack"
         raise ValueError(msg)
-    session.queue.configure(forget=forget, **cast("QueueOptions", given))
-    _show(session, _rows(session.queue))
+    config = session.queue.configure(forget=forget, **cast("QueueOptions", given))
+    _show(session, config, _rows(session.queue, config))
 
 
 def _configure_stack(
@@ -75,7 +75,8 @@ def _configure_stack(
     stored = stored_pass_options(session.queue)
     of_passes = parse_pass_options(stored).model_dump()
     rows = {name: (value, "stored" if name in stored else "default") for name, value in of_passes.items()}
-    _show(session, _rows(session.queue) | rows)
+    config = session.queue.configure()
+    _show(session, config, _rows(session.queue, config) | rows)
 
 
 def _adopted(stack: Stack, queue: BaseQueue) -> dict[str, Any]:
@@ -88,9 +89,9 @@ def _adopted(stack: Stack, queue: BaseQueue) -> dict[str, Any]:
     return {name: value for name, value in stack.options().items() if name in storable}
 
 
-def _rows(queue: BaseQueue) -> dict[str, tuple[object, str]]:
+def _rows(queue: BaseQueue, config: QueueConfig) -> dict[str, tuple[object, str]]:
     """Return the value of each option of a queue, and where it comes from."""
-    core, config = core_of(queue), queue.configure()
+    core = core_of(queue)
     return {
         name: (getattr(config, name, core.store.shards), core.options.source(name))
         for name in StoredOptions.model_fields
@@ -98,12 +99,11 @@ def _rows(queue: BaseQueue) -> dict[str, tuple[object, str]]:
     }
 
 
-def _show(session: Session, rows: Mapping[str, tuple[Any, str]]) -> None:
-    names = set(StoredOptions.model_fields)
-    config = session.queue.configure().model_dump(mode="json", include=names)
+def _show(session: Session, config: QueueConfig, rows: Mapping[str, tuple[Any, str]]) -> None:
+    values = config.model_dump(mode="json", include=set(StoredOptions.model_fields))
     session.output.answer(
         {
-            name: {"value": config.get(name, value), "source": source}
+            name: {"value": values.get(name, value), "source": source}
             for name, (value, source) in rows.items()
         },
         {name: f"{as_text(value):<12} {source}" for name, (value, source) in rows.items()},
