@@ -59,6 +59,8 @@ PARTS: Final = {
         "how the cost of a claim grows with the queue, on each store but MariaDB"),
     "overload": Part("overload", ("overload",), 15, "overload.md",
         "goodput by load and order, simulated and of the emulated application"),
+    "outage": Part("outage", ("outage",), 1, "overload.md",
+        "what is done in time after an outage, by order and load, simulated"),
     "passed-over": Part("growth:passed_over", ("passed_over",), 1, "benchmarks.md",
         "how far the claims of several claimers depart from the order", is_default=True),
     "worker": Part("worker", ("worker", "worker_two"), 20, THROUGHPUT,

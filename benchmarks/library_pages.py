@@ -135,8 +135,12 @@ def start_ratio(function: Mapping[str, Any], variant: str, part: int) -> float:
 
 
 def overload_page() -> Sections:
-    """Return the section of docs/overload.md."""
-    return {("overload", "orders"): [_by_load(figures_of("overload")["by_load"], "order", SHOWN_LOADS)]}
+    """Return the sections of docs/overload.md."""
+    after_outage = figures_of("outage")["by_load"]
+    return {
+        ("overload", "orders"): [_by_load(figures_of("overload")["by_load"], "order", SHOWN_LOADS)],
+        ("outage", "shares"): [_by_load(after_outage, "order", (0.5, 0.6, 0.7, 0.8, 0.9))],
+    }
 
 
 def measurements_page() -> Sections:

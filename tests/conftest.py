@@ -95,6 +95,7 @@ ONLY_WITH_ALL: Final = (
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
     "tests/unit/aws/test_permissions.py",
+    "tests/unit/simulate/test_simulate_long.py",
     "tests/contract/test_matching_concurrency.py",
 )
 # of the pipeline, all but its essentials. It leaves out

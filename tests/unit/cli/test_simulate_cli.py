@@ -76,6 +76,34 @@ def test_all_options_together() -> None:
     assert done["shed_by_reason"]["group"] > 0
 
 
+def test_clients_that_try_again_after_an_outage() -> None:
+    named = (
+        "--rate", "7", "--deadline-seconds", "none", "--client-timeout", "5", "--client-retries", "3",
+        "--dip", "60+30x0", "--duration", "180",
+    )  # fmt: skip
+    newest, oldest = measures(*named), measures(*named, "--order", "fifo")
+    assert len(newest["goodput_by_10_seconds"]) == 18
+    assert newest["goodput_by_10_seconds"][7:9] == [0, 0]
+    assert sum(newest["goodput_by_10_seconds"][12:]) > 6 * 6
+    assert sum(oldest["goodput_by_10_seconds"][12:]) < 1
+    assert newest["recovery_seconds"] > 0
+    assert oldest["recovery_seconds"] is None
+    assert newest["by_level"].keys() == {"0"}
+    assert f"counting {newest['put_again']:,} that clients put again" in invoke(*named).stdout.replace(
+        "\n", " "
+    )
+
+
+def test_waits_by_level() -> None:
+    named = ("--rate", "9", "--priorities", "0=0.5,9=0.5", "--order", "fifo", "--deadline-seconds", "none")
+    by_level = measures(*named)["by_level"]
+    assert by_level["9"]["wait_mean_seconds"] < by_level["0"]["wait_mean_seconds"]
+    second = by_level["9"]["wait_second_moment_square_seconds"]
+    assert second > by_level["9"]["wait_mean_seconds"] ** 2
+    slow = measures(*named, "--slowdown", "work=0.05")
+    assert slow["load"] > 1.2
+
+
 def test_the_result_as_a_table() -> None:
     done = invoke("--rate", "20", "--duration", "50")
     assert done.exit_code == 0
@@ -121,6 +149,12 @@ def test_a_file_of_arrivals(tmp_path: Path) -> None:
         (["--rate", "1", "--door", "0.5"], "door: must be a multiple"),
         (["--rate", "1", "--burst", "10"], "burst: must look like FACTOR@START+SECONDS"),
         (["--rate", "1", "--burst", "2@900+200"], "burst: must end before the run does"),
+        (["--rate", "1", "--client-retries", "3"], "client_retries: needs client_timeout"),
+        (["--rate", "1", "--client-timeout", "0"], "client_timeout: must be greater than 0"),
+        (["--rate", "1", "--dip", "60+30"], "dip: must look like START+SECONDSxFACTOR"),
+        (["--rate", "1", "--slowdown", "load=1"], "slowdown: must name work or backlog"),
+        (["--sweep", "--dip", "60+30x0"], "leave out --dip"),
+        (["--sweep", "--deadline-seconds", "none"], "deadline_seconds: a sweep and a plot need one"),
         (["--arrivals", "sometimes"], "arrivals: must be poisson, deterministic or a file"),
         (["--arrivals", "no.jsonl"], "no.jsonl: cannot be read"),
         (["--arrivals", "no.jsonl", "--rate", "1"], "rate: cannot be used with a file"),

@@ -67,12 +67,14 @@ def _flag(name: str, option: FieldInfo, panel: str | None, *, show_default: bool
     written: Any = WRITTEN.get(option.annotation, option.annotation)
     flag = f"--{name.replace('_', '-')}"  # else a switch would also have --no-...
     parsing: dict[str, Any] = {}
+    default = option.default if show_default else None
     if option.annotation == float | None:
+        default = None if default is None else f"{default:g}"
         parsing = {"parser": seconds_or_none, "metavar": SECONDS_OR_NONE}
     described = typer.Option(flag, help=option.description, rich_help_panel=panel, **parsing)
     return Parameter(
         name,
         Parameter.KEYWORD_ONLY,
-        default=option.default if show_default else None,
+        default=default,
         annotation=Annotated[written if show_default else written | None, described],
     )

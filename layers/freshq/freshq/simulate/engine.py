@@ -196,6 +196,7 @@ class Simulation:
         fates: For each task a code, see `Fates`.
         starts: For each task that was served, when it started; in seconds.
         switches: Every switch of an adaptive order.
+        put_again: Number of tasks that clients put again.
     """
 
     load: Load
@@ -203,6 +204,14 @@ class Simulation:
     fates: bytearray
     starts: array[float]
     switches: list[OrderSwitch] = field(default_factory=list)
+    put_again: int = 0
+
+
+def check_servers(servers: int) -> None:
+    """Raise ValueError if there is no server, or too many."""
+    if not 1 <= servers <= MAX_SERVERS:
+        msg = f"servers: must be from 1 to {MAX_SERVERS:,}, got {servers}"
+        raise ValueError(msg)
 
 
 def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1) -> Simulation:
@@ -217,15 +226,13 @@ def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1)
     Raises:
         ValueError: If there is no server, or too many.
     """
-    if not 1 <= servers <= MAX_SERVERS:
-        msg = f"servers: must be from 1 to {MAX_SERVERS:,}, got {servers}"
-        raise ValueError(msg)
-    engine = _Engine(load, rules, servers, seed)
+    check_servers(servers)
+    engine = Engine(load, rules, servers, seed)
     engine.serve()
     return Simulation(load, servers, engine.fates.codes, engine.starts, engine.fates.switches)
 
 
-class _Engine:
+class Engine:
     """State of one run."""
 
     def __init__(self, load: Load, rules: OverloadRules, servers: int, seed: int) -> None:

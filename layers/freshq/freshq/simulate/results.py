@@ -6,8 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
-from math import ceil
-from operator import add, ge, sub
+from math import ceil, fsum
+from operator import add, and_, ge, mul, or_, sub
 from typing import TYPE_CHECKING, Final
 
 from freshq.simulate.backlog import Fates
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from freshq.policy.shedding import ShedReason
     from freshq.simulate.engine import Simulation
     from freshq.simulate.load import Burst
+    from freshq.simulate.stress import Dip
 
 # Recovered: of this many consecutive arrivals, this share of the usual number was served in time.
 RECOVERY_TASKS: Final = 50
 RECOVERY_SHARE: Final = 0.9
+# Goodput is reported by periods of this length, for at most so many: 115 days.
+PERIOD_SECONDS: Final = 10.0
+MAX_PERIODS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,23 @@ class GroupResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelResult:
+    """The measures of one priority level.
+
+    Attributes:
+        offered: Tasks that were put.
+        served_in_time: Tasks done by their deadline.
+        wait_mean_seconds: Mean wait of all served tasks, from arrival to start; None if none was served.
+        wait_second_moment_square_seconds: Mean of the squares of these waits.
+    """
+
+    offered: int
+    served_in_time: int
+    wait_mean_seconds: float | None
+    wait_second_moment_square_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The measures of one simulation.
 
@@ -54,12 +75,16 @@ class Result:
         wait_p99_seconds: 99th percentile of the same.
         wasted_ratio: Share of the servers' work spent on tasks that ended after their deadline.
         shed_by_reason: Number of shed tasks by reason.
-        recovery_seconds: Time from the end of the burst until arrivals are served in time again; None
-            without a burst or a recovery.
-        offered: Tasks that arrived; each is served in time, served late or shed.
+        recovery_seconds: Time from the end of the burst or dip until arrivals are served in time again; None
+            without a burst, a dip or a recovery.
+        offered: Tasks that were put; each is served in time, served late or shed.
+        put_again: How many of them a client put again, because it had no answer in time.
         served_in_time: Tasks done by their deadline, also after the last arrival.
         served_late: Tasks done after their deadline.
         order_switches: Number of switches of an adaptive order.
+        by_level: Measures by priority level.
+        goodput_by_10_seconds: Tasks done in time, per second, in each 10 seconds while tasks arrived; empty
+            if there are more than `MAX_PERIODS`.
         by_group: Measures by group, if there are groups.
     """
 
@@ -72,24 +97,27 @@ class Result:
     shed_by_reason: dict[ShedReason, int]
     recovery_seconds: float | None
     offered: int
+    put_again: int
     served_in_time: int
     served_late: int
     order_switches: int
+    by_level: dict[str, LevelResult]
+    goodput_by_10_seconds: list[float]
     by_group: dict[str, GroupResult] = field(default_factory=dict)
 
 
-def summarize(simulation: Simulation, burst: Burst | None = None) -> Result:
+def summarize(simulation: Simulation, trigger: Burst | Dip | None = None) -> Result:
     """Return the measures of a simulation.
 
     Args:
         simulation: The fate of every task.
-        burst: The burst that was part of its load.
+        trigger: The burst that was part of its load, or the dip that was part of its stress.
     """
     load, fates = simulation.load, simulation.fates
     offered = len(load)
     in_time, late = _mask(fates, Fates.IN_TIME), _mask(fates, Fates.LATE)
     waits = waits_in_time(simulation)
-    ends = map(add, compress(simulation.starts, in_time), compress(load.service, in_time))
+    ends = list(map(add, compress(simulation.starts, in_time), compress(load.service, in_time)))
     in_window = sum(map(partial(ge, load.duration_seconds), ends))
     wasted_seconds = sum(compress(load.service, late))
     worked_seconds = sum(compress(load.service, in_time)) + wasted_seconds
@@ -104,11 +132,14 @@ def summarize(simulation: Simulation, burst: Burst | None = None) -> Result:
         wait_p99_seconds=percentile(waits, 0.99),
         wasted_ratio=_ratio(wasted_seconds, worked_seconds),
         shed_by_reason=by_reason,
-        recovery_seconds=None if burst is None else _recovery_seconds(simulation, burst),
+        recovery_seconds=None if trigger is None else _recovery_seconds(simulation, trigger),
         offered=offered,
+        put_again=simulation.put_again,
         served_in_time=len(waits),
         served_late=sum(late),
         order_switches=len(simulation.switches),
+        by_level=_by_level(simulation),
+        goodput_by_10_seconds=_by_period(ends, load.duration_seconds),
         by_group=_by_group(simulation),
     )
 
@@ -124,13 +155,50 @@ def percentile(ascending: Sequence[float], share: float) -> float | None:
     return ascending[max(0, ceil(share * len(ascending)) - 1)] if ascending else None
 
 
-def _mask(fates: bytearray, code: int) -> bytes:
-    """Return 1 for each task of this fate, 0 for other tasks."""
+def _mask(fates: bytes | bytearray, code: int) -> bytes:
+    """Return 1 for each task of this fate or level, 0 for other tasks."""
     return bytes(fates.translate(bytes(int(value == code) for value in range(256))))
 
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def _by_period(ends: Sequence[float], duration_seconds: float) -> list[float]:
+    """Return the rate, per second, of tasks that end in each period of the duration."""
+    count = ceil(duration_seconds / PERIOD_SECONDS)
+    if count > MAX_PERIODS:
+        return []
+    counts = [0] * count
+    for end in ends:
+        if end < duration_seconds:
+            counts[int(end / PERIOD_SECONDS)] += 1
+    rates = [number / PERIOD_SECONDS for number in counts]
+    if rates:
+        # The last period may be shorter.
+        rates[-1] = counts[-1] / (duration_seconds - PERIOD_SECONDS * (count - 1))
+    return rates
+
+
+def _by_level(simulation: Simulation) -> dict[str, LevelResult]:
+    """Return the measures of each level, by its number."""
+    load, fates = simulation.load, simulation.fates
+    levels = bytes(load.levels) or bytes(len(load))
+    in_time = _mask(fates, Fates.IN_TIME)
+    served = bytes(map(or_, in_time, _mask(fates, Fates.LATE)))
+    results = {}
+    for level in sorted(set(levels), reverse=True):
+        own = _mask(levels, level)
+        chosen = bytes(map(and_, served, own))
+        waits = list(map(sub, compress(simulation.starts, chosen), compress(load.created, chosen)))
+        count = len(waits)
+        results[str(level)] = LevelResult(
+            offered=sum(own),
+            served_in_time=sum(map(and_, in_time, own)),
+            wait_mean_seconds=fsum(waits) / count if count else None,
+            wait_second_moment_square_seconds=fsum(map(mul, waits, waits)) / count if count else None,
+        )
+    return results
 
 
 def _by_group(simulation: Simulation) -> dict[str, GroupResult]:
@@ -152,23 +220,23 @@ def _by_group(simulation: Simulation) -> dict[str, GroupResult]:
     return results
 
 
-def _recovery_seconds(simulation: Simulation, burst: Burst) -> float | None:
-    """Return when, after the burst, the first `RECOVERY_TASKS` consecutive arrivals did well.
+def _recovery_seconds(simulation: Simulation, trigger: Burst | Dip) -> float | None:
+    """Return when, after the trigger, the first `RECOVERY_TASKS` consecutive arrivals did well.
 
     They did well if their share served in time is at least `RECOVERY_SHARE` times the share before the
-    burst.
+    trigger.
     """
     load = simulation.load
-    before = bisect_left(load.deadline, burst.start)
+    before = bisect_left(load.deadline, trigger.start)
     usual = _ratio(simulation.fates[:before].count(Fates.IN_TIME), before) if before else 1.0
     enough = RECOVERY_SHARE * usual * RECOVERY_TASKS
-    first = bisect_left(load.created, burst.end)
+    first = bisect_left(load.created, trigger.end)
     good = 0
     for task in range(first, len(load)):
         good += simulation.fates[task] == Fates.IN_TIME
         start = task - RECOVERY_TASKS + 1
         if start >= first:
             if good >= enough:
-                return load.created[start] - burst.end
+                return load.created[start] - trigger.end
             good -= simulation.fates[start] == Fates.IN_TIME
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +16,8 @@ from freshq.cli.command import is_given
 from freshq.cli.flags import help_of, with_flags
 from freshq.cli.output import json_text
 from freshq.errors import quoted
-from freshq.model.storable_options import StorableOptions
-from freshq.model.task import MAX_PRIORITY
+from freshq.model.storable_options import NONE, StorableOptions
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
@@ -25,13 +25,18 @@ from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import (
     ArrivalProcess,
     Burst,
+    Clients,
+    Dip,
     Load,
     ServiceDistribution,
+    Slowdown,
     Source,
+    Stress,
     load_sweep,
     policies,
     read_trace,
     simulate_load,
+    simulate_stressed,
     summarize,
 )
 from freshq.simulate.sweep import check_plot, draw_sweep
@@ -39,7 +44,7 @@ from freshq.simulate.sweep import check_plot, draw_sweep
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.simulate import Cell, Result
+    from freshq.simulate import Cell, Result, Simulation
 
 DEFAULT_DURATION_SECONDS: Final = 1000.0
 # The load of the summary of a sweep: a clear but realistic overload.
@@ -47,7 +52,7 @@ TELLING_LOAD: Final = 3.0
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
-    "door", "groups", "priorities", "burst",
+    "door", "groups", "priorities", "burst", "client_timeout", "client_retries", "dip", "slowdown",
 )  # fmt: skip
 Plot = Annotated[
     Path | None,
@@ -86,12 +91,24 @@ class LoadOptions(BaseModel):
     )
     service_mean: float = Field(1.0, description="Mean service time in seconds.")
     seed: int = Field(1, description="Seed of the random numbers.")
+    client_timeout: float | None = Field(
+        None, description="Seconds after which a client gives up waiting, whatever the queue does."
+    )
+    client_retries: int = Field(0, description="How often a client that gave up puts its task again.")
+    dip: str | None = Field(
+        None, description="A loss of capacity, START+SECONDSxFACTOR; 60+30x0 is an outage of 30 s."
+    )
+    slowdown: str | None = Field(
+        None,
+        description="Share by which each other task in work, and each waiting one, slows down service, such "
+        "as work=0.02,backlog=0.001.",
+    )
 
 
 class SimulateOptions(LoadOptions):
     """The options of a simulation."""
 
-    deadline_seconds: float = Field(10.0, description="Age at which a task is stale.")
+    deadline_seconds: float | None = Field(10.0, description="Age at which a task is stale.")
     order: Order = Field(Order.LIFO, description="Order within a priority level.")
     reserve: str = Field(AUTO, description=help_of(StorableOptions, "reserve"))
     codel: float | None = Field(None, description="CoDel target in seconds; fifo only.")
@@ -110,6 +127,16 @@ class SimulateOptions(LoadOptions):
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
     )
 
+    @field_validator("deadline_seconds", mode="before")
+    @classmethod
+    def _parse_none(cls, value: object) -> object:
+        return None if value == NONE else value
+
+    @property
+    def max_age_seconds(self) -> float:
+        """The deadline; without one, longer than any simulation."""
+        return MAX_SECONDS if self.deadline_seconds is None else self.deadline_seconds
+
     @property
     def file(self) -> Path | None:
         """The file of arrivals; None if arrivals are random."""
@@ -124,9 +151,11 @@ class SimulateOptions(LoadOptions):
         if self.fair and self.groups is None and self.file is None:
             raise ValueError("fair: needs groups")
         return OverloadRules(
-            deadline_seconds=self.deadline_seconds,
+            deadline_seconds=self.max_age_seconds,
             order=self.order,
-            reserve=ReserveRule.parse(self.reserve).for_order(self.order, has_max_age=True),
+            reserve=ReserveRule.parse(self.reserve).for_order(
+                self.order, has_max_age=self.deadline_seconds is not None
+            ),
             codel=self._codel_rule(),
             backlog=self._backlog_limit(),
             fair=self.fair,
@@ -151,6 +180,31 @@ class SimulateOptions(LoadOptions):
         """Return the burst, or None."""
         return None if self.burst is None else Burst.parse(self.burst)
 
+    def stress(self) -> Stress:
+        """Return what makes the overload worse.
+
+        Raises:
+            ValueError: If an option is wrong, or needs another one.
+        """
+        if self.client_timeout is None and self.client_retries:
+            raise ValueError("client_retries: needs client_timeout, after which a client tries again")
+        shares = {} if self.slowdown is None else parse_shares("slowdown", self.slowdown)
+        if not shares.keys() <= {"work", "backlog"}:
+            msg = f"slowdown: must name work or backlog, got {quoted(self.slowdown)}"
+            raise ValueError(msg)
+        return Stress(
+            None if self.client_timeout is None else Clients(self.client_timeout, self.client_retries),
+            None if self.dip is None else Dip.parse(self.dip),
+            Slowdown(**shares) if shares else None,
+        )
+
+    def simulation(self, rules: OverloadRules) -> Simulation:
+        """Simulate the load under a policy."""
+        stress, load = self.stress(), self.load()
+        if stress == Stress():
+            return simulate_load(load, rules, self.servers, self.seed)
+        return simulate_stressed(load, rules, self.servers, stress, self.seed)
+
     def load(self) -> Load:
         """Return the arrivals, from the file or at random.
 
@@ -166,7 +220,7 @@ class SimulateOptions(LoadOptions):
         return Source(
             rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
             duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
-            deadline_seconds=self.deadline_seconds,
+            deadline_seconds=self.max_age_seconds,
             arrivals=ArrivalProcess(self.arrivals),
             service=self.service,
             service_mean_seconds=self.service_mean,
@@ -187,7 +241,7 @@ class SimulateOptions(LoadOptions):
             )
             raise ValueError(msg)
         return read_trace(
-            file, self.deadline_seconds, self.duration, self.service, self.service_mean, self.seed
+            file, self.max_age_seconds, self.duration, self.service, self.service_mean, self.seed
         )
 
 
@@ -227,11 +281,12 @@ def sentence_of(result: Result) -> str:
     """Return the fates of the tasks of one simulation, such as `At 3 times the capacity, 33% ...`."""
     if not result.offered:
         return "No task arrived."
-    in_time, late = (
-        _percent(count / result.offered) for count in (result.served_in_time, result.served_late)
-    )
+    late = _percent(result.served_late / result.offered)
+    in_time = _percent(result.served_in_time / (result.offered - result.put_again))
     said = f"At {result.load:.2g} times the capacity, {in_time} of the tasks are done in time and "
     said += f"{_percent(result.shed_ratio)} shed"
+    if result.put_again:
+        said += f", counting {result.put_again:,} that clients put again"
     if result.served_late:
         said += f"; {late} are done too late, which takes {_percent(result.wasted_ratio)} of the work"
     if result.wait_p50_seconds is not None:
@@ -283,8 +338,7 @@ def simulate(
         _print_cells(cells, as_json=as_json)
     else:
         rules = options.rules()
-        simulation = simulate_load(options.load(), rules, options.servers, options.seed)
-        run = summarize(simulation, options.parsed_burst())
+        run = summarize(options.simulation(rules), options.stress().dip or options.parsed_burst())
         _print_result(run, as_json=as_json)
         cells = [] if plot is None else _sweep(options, {"as given": rules})
     if plot is not None:
@@ -302,6 +356,8 @@ def _refuse_options_that_sweep_ignores(context: typer.Context, options: Simulate
 
 def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cell]:
     """Return the sweep over the standard policies, and those of `more` that are not among them."""
+    if options.deadline_seconds is None:
+        raise ValueError("deadline_seconds: a sweep and a plot need one")
     standard = policies(options.deadline_seconds, options.servers)
     own = {name: rules for name, rules in more.items() if rules not in standard.values()}
     return list(
@@ -320,9 +376,9 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
 def _plot(options: SimulateOptions, cells: Sequence[Cell], file: Path, run: Result | None) -> None:
     subtitle = (
         f"{options.servers} servers, service {options.service.value} with a mean of "
-        f"{options.service_mean:g} s, deadline {options.deadline_seconds:g} s"
+        f"{options.service_mean:g} s, deadline {options.max_age_seconds:g} s"
     )
-    draw_sweep(cells, options.deadline_seconds, subtitle, file, run)
+    draw_sweep(cells, options.max_age_seconds, subtitle, file, run)
     typer.echo(f"plotted: {file}", err=True)
 
 
@@ -335,7 +391,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         if isinstance(value, dict):
             for key, part in value.items():
                 table.add_row(f"{name.replace('_', ' ')}: {key}", _text(part))
-        else:
+        elif not isinstance(value, list):  # a list is for programs
             table.add_row(name.replace("_", " "), _text(value))
     table.columns[1].justify = "right"
     Console().print(table)
