@@ -34,6 +34,7 @@ INTERNAL = {
     "ConcurrencyLimit.initial",
     "ConcurrencyLimit.moved",
     "Door.share_per_second",
+    "Handlers.on",
     "MatchAdmin.__init__",
     "QueueConfig.rules",
     "Records.__init__",

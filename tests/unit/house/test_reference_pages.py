@@ -28,6 +28,7 @@ ONLY_FOR_ANNOTATIONS = {
     "freshq.queue.QueueOptions",
     "freshq.queue.SqlOptions",
     "freshq.stores.Store",
+    "freshq.worker.PutOptions",
     "freshq.worker.Runner",
     "freshq.worker.TransactionRunner",
     "freshq.worker.WorkerOptions",

@@ -81,7 +81,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     program = tmp_path / "quotes.py"
     program.write_text(code, "utf-8")
     run = python("-W", "error", str(program))
-    assert run.stdout == "{'symbol': 'ABC', 'price': '0.50'}\n"
+    assert run.stdout == "1.50\n"
 
 
 class TestTypes:

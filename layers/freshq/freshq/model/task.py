@@ -6,7 +6,9 @@ import re
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec
+
+from typing_extensions import TypeVar
 
 from freshq.errors import IllegalTransition, RefusedError, quoted
 from freshq.model.fields import NEVER
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from freshq.errors import LeaseLost
+    from freshq.policy.retry import Backoff
     from freshq.policy.shedding import ShedReason
+
+PayloadT = TypeVar("PayloadT", default=Any)
 
 # Version, trace id, id of the span, flags. Ids of only zeros are invalid; version 00 has no more parts.
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -114,14 +119,16 @@ class RunHandle:
         reported: The last report; None if there is none.
         why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
+        backoff: Delays before its next attempts, as its handler has them; None for the queue's.
     """
 
-    __slots__ = ("lost", "reported", "why_cancelled")
+    __slots__ = ("backoff", "lost", "reported", "why_cancelled")
 
     def __init__(self) -> None:
         self.reported: Progress | None = None
         self.why_cancelled: str | None = None
         self.lost: LeaseLost | None = None
+        self.backoff: Backoff | None = None
 
     def report(self, progress: Progress) -> None:
         """Note the progress of the run.
@@ -219,8 +226,10 @@ class _Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Task(_Beside):
+class Task(_Beside, Generic[PayloadT]):
     """One unit of work as a store keeps it.
+
+    `Task[Quote]` annotates the task of a handler that gets its payload as a `Quote`.
 
     Attributes:
         task_id: The caller's id, or a UUID.
@@ -265,7 +274,7 @@ class Task(_Beside):
     deadline: float | None
     expires: int
     request_token: str = field(repr=False)
-    payload: Any = None
+    payload: PayloadT = None  # type: ignore[assignment]  # of a task without one
     priority: int = 0
     group: str | None = None
     attempts: int = 0

@@ -106,6 +106,8 @@ def run_to_end(
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
     if not core_of(queue).is_last_attempt(claim) and not may_retry():
         return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
+    if delay_seconds is None and run.handle.backoff is not None:
+        delay_seconds = run.handle.backoff.delay_seconds(claim.task.attempts, core_of(queue).uniform())
     settlement = Settlement.retry(claim, error, delay_seconds)
     return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
 
