@@ -21,6 +21,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
     },
     "max_reject_ratio": {"help": "Largest share of records that may be unusable."},
+    "accept_damaged": {"help": "Publish although gzip files are damaged, with their readable lines."},
     "keep_runs": {"help": "Number of runs to keep; at least 2 if others read while runs end."},
     "index_lag_seconds": {
         "help": "Time after which a new task must be visible to claims, for inversions (default: 0 "

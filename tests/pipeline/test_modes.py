@@ -78,7 +78,7 @@ def test_unusable_records_are_quarantined(
     cut.write_bytes(cut.read_bytes()[:-40])
     # 2 MB that inflate to 2 GB, in a line without an end.
     (folder / "bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 << 20)) * 64)
-    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    summary = pipeline(tmp_path / "in", tmp_path / "out", accept_damaged=True)
     quarantined = (tmp_path / "out/quarantine" / summary["run_id"]).glob("*.json")
     rows = [json.loads(line) for file in quarantined for line in file.read_text().splitlines()]
     found = {(row["file"].rsplit("/", 1)[-1], row["line"], row["reason"]) for row in rows}

@@ -211,7 +211,12 @@ def test_every_source_has_its_own_ledger(
     name, counted = write_first(tmp_path, dynamodb_local)
     # The queues' own counts: one resource waits and two are matched, as in the ledger, or are available.
     assert counted == [({"QUEUED": 1, "MATCHED": 2, "AVAILABLE": 1}, 1)] * 2
-    options = {"as_of_ms": round(at(AS_OF)), "max_reject_ratio": 0.1, "other_order": "ship,none"}
+    options = {
+        "as_of_ms": round(at(AS_OF)),
+        "max_reject_ratio": 0.1,
+        "other_order": "ship,none",
+        "accept_damaged": True,
+    }
     first = pipeline(tmp_path / "in", tmp_path / "out", **options)
     figures = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     assert [first[f"events_{figure}"] for figure in figures] == [102, 90, 3, 2, 0, 7, 0]

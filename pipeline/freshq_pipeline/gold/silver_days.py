@@ -54,6 +54,12 @@ def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
     return [file.path for part in parts for file in out.files(silver_path(part, day))]
 
 
+def count_events(out: Folder, paths: list[str]) -> int:
+    """Return the number of events in files of silver."""
+    found: int = out.scan(paths, _IDS, []).count_rows() if paths else 0
+    return found
+
+
 def events_of(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int], fresh: str | None
 ) -> DataFrame:

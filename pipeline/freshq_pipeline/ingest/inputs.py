@@ -1,4 +1,4 @@
-"""Find the files to read, also through the manifests of exports, and salvage damaged files."""
+"""Find the files to read, also through the manifests of exports; salvage and recognize damaged files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import base64
 import hashlib
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, chunks, inflated
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import check_no_pattern
+from freshq_pipeline.storage.state import DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,15 +27,15 @@ class Damaged:
 
     Attributes:
         path: Path of the file.
-        lines: Number of whole lines that are readable.
-        salvaged: Path of a copy of these lines; None if the file was not read at all.
-        problem: The problem with the file.
+        file: The problem, and the readable part.
+        salvaged: Path of a copy of the readable lines; None if the file was not read at all.
+        silver: Files of silver with their events.
     """
 
     path: str
-    lines: int
-    salvaged: str | None
-    problem: str
+    file: DamagedFile
+    salvaged: str | None = None
+    silver: list[str] = field(default_factory=list)
 
 
 def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
@@ -82,8 +83,23 @@ def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -
             if problem is not None:
                 lines, target = _WholeLines(), f"{salvage}/{number}.txt"
                 out.write_chunks(target, lines.of(events, path))
-                damaged.append(Damaged(path, lines.count, target, problem))
+                read = DamagedFile(problem, lines.count, lines.size_bytes, lines.digest.hexdigest())
+                damaged.append(Damaged(path, read, target))
     return damaged
+
+
+def is_redelivered(events: Folder, path: str, before: DamagedFile) -> bool:
+    """Return whether a file begins with the lines that were read of it when it was damaged."""
+    digest, rest_bytes = hashlib.sha256(), before.text_bytes
+    try:
+        for chunk in chunks(events, path):
+            digest.update(chunk[:rest_bytes])
+            rest_bytes -= min(len(chunk), rest_bytes)
+            if not rest_bytes:
+                break
+    except (EOFError, zlib.error):
+        return False  # it is damaged earlier than before
+    return not rest_bytes and digest.hexdigest() == before.text_sha256
 
 
 def _why_unreadable(events: Folder, path: str) -> str | None:
@@ -118,7 +134,8 @@ class _WholeLines:
     """The whole lines of a damaged file, read in bounded memory."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.size_bytes = 0
+        self.digest = hashlib.sha256()
 
     def of(self, events: Folder, path: str) -> Iterator[bytes]:
         """Yield the lines before the damage, and count them."""
@@ -127,6 +144,8 @@ class _WholeLines:
             for chunk in inflated(events, path):
                 whole, newline, rest = (rest + chunk).rpartition(b"\n")
                 self.count += whole.count(b"\n") + bool(newline)
+                self.size_bytes += len(whole + newline)
+                self.digest.update(whole + newline)
                 yield whole + newline
                 if len(rest) > HARMLESS_BYTES:
                     return  # no event is that long

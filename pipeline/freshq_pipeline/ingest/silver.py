@@ -22,6 +22,7 @@ from freshq_pipeline.spark.failures import SPARK_ERRORS
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import latest
+from freshq_pipeline.storage.state import DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +53,9 @@ _SILVER: Final = {
 }
 
 
+COUNTS: Final = ("records", "accepted", "no_task", "with_unknown_fields", "other_unknown_fields")
+
+
 @dataclass(slots=True)
 class Ingested:
     """Figures of the records in some files.
@@ -65,6 +69,7 @@ class Ingested:
         other_unknown_fields: Occurrences of all other unknown fields.
         reasons: Number of quarantined records by reason.
         last_us: Time of the last accepted event; None if there is none.
+        damaged: Files that were not read to their end. The figures include their readable lines.
     """
 
     records: int = 0
@@ -75,12 +80,33 @@ class Ingested:
     other_unknown_fields: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     last_us: int | None = None
+    damaged: list[Damaged] = field(default_factory=list)
 
     def add(self, sound: Sound) -> None:
         """Add the figures of sound files."""
         self.records += sound.events
         self.accepted += sound.events
         self.last_us = latest(self.last_us, sound.last_us)
+
+    def add_damaged(self, one: Damaged, read: Ingested) -> None:
+        """Add a damaged file, given the figures of its readable lines; its unread end counts as a record."""
+        read.records += 1
+        read.reasons = {one.file.problem: 1}
+        one.file.counts, one.file.unknown_fields = read.counts(), read.unknown_fields
+        one.file.reasons = dict(read.reasons)
+        self.damaged.append(one)
+        for name, count in one.file.counts.items():
+            setattr(self, name, getattr(self, name) + count)
+        self.reasons = dict(Counter(self.reasons) + Counter(read.reasons))
+        self.unknown_fields, others = most_frequent(
+            Counter(self.unknown_fields) + Counter(read.unknown_fields)
+        )
+        self.other_unknown_fields += others
+        self.last_us = latest(self.last_us, read.last_us)
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts as `State.counts` has them."""
+        return {name: getattr(self, name) for name in COUNTS}
 
     @property
     def quarantined(self) -> int:
@@ -89,9 +115,8 @@ class Ingested:
 
 
 def ingest(
-    spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str,
-    max_reject_ratio: float,
-) -> Ingested:  # fmt: skip
+    spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str
+) -> Ingested:
     """Write the events of some files as the silver part of a run.
 
     Args:
@@ -101,11 +126,9 @@ def ingest(
         form: Format of the files.
         out: The output folder.
         run_id: Name of the part.
-        max_reject_ratio: Largest share of records that may be unusable.
 
     Raises:
-        BadInput: If too many records are unusable, a newer version of freshq wrote them, or Java has too
-            little memory for a file.
+        BadInput: If Java has too little memory for a file.
     """
     sound = Sound()
     if form is Format.LANDED:
@@ -120,7 +143,6 @@ def ingest(
     finally:
         out.delete(f"{SALVAGE}/{run_id}")
     found.add(sound)
-    _check(found, out.at(f"quarantine/{run_id}"), max_reject_ratio)
     return found
 
 
@@ -128,17 +150,16 @@ def _by_spark(
     spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str
 ) -> Ingested:
     """Write the usable events of files in any condition, and quarantine unusable records."""
-    oversized = [Damaged(path, 0, None, OVERSIZED) for path in oversized_files(events, sizes_bytes)]
+    oversized = [Damaged(path, DamagedFile(OVERSIZED)) for path in oversized_files(events, sizes_bytes)]
     paths = sorted(sizes_bytes.keys() - {one.path for one in oversized})
     scan = uncompressed_bytes(sizes_bytes) > SCANNED_BYTES
     read = partial(canonical_files, spark, form=form, scan=scan)
-    found, bad_files, damaged = _write(read, events, paths, out, run_id)
-    damaged += oversized
-    if bad_files or damaged:
+    found, bad_files = _write(read, events, paths, out, run_id)
+    for one in oversized:
+        found.add_damaged(one, Ingested())
+    if bad_files or found.damaged:
         rejects = canonical(_numbered(spark, bad_files), form).where(F.col("problem") != NO_TASK)
-        found.reasons = _quarantine(rejects, damaged, events, out, run_id)
-    # The missing end of a truncated file counts as a record, and so does a file that was not read.
-    found.records += len(damaged)
+        _quarantine(rejects, found, events, out, run_id)
     return found
 
 
@@ -167,13 +188,13 @@ def write_silver(events: DataFrame, target: str) -> None:
 
 def _write(
     read: Callable[[list[str]], DataFrame], events: Folder, paths: list[str], out: Folder, run_id: str
-) -> tuple[Ingested, list[str], list[Damaged]]:
-    """Write the usable events; return the figures, the files with unusable records, and the damaged files."""
+) -> tuple[Ingested, list[str]]:
+    """Write the usable events; return the figures, and the files with unusable records."""
     if not paths:
-        return Ingested(), [], []
-    addresses = [events.at(path) for path in paths]
+        return Ingested(), []
+    target, addresses = out.at(f"silver/{run_id}"), [events.at(path) for path in paths]
     try:
-        return *_accept(read(addresses), out.at(f"silver/{run_id}")), []
+        return _accept(read(addresses), target)
     except SPARK_ERRORS as error:
         if "FAILED_READ_FILE" not in str(error):
             raise
@@ -181,10 +202,15 @@ def _write(
         if not damaged:
             raise
     _delete_first_try(out, run_id)
-    sound = set(paths) - {one.path for one in damaged}
-    addresses = [events.at(path) for path in sorted(sound)]
-    addresses += [out.at(one.salvaged) for one in damaged if one.salvaged is not None]
-    return *_accept(read(addresses), out.at(f"silver/{run_id}")), damaged
+    sound = sorted(set(paths) - {one.path for one in damaged})
+    found, bad_files = _accept(read([*map(events.at, sound)]), target) if sound else (Ingested(), [])
+    for one in damaged:
+        before = {file.path for file in out.files(f"silver/{run_id}")}
+        lines, more = _accept(read([out.at(str(one.salvaged))]), target, is_salvage=True)
+        one.silver.extend({file.path for file in out.files(f"silver/{run_id}")} - before)
+        found.add_damaged(one, lines)
+        bad_files += more
+    return found, bad_files
 
 
 def _delete_first_try(out: Folder, run_id: str) -> None:
@@ -192,7 +218,7 @@ def _delete_first_try(out: Folder, run_id: str) -> None:
     out.delete_files(file.path for file in out.files(f"silver/{run_id}") if SPARK_FILE in file.path)
 
 
-def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
+def _accept(events: DataFrame, target: str, *, is_salvage: bool = False) -> tuple[Ingested, list[str]]:
     """Write the usable events; return the figures, and the files with unusable records."""
     observation = Observation()
     problem = F.col("problem")
@@ -206,19 +232,22 @@ def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
         F.collect_set(F.when(~foreign, F.col("file"))).alias("bad_files"),
         F.max(F.when(problem.isNull(), F.col("changed_us"))).alias("last_us"),
     )
-    write_silver(rows.where(problem.isNull()), target)
+    usable = problem.isNull()
+    write_silver(rows.where(usable), target)
     seen: dict[str, Any] = observation.get
     found = Ingested(seen["records"], seen["accepted"], seen["no_task"], seen["with_unknown_fields"])
     found.last_us = seen["last_us"]
     if found.with_unknown_fields:
-        found.unknown_fields, found.other_unknown_fields = _unknown_fields(events.sparkSession, target)
+        # Only for the lines of a damaged file has the target events of other files.
+        written = events.where(usable) if is_salvage else events.sparkSession.read.parquet(target)
+        found.unknown_fields, found.other_unknown_fields = _unknown_fields(written)
     # Spark returns file names URL-encoded.
     return found, sorted(map(unquote, seen["bad_files"]))
 
 
-def _unknown_fields(spark: SparkSession, silver: str) -> tuple[dict[str, int], int]:
+def _unknown_fields(events: DataFrame) -> tuple[dict[str, int], int]:
     """Return the occurrences of the most frequent unknown fields by name, and of all others together."""
-    names = spark.read.parquet(silver).select(F.explode(F.map_keys("unknown_fields")).alias("name"))
+    names = events.select(F.explode(F.map_keys("unknown_fields")).alias("name"))
     counts = names.groupBy("name").count()
     most = counts.orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS).collect()
     named = {row["name"]: row["count"] for row in most}
@@ -249,34 +278,44 @@ def _decoded(address: Column) -> Column:
     return F.url_decode(F.replace(address, F.lit("+"), F.lit("%2B")))
 
 
-def _quarantine(
-    rejects: DataFrame, damaged: list[Damaged], events: Folder, out: Folder, run_id: str
-) -> dict[str, int]:
-    """Write unusable records with file and line; return their number by reason."""
+def _quarantine(rejects: DataFrame, found: Ingested, events: Folder, out: Folder, run_id: str) -> None:
+    """Write unusable records with file and line; add their number by reason to the figures."""
     target = f"quarantine/{run_id}"
     kept = rejects.select("file", "line", F.col("problem").alias("reason"), F.col("value").alias("text"))
-    for one in damaged:  # name the original instead of the salvaged copy
+    for one in found.damaged:  # name the original instead of the salvaged copy
         if one.salvaged is None:
             continue
         spelling = F.regexp_replace(F.regexp_replace("file", "^file:", ""), "/+", "/")
         salvaged = spelling == normalized(out.at(one.salvaged))
         kept = kept.withColumn("file", F.when(salvaged, events.at(one.path)).otherwise(F.col("file")))
     kept.write.mode("overwrite").json(out.at(target))
-    by_reason = Counter(
-        {row["problem"]: row["count"] for row in rejects.groupBy("problem").count().collect()}
-    )
-    by_reason.update(one.problem for one in damaged)
-    if damaged:
+    owners = {events.at(one.path): one.file for one in found.damaged}
+    owner = F.when(F.col("file").isin(*owners), F.col("file")).alias("owner")
+    by_reason = Counter(found.reasons)
+    for row in kept.groupBy(owner, "reason").count().collect():
+        by_reason[row["reason"]] += row["count"]
+        if row["owner"] is not None:
+            owners[row["owner"]].reasons[row["reason"]] = row["count"]
+    found.reasons = dict(by_reason)
+    if found.damaged:
         notes = [
-            {"file": events.at(one.path), "line": one.lines + 1, "reason": one.problem, "text": None}
-            for one in damaged
+            {"file": address, "line": one.lines + 1, "reason": one.problem, "text": None}
+            for address, one in owners.items()
         ]
         out.write(f"{target}/damaged.json", "".join(json.dumps(note) + "\n" for note in notes))
-    return dict(by_reason)
 
 
-def _check(found: Ingested, quarantine: str, max_reject_ratio: float) -> None:
-    """Raise BadInput if too many records are unusable, or a newer version of freshq wrote them."""
+def check(found: Ingested, quarantine: str, max_reject_ratio: float) -> None:
+    """Check that the records of new files may be published.
+
+    Args:
+        found: Figures of the files.
+        quarantine: Address of the quarantined records.
+        max_reject_ratio: Largest share of records that may be unusable.
+
+    Raises:
+        BadInput: If too many records are unusable, or a newer version of freshq wrote them.
+    """
     if future := found.reasons.get(FUTURE):
         msg = f"events: {future} of {found.records} records have a schema version newer than this freshq; "
         msg += f"upgrade it (see {quarantine})"

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from freshq_pipeline.errors import DIFFERENCE_STATUS, VIOLATION_STATUS, Unfinished, complain
 from freshq_pipeline.report.words import (
+    MISSING_EVENTS,
     cell,
     conclusions,
     difference,
@@ -25,7 +26,7 @@ from freshq_pipeline.report.words import (
     queue_name,
     replayed_days,
 )
-from freshq_pipeline.storage.results import NEW, checked_replay, with_earlier
+from freshq_pipeline.storage.results import NEW, checked_replay, damage_text, with_earlier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +67,10 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
     """
     figures = {name: value for name, value in summary.items() if not isinstance(value, dict | list)}
     console = Console()
+    if (damaged := damage_text(summary)) is not None:
+        console.print(
+            f"{damaged}. {MISSING_EVENTS}", style="bold red", soft_wrap=True, markup=False, highlight=False
+        )
     for queue, sentence in headlines.items():
         named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)

@@ -16,10 +16,18 @@ from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.sections import PageDrawing, Section, figures, replay_section, shed_section
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
-from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment, queue_name
+from freshq_pipeline.report.words import (
+    MISSING_EVENTS,
+    NO_NAME,
+    fates_of,
+    heading,
+    headline,
+    moment,
+    queue_name,
+)
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.spark.java import cache_folder
-from freshq_pipeline.storage.results import NEW, SUMMARY
+from freshq_pipeline.storage.results import NEW, SUMMARY, damage_text
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -241,6 +249,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>freshq: what happened to every task of {names}</title><style>{STYLE}</style></head><body>
 <h1>What happened to every task of {"queue" if len(queues) == 1 else "queues"} {names}</h1>
+{_damaged(summary)}
 <div class="headline">{headlines}</div>
 {_accounted(summary)}
 {figures({name: summary[name] for name in _FIGURES})}
@@ -251,6 +260,12 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{renderer: "svg", actions: false}});
 </script></body></html>
 """
+
+
+def _damaged(summary: dict[str, Any]) -> str:
+    """Return a paragraph about damaged files as HTML; empty if there are none."""
+    said = damage_text(summary)
+    return "" if said is None else f"<p class='wrong'>{html.escape(said)}. {MISSING_EVENTS}</p>"
 
 
 def _accounted(summary: dict[str, Any]) -> str:

@@ -144,6 +144,9 @@ def moment(epoch_ms: float) -> str:
     return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+MISSING_EVENTS: Final = (
+    "All figures lack the events in their unreadable parts. Copy such files again and run again."
+)
 # A figure that explains at least this share of a difference is the probable reason.
 EXPLAINED_SHARE: Final = 0.5
 

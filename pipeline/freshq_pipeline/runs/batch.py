@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.ingest.inputs import input_files
+from freshq_pipeline.ingest.inputs import input_files, is_redelivered
 from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
@@ -20,7 +20,7 @@ from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import DAY_US, iso, recorded_days
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.registration import registry_of
-from freshq_pipeline.storage.results import SUMMARY, without_new
+from freshq_pipeline.storage.results import SUMMARY, damage, without_new
 from freshq_pipeline.storage.state import (
     SECONDS,
     State,
@@ -57,13 +57,16 @@ if TYPE_CHECKING:
 
 # Fields of the previous state that a run extends.
 _INHERITED: Final = (
-    "days", "files", "indexed", "ids", "starts_us", "last_us", "final_until", "counts", "reasons",
+    "days", "files", "damaged", "indexed", "ids", "starts_us", "last_us", "final_until", "counts", "reasons",
     "unknown_fields",
 )  # fmt: skip
 
 
-def check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> None:
+def check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> list[str]:
     """Check that the folder still has the files that earlier runs read; deleted files do not matter.
+
+    Returns:
+        Damaged files that arrived again.
 
     Raises:
         BadInput: If the folder or the format is another one, or files have changed.
@@ -76,12 +79,19 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
     if normalized(before.events) != normalized(events):
         msg = f"events: {out} was made from {before.events}, not from {events}; {anew}"
         raise BadInput(msg)
-    changed = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
+    other = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
+    again = [
+        path
+        for path in other
+        if path in before.damaged and is_redelivered(request.events, path, before.damaged[path])
+    ]
+    changed = [path for path in other if path not in again]
     if changed:
         gone = len(before.files.keys() - files.keys())
         msg = f"events: files in {events} changed after {out} was made from them: {_some(changed)}; {anew}"
         msg += f", which loses the events of files that are gone: {gone}" if gone else ""
         raise BadInput(msg)
+    return again
 
 
 def _some(paths: list[str]) -> str:
@@ -234,18 +244,17 @@ def plan(request: RunRequest) -> RunPlan:
     files = input_files(request.events, options.form)
     published = published_runs(request.out)
     before = None if options.full_refresh else current(request.out)
-    if before is not None:
-        check_same_events(request, before, files)
-    known = set() if before is None else before.files.keys()
+    again = [] if before is None else check_same_events(request, before, files)
+    known = set() if before is None else before.files.keys() - set(again)
     new, lag = sorted(files.keys() - known), request.index_lag()
     changed = [] if before is None else changed_options(before, options, lag)
     if before is not None:
         check_deleted(before, changed)
         if not new:
             check_recorded(before, options)
-    again = before is not None and bool(options.again() or changed)
+    anew = before is not None and bool(options.again() or changed)
     registry = registry_of(request.out, options.catalog)
-    return RunPlan(before, files, new, lag, again, registry, published)
+    return RunPlan(before, files, new, lag, anew, registry, published)
 
 
 def finish_last(request: RunRequest, todo: RunPlan) -> None:
@@ -353,6 +362,7 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "events_too_late": counts["too_late"],
         "events_quarantined": sum(state.reasons.values()),
         "events_no_task": counts["no_task"],
+        **damage(state.files, state.damaged),
         "quarantined_by_reason": dict(sorted(state.reasons.items())),
         "events_with_unknown_fields": counts["with_unknown_fields"],
         "unknown_fields": dict(sorted(state.unknown_fields.items())),

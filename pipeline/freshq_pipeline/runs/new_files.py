@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.silver_days import earliest, read_days, starts_us
-from freshq_pipeline.ingest.silver import ingest, most_frequent, write_silver
+from freshq_pipeline.gold.silver_days import count_events, earliest, read_days, silver_files, starts_us
+from freshq_pipeline.ingest.silver import check, ingest, most_frequent, write_silver
 from freshq_pipeline.storage.days import Day, latest, number
+from freshq_pipeline.storage.results import damage, damage_text
 from freshq_pipeline.storage.state import silver_path
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.ingest.silver import Ingested
     from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.state import State
+    from freshq_pipeline.storage.state import DamagedFile, State
 
 # A day with more parts of silver is rewritten as one part.
 MAX_SILVER_PARTS: Final = 16
@@ -36,19 +38,28 @@ def read_new_files(
         state: State of this run.
 
     Raises:
-        BadInput: If the files cannot be read, or too many of their records are unusable.
+        BadInput: If the files cannot be read, too many of their records are unusable, or a file is damaged
+            and `accept_damaged` is not set.
     """
-    form, ratio = request.options.form, request.options.max_reject_ratio
+    options, out = request.options, request.out
     sizes_bytes = {path: size_bytes for path, (size_bytes, _time) in files.items()}
-    found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
-    names = ("records", "no_task", "accepted", "with_unknown_fields", "other_unknown_fields")
-    more = {name: getattr(found, name) for name in names}
-    more["too_late"] = _add_days(spark, request.out, state)
+    found = ingest(spark, request.events, sizes_bytes, options.form, out, state.run_id)
+    _check_damaged(found, files, request)
+    check(found, out.at(f"quarantine/{state.run_id}"), options.max_reject_ratio)
+    for path in files.keys() & state.damaged.keys():
+        _take_back(state, state.damaged.pop(path))
+    more = found.counts()
+    for one in found.damaged:
+        late = [file for file in one.silver if state.is_final(_day_of(file))]
+        one.file.counts["too_late"] = count_events(out, late)
+        one.file.counts["accepted"] -= one.file.counts["too_late"]
+        state.damaged[one.path] = one.file
+    more["too_late"] = _add_days(out, state)
     more["accepted"] -= more["too_late"]
-    if not state.days and not request.out.exists(f"silver/{state.run_id}"):
+    if not state.days and not out.exists(f"silver/{state.run_id}"):
         msg = f"events: {request.events.uri} has no readable file"
         raise BadInput(msg)
-    state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
+    state.starts_us = earliest(state.starts_us, starts_us(out, state.run_id))
     state.last_us = latest(state.last_us, found.last_us)
     fields = Counter(state.unknown_fields) + Counter(found.unknown_fields)
     state.unknown_fields, others = most_frequent(fields)
@@ -58,17 +69,36 @@ def read_new_files(
     state.files |= {path: list(seen) for path, seen in files.items()}
 
 
-def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
+def _check_damaged(found: Ingested, files: Mapping[str, tuple[int, int]], request: RunRequest) -> None:
+    """Raise BadInput if files are damaged and may not be published."""
+    figures = damage(files, {one.path: one.file for one in found.damaged})
+    if (said := damage_text(figures)) is not None and not request.options.accept_damaged:
+        msg = f"events: {said}. Copy such files again to {request.events.uri} and run again, or publish "
+        msg += "without their unreadable parts by --accept-damaged"
+        raise BadInput(msg)
+
+
+def _take_back(state: State, gone: DamagedFile) -> None:
+    """Subtract the figures of a damaged file that arrived again. Its events become copies of the new ones."""
+    for name in ("counts", "reasons", "unknown_fields"):
+        setattr(state, name, dict(Counter(getattr(state, name)) - Counter(getattr(gone, name))))
+
+
+def _day_of(file: str) -> int:
+    """Return the day in the path of a file of silver."""
+    return number(file.split("/")[-2].removeprefix("day="))
+
+
+def _add_days(out: Folder, state: State) -> int:
     """Add the days of the new part to the state; return the number of events that come too late."""
     sizes_bytes = Counter[int]()
     for file in out.files(f"silver/{state.run_id}"):
-        sizes_bytes[number(file.path.split("/")[-2].removeprefix("day="))] += file.size_bytes
+        sizes_bytes[_day_of(file.path)] += file.size_bytes
     too_late = 0
     for day, size_bytes in sizes_bytes.items():
         if state.is_final(day):
-            path = silver_path(state.run_id, day)
-            too_late += spark.read.parquet(out.at(path)).count()
-            out.delete(path)
+            too_late += count_events(out, silver_files(out, day, [state.run_id]))
+            out.delete(silver_path(state.run_id, day))
         else:
             state.days.setdefault(day, Day()).silver[state.run_id] = size_bytes
     return too_late

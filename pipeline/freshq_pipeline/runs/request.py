@@ -29,6 +29,7 @@ class Options:
         form: Format of the files.
         as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
         max_reject_ratio: Largest share of records that may be unusable.
+        accept_damaged: Whether to publish although files cannot be read to their end.
         keep_runs: Number of runs to keep; at least 2 if others read the tables while runs end.
         index_lag_seconds: Time after which a new task must be visible to claims; None: 0 for histories from
             SQL, 1 for DynamoDB.
@@ -46,6 +47,7 @@ class Options:
     form: Format = Format.LANDED
     as_of_ms: int | None = None
     max_reject_ratio: float = 0.2
+    accept_damaged: bool = False
     keep_runs: int = 5
     index_lag_seconds: float | None = None
     other_order: str | None = None

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq_pipeline.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import DamagedFile
 
 
 SUMMARY: Final = "summary.json"
@@ -20,6 +23,42 @@ _REPLAY_FIELDS: Final = {
     "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
     "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
 }  # fmt: skip
+
+
+# Number of damaged files to name.
+MAX_DAMAGED: Final = 20
+
+
+def damage(files: Mapping[str, Sequence[int]], damaged: Mapping[str, DamagedFile]) -> dict[str, Any]:
+    """Return the figures of damaged files.
+
+    Args:
+        files: Size of each file that was read, first in its values, by path.
+        damaged: The damaged ones among them.
+    """
+    sizes_bytes = {path: files[path][0] for path in damaged}
+    largest = sorted(damaged, key=lambda path: (-sizes_bytes[path], path))[:MAX_DAMAGED]
+    return {
+        "files_read": len(files),
+        "files_damaged": len(damaged),
+        "damaged_share": sum(sizes_bytes.values()) / max(1, sum(size for size, *_ in files.values())),
+        "damaged_files": [
+            {"file": path, "problem": damaged[path].problem, "lines": damaged[path].lines} for path in largest
+        ],
+    }
+
+
+def damage_text(figures: Mapping[str, Any]) -> str | None:
+    """Return a sentence about the damaged files in a summary, without its full stop; None if none are."""
+    if not figures.get("files_damaged"):  # summaries of older packages on a cluster lack it
+        return None
+    first, count = figures["damaged_files"][0], figures["files_damaged"]
+    more = f" and {count - 1:,} more" if count > 1 else ""
+    return (
+        f"{count:,} of {figures['files_read']:,} files {'are' if count > 1 else 'is'} damaged, "
+        f"{figures['damaged_share']:.1%} of the bytes: {first['file']} ({first['problem']}, "
+        f"{first['lines']:,} whole lines readable){more}"
+    )
 
 
 def without_new(summary: dict[str, Any]) -> dict[str, Any]:

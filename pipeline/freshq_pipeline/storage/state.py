@@ -8,6 +8,7 @@ import secrets
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -40,7 +41,30 @@ if TYPE_CHECKING:
 POINTER: Final = "_current.json"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 9
+STATE_VERSION: Final = 10
+
+
+@dataclass(slots=True)
+class DamagedFile:
+    """A file that was published although it could not be read to its end.
+
+    Attributes:
+        problem: The problem with the file.
+        lines: Number of whole lines that were read.
+        text_bytes: Size of these lines.
+        text_sha256: Digest of these lines.
+        counts: Counts of their records, as in `State`.
+        reasons: Number of their unusable records, and of the file's unread end, by reason.
+        unknown_fields: Occurrences of their most frequent unknown fields.
+    """
+
+    problem: str
+    lines: int = 0
+    text_bytes: int = 0
+    text_sha256: str = sha256().hexdigest()
+    counts: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    unknown_fields: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,6 +76,7 @@ class State:
         events: Address of the folder of recorded changes.
         form: Format of its files.
         files: Size and time of each file that was read.
+        damaged: Files among them that were read only in part.
         days: Accepted events in silver, including duplicates, by number of their day of creation.
         indexed: Silver parts whose ids are in the index of ids.
         ids: Parts of that index.
@@ -77,6 +102,7 @@ class State:
     events: str
     form: str
     files: dict[str, list[int]] = field(default_factory=dict)
+    damaged: dict[str, DamagedFile] = field(default_factory=dict)
     days: dict[int, Day] = field(default_factory=dict)
     indexed: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -133,7 +159,9 @@ def current(out: Folder) -> State | None:
         msg = f"out: {out.at(POINTER)} was written by another version; "
         msg += "run `freshq-pipeline run --full-refresh` once, or use another folder"
         raise BadInput(msg)
-    return State(**kept | {"days": days_from_json(kept["days"]), "starts_us": dict(kept["starts_us"])})
+    damaged = {path: DamagedFile(**value) for path, value in kept["damaged"].items()}
+    starts_us, days = dict(kept["starts_us"]), days_from_json(kept["days"])
+    return State(**kept | {"days": days, "starts_us": starts_us, "damaged": damaged})
 
 
 def required_current(out: Folder) -> State:
