@@ -12,8 +12,8 @@ from freshq_pipeline.ingest.inputs import damaged_files, is_redelivered
 from freshq_pipeline.report.ending import show_summary
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.results import damage_text
-from freshq_pipeline.storage.state import DamagedFile, current
+from freshq_pipeline.storage.results import DamagedFile, damage_text
+from freshq_pipeline.storage.state import current
 from tests.pipeline.conftest import Pipeline, all_rows, without_names
 from tests.pipeline.recording import write_lines
 from tests.pipeline.two_days import two_days

@@ -20,6 +20,7 @@ from freshq_pipeline.storage.state import (
     State,
     current,
     prune,
+    prune_killed,
     publish,
     published_runs,
     required_current,
@@ -216,6 +217,28 @@ def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
         "files/tasks/day=2026-01-03/queue=a/2-0000.parquet"
     ]
     assert manifest("1", {})["tables"]["minutes"] == []
+
+
+def test_what_killed_and_failed_runs_left_is_deleted_when_the_next_one_starts(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    left = ("runs/2/tasks/0.parquet", "silver/2/day=2026-01-01/0.parquet", "ids/2/0.parquet",
+            "quarantine/2/0.json", "salvage/2/0.txt", "files/tasks/day=2026-01-01/queue=a/2-0000.parquet",
+            "parts/totals/2-0000.parquet", "silver/2-all/day=2026-01-01/0.parquet")  # fmt: skip
+    for path in left:
+        out.write(path, "")
+    prune_killed(out)
+    assert out.files() == []  # before the first publication, too
+    run(out, "1", DAYS)
+    out.write("silver/1-all/day=2026-01-01/0.parquet", "joined by the current run")
+    out.write("quarantine/1/0.json", "of the current run")
+    before = out.files()
+    for path in left:
+        out.write(path, "")
+    prune_killed(out)
+    assert out.files() == before
+    out.write("_current.json", "{")
+    prune_killed(out)
+    assert seen(tmp_path) == {day: f"1 {day}" for day in DAYS}  # nobody knows which run is current
 
 
 def killed_before_it_is_shown(out: Folder, run_id: str) -> None:

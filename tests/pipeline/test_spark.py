@@ -1,5 +1,6 @@
 """How Spark is started, and the plans of its work."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.schemas import EVENT, Format, ddl
 from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
+from freshq_pipeline.spark.session import LOCKLESS_SECONDS, prune_scratch
 from freshq_pipeline.spark.tuning import (
     INFLATION,
     LARGE,
@@ -182,7 +184,10 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(java: Path) -> ClassArchive:
-    archive = class_archive(java)
+    scratch = java.parents[2] / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)  # it ends with each process
+    scratch.mkdir()
+    archive = class_archive(java, scratch)
     assert archive is not None
     return archive
 
@@ -195,7 +200,6 @@ def made(java: Path) -> Path:
     assert second.options == (f"-XX:ArchiveClassesAtExit={second.draft}",)
     second.draft.write_text("classes")
     second.keep(ended_well=True)
-    assert not second.draft.exists()
     return second.file
 
 
@@ -220,7 +224,7 @@ def test_a_java_that_does_not_make_it_is_asked_some_times(
         if written:
             again.draft.write_text("the first half")
         again.keep(ended_well=ended_well)
-        assert not again.draft.exists()
+        assert not again.file.exists()
     assert start(java) == ClassArchive((), again.file)
 
 
@@ -231,19 +235,46 @@ def test_another_java_makes_its_own_and_old_ones_are_deleted(java: Path) -> None
         files.append(made(java))
         then = files[-1].stat().st_mtime - age_seconds
         os.utime(files[-1], (then, then))
-    assert [file.exists() for file in files] == [False, True, True]
     assert start(java).options == (f"-XX:SharedArchiveFile={files[-1]}",)
+    assert [file.exists() for file in files] == [False, True, True]
 
 
-def test_drafts_of_killed_processes_are_deleted_but_not_those_in_work(java: Path) -> None:
-    first = start(java).file.parent
-    left, in_work = first / "classes-a.1.draft", first / "classes-a.2.draft"
-    for draft in (left, in_work):
+def test_runs_that_fail_or_are_killed_leave_no_archive_in_the_cache(java: Path) -> None:
+    start(java)
+    cache = start(java).file.parent
+    killed = start(java)
+    assert killed.draft is not None
+    killed.draft.write_bytes(b"0" * 1000)
+    of_earlier_version, copying = cache / "classes-a.1.draft", cache / ".classes-a.jsa.1"
+    for draft in (of_earlier_version, copying):
         draft.touch()
-    then = left.stat().st_mtime - DRAFT_SECONDS - 1
-    os.utime(left, (then, then))
-    made(java)
-    assert (left.exists(), in_work.exists()) == (False, True)
+    assert start(java).draft == killed.draft  # another process has another scratch folder
+    assert not killed.draft.exists()
+    assert of_earlier_version.exists()  # it may be in work
+    then = copying.stat().st_mtime - DRAFT_SECONDS - 1
+    os.utime(of_earlier_version, (then, then))
+    os.utime(copying, (then, then))
+    start(java)
+    assert [path.suffix for path in cache.iterdir()] == [".started"]
+
+
+def test_folders_of_killed_processes_are_deleted_but_not_those_in_use(tmp_path: Path) -> None:
+    names = ("killed", "in-use", "old", "starting", "other")
+    killed, in_use, old, starting = (tmp_path / f"freshq-pipeline-{name}" for name in names[:-1])
+    other = tmp_path / "other"
+    for folder in (killed, in_use, old, starting, other):
+        (folder / "blockmgr").mkdir(parents=True)
+        (folder / "lock").write_text("" if folder in (old, starting) else "locked")
+    then = old.stat().st_mtime - LOCKLESS_SECONDS - 1
+    os.utime(old, (then, then))
+    with (in_use / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        prune_scratch(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            path.name for path in (in_use, starting, other)
+        )
+    prune_scratch(tmp_path)
+    assert not in_use.exists()
 
 
 def test_there_is_none_with_other_classes_or_a_cache_that_is_read_only(
@@ -251,10 +282,10 @@ def test_there_is_none_with_other_classes_or_a_cache_that_is_read_only(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        assert class_archive(java) is None
+        assert class_archive(java, tmp_path) is None
     (tmp_path / "cache").write_text("not a folder")
-    assert class_archive(java) is None
-    assert class_archive(tmp_path / "bin/java") is None
+    assert class_archive(java, tmp_path) is None
+    assert class_archive(tmp_path / "bin/java", tmp_path) is None
 
 
 def test_java_starts_with_a_broken_archive(tmp_path: Path) -> None:

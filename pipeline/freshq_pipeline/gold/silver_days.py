@@ -23,7 +23,7 @@ from freshq_pipeline.gold.steps import TASK, by_queue_name, same_task
 from freshq_pipeline.schemas import EVENT, ddl
 from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.days import linked_days
-from freshq_pipeline.storage.state import silver_path
+from freshq_pipeline.storage.state import ALL, silver_path
 from freshq_pipeline.storage.table_files import PARQUET
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def index_ids(out: Folder, state: State) -> None:
             _link(state, day, other)
             _link(state, other, day)
     if len(state.ids) > MAX_PARTS:
-        merged = f"{state.run_id}-all"
+        merged = f"{state.run_id}{ALL}"
         whole = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names)
         out.write_parquet(f"ids/{merged}/0{PARQUET}", whole.to_batches(), _INDEX)
         state.ids = [merged]

@@ -13,7 +13,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, chunks, inflated
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import check_no_pattern
-from freshq_pipeline.storage.state import DamagedFile
+from freshq_pipeline.storage.results import DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,7 +22,7 @@ from freshq_pipeline.spark.failures import SPARK_ERRORS
 from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import latest
-from freshq_pipeline.storage.state import DamagedFile
+from freshq_pipeline.storage.results import DamagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -205,12 +205,18 @@ def _write(
     sound = sorted(set(paths) - {one.path for one in damaged})
     found, bad_files = _accept(read([*map(events.at, sound)]), target) if sound else (Ingested(), [])
     for one in damaged:
-        before = {file.path for file in out.files(f"silver/{run_id}")}
-        lines, more = _accept(read([out.at(str(one.salvaged))]), target, is_salvage=True)
-        one.silver.extend({file.path for file in out.files(f"silver/{run_id}")} - before)
-        found.add_damaged(one, lines)
-        bad_files += more
+        bad_files += _accept_damaged(read([out.at(str(one.salvaged))]), one, found, out, run_id)
     return found, bad_files
+
+
+def _accept_damaged(events: DataFrame, one: Damaged, found: Ingested, out: Folder, run_id: str) -> list[str]:
+    """Write the usable events of a damaged file, add its figures; return it if it has unusable records."""
+    part = f"silver/{run_id}"
+    before = {file.path for file in out.files(part)}
+    lines, bad_files = _accept(events, out.at(part), is_salvage=True)
+    one.silver.extend({file.path for file in out.files(part)} - before)
+    found.add_damaged(one, lines)
+    return bad_files
 
 
 def _delete_first_try(out: Folder, run_id: str) -> None:

@@ -30,6 +30,7 @@ from freshq_pipeline.storage.state import (
     end_publication,
     new_run_id,
     only_run,
+    prune_killed,
     publish,
     published_runs,
     silver_path,
@@ -80,11 +81,7 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
         msg = f"events: {out} was made from {before.events}, not from {events}; {anew}"
         raise BadInput(msg)
     other = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
-    again = [
-        path
-        for path in other
-        if path in before.damaged and is_redelivered(request.events, path, before.damaged[path])
-    ]
+    again = _redelivered(request, before, other)
     changed = [path for path in other if path not in again]
     if changed:
         gone = len(before.files.keys() - files.keys())
@@ -92,6 +89,12 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
         msg += f", which loses the events of files that are gone: {gone}" if gone else ""
         raise BadInput(msg)
     return again
+
+
+def _redelivered(request: RunRequest, before: State, paths: list[str]) -> list[str]:
+    """Return the damaged files among some files that changed and now begin with the lines read earlier."""
+    damaged = before.damaged
+    return [path for path in paths if path in damaged and is_redelivered(request.events, path, damaged[path])]
 
 
 def _some(paths: list[str]) -> str:
@@ -283,6 +286,7 @@ def execute(
     before, tuning = todo.before, todo.tuning()
     with only_run(request.out):
         check_current(request.out, todo.published)
+        prune_killed(request.out)
         if before is not None and not todo.new and not todo.again:
             finish_last(request, todo)
             kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")

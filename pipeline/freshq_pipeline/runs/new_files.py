@@ -10,17 +10,19 @@ from freshq_pipeline.gold.silver_days import count_events, earliest, read_days, 
 from freshq_pipeline.ingest.silver import check, ingest, most_frequent, write_silver
 from freshq_pipeline.storage.days import Day, latest, number
 from freshq_pipeline.storage.results import damage, damage_text
-from freshq_pipeline.storage.state import silver_path
+from freshq_pipeline.storage.state import ALL, silver_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.ingest.inputs import Damaged
     from freshq_pipeline.ingest.silver import Ingested
     from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.state import DamagedFile, State
+    from freshq_pipeline.storage.results import DamagedFile
+    from freshq_pipeline.storage.state import State
 
 # A day with more parts of silver is rewritten as one part.
 MAX_SILVER_PARTS: Final = 16
@@ -48,12 +50,8 @@ def read_new_files(
     check(found, out.at(f"quarantine/{state.run_id}"), options.max_reject_ratio)
     for path in files.keys() & state.damaged.keys():
         _take_back(state, state.damaged.pop(path))
+    _add_damaged(found.damaged, out, state)
     more = found.counts()
-    for one in found.damaged:
-        late = [file for file in one.silver if state.is_final(_day_of(file))]
-        one.file.counts["too_late"] = count_events(out, late)
-        one.file.counts["accepted"] -= one.file.counts["too_late"]
-        state.damaged[one.path] = one.file
     more["too_late"] = _add_days(out, state)
     more["accepted"] -= more["too_late"]
     if not state.days and not out.exists(f"silver/{state.run_id}"):
@@ -76,6 +74,15 @@ def _check_damaged(found: Ingested, files: Mapping[str, tuple[int, int]], reques
         msg = f"events: {said}. Copy such files again to {request.events.uri} and run again, or publish "
         msg += "without their unreadable parts by --accept-damaged"
         raise BadInput(msg)
+
+
+def _add_damaged(damaged: list[Damaged], out: Folder, state: State) -> None:
+    """Store damaged files with the counts that they add to the state."""
+    for one in damaged:
+        late = [file for file in one.silver if state.is_final(_day_of(file))]
+        one.file.counts["too_late"] = count_events(out, late)
+        one.file.counts["accepted"] -= one.file.counts["too_late"]
+        state.damaged[one.path] = one.file
 
 
 def _take_back(state: State, gone: DamagedFile) -> None:
@@ -109,7 +116,7 @@ def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
     many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
     if not many:
         return
-    part = f"{state.run_id}-all"
+    part = f"{state.run_id}{ALL}"
     indexed = all(one in state.indexed for day in many for one in state.days[day].silver)
     write_silver(read_days(spark, out, state.days, many), out.at(f"silver/{part}"))
     for day in many:

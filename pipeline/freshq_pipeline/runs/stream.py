@@ -20,7 +20,7 @@ from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.state import check_current, only_run
+from freshq_pipeline.storage.state import check_current, only_run, prune_killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +107,7 @@ class _Batches:
         todo = plan(self.request)
         with only_run(self.request.out):
             check_current(self.request.out, todo.published)
+            prune_killed(self.request.out)
             finish_last(self.request, todo)
         if todo.before is None and checkpoint.files(COMMITS):
             self.catch_up(set(todo.new))

@@ -95,7 +95,7 @@ def cache_folder() -> Path:
 
 # Archives to keep for other versions of Java or Spark.
 OTHERS_KEPT: Final = 1
-# A draft this old was left behind by a killed process.
+# A file of an unfinished copy this old was left behind by a killed process.
 DRAFT_SECONDS: Final = 3600
 _SUFFIX: Final = ".jsa"
 # Marks that Java has started before; it holds one character for each failed attempt to create the archive.
@@ -124,7 +124,7 @@ class ClassArchive:
     draft: Path | None = None
 
     def keep(self, *, ended_well: bool) -> None:
-        """Replace the archive with the one that Java created, and delete archives of other versions.
+        """Replace the archive with the one that Java created.
 
         If Java created none, or did not exit cleanly, later starts try again, at most `MOST_TRIES` times.
 
@@ -135,19 +135,20 @@ class ClassArchive:
             return
         with suppress(OSError):  # the disk is full, or another process was faster; this costs only time
             if ended_well and self.draft.exists():
-                self.draft.replace(self.file)
-                _prune(self.file)
+                copy = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+                shutil.copyfile(self.draft, copy)
+                copy.replace(self.file)
             else:
-                self.draft.unlink(missing_ok=True)
                 with self.file.with_suffix(_MARKER).open("a") as marker:
                     marker.write(_FAILURE)
 
 
-def class_archive(java: Path) -> ClassArchive | None:
-    """Return the archive for this start; None if none can be used.
+def class_archive(java: Path, scratch: Path) -> ClassArchive | None:
+    """Return the archive for this start, and delete old ones; None if none can be used.
 
     Args:
         java: The Java executable.
+        scratch: Folder for the archive that Java creates; it lives as long as this process.
     """
     import pyspark
 
@@ -156,12 +157,13 @@ def class_archive(java: Path) -> ClassArchive | None:
     if any(name in os.environ for name in _MORE_CLASSES) or (spark / "conf").exists() or not image.exists():
         return None
     file = cache_folder() / f"{_key(image, spark)}{_SUFFIX}"
+    _prune(file)
     if file.exists():
         return ClassArchive((f"-XX:SharedArchiveFile={file}",), file)
     marker = file.with_suffix(_MARKER)
     try:
         if marker.exists() and len(marker.read_text()) < MOST_TRIES:
-            draft = file.with_suffix(f".{os.getpid()}.draft")
+            draft = scratch / file.name
             return ClassArchive((f"-XX:ArchiveClassesAtExit={draft}",), file, draft)
         if not marker.exists():
             marker.parent.mkdir(parents=True, exist_ok=True)
@@ -181,11 +183,14 @@ def _key(image: Path, spark: Path) -> str:
 
 
 def _prune(kept: Path) -> None:
-    """Delete old archives of other versions and abandoned drafts."""
-    others = (path for path in kept.parent.glob(f"classes-*{_SUFFIX}") if path != kept)
-    by_age = sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
-    before = time.time() - DRAFT_SECONDS
-    drafts = [path for path in kept.parent.glob("classes-*.draft") if path.stat().st_mtime < before]
-    for path in (*by_age[OTHERS_KEPT:], *drafts):
-        path.unlink(missing_ok=True)
-        path.with_suffix(_MARKER).unlink(missing_ok=True)
+    """Delete old archives of other versions, and what killed processes left."""
+    with suppress(OSError):  # another process was faster, or the folder is read-only
+        others = (path for path in kept.parent.glob(f"classes-*{_SUFFIX}") if path != kept)
+        by_age = sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
+        before = time.time() - DRAFT_SECONDS
+        # Earlier versions had drafts here.
+        drafts = [path for name in (".classes-*", "classes-*.draft") for path in kept.parent.glob(name)]
+        abandoned = [path for path in drafts if path.stat().st_mtime < before]
+        for path in (*by_age[OTHERS_KEPT:], *abandoned):
+            path.unlink(missing_ok=True)
+            path.with_suffix(_MARKER).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -10,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -115,15 +117,15 @@ def _embedded_session(
     builder: SparkSession.Builder, master: str, memory: str, tuning: Tuning
 ) -> Iterator[SparkSession]:
     """Start the embedded Spark; on exit, stop it and its Java, and delete its files."""
-    scratch = Path(tempfile.mkdtemp(prefix="freshq-pipeline-"))
     before = dict(os.environ)
-    try:
+    with _scratch_folder() as scratch, ExitStack() as restored:
+        restored.callback(os.environ.update, before)
+        restored.callback(os.environ.clear)
         _prepare_environment(scratch)
         java = java_program()
-        archive = None if java is None else class_archive(java)
+        archive = None if java is None else class_archive(java, scratch)
         options = tuning.java if archive is None else (*tuning.java, *archive.options)
         spark = _embedded(builder, scratch, master, memory, replace(tuning, java=options))
-        ended_well = False
         try:
             yield spark
         finally:
@@ -131,12 +133,51 @@ def _embedded_session(
             with ThreadPoolExecutor(1, thread_name_prefix="stop") as beside:
                 beside.submit(spark.stop).result()
                 ended_well = beside.submit(_end_java).result()
-        if archive is not None:
-            archive.keep(ended_well=ended_well)
+            if archive is not None:
+                archive.keep(ended_well=ended_well)
+
+
+SCRATCH_PREFIX: Final = "freshq-pipeline-"
+# A process that holds the lock on this file in its folder still lives.
+SCRATCH_LOCK: Final = "lock"
+# A folder this old without a lock was left behind by an earlier version, or by a process killed at its start.
+LOCKLESS_SECONDS: Final = 86_400
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    """Return a folder for temporary files; delete it on exit, and first those of killed processes."""
+    prune_scratch(Path(tempfile.gettempdir()))
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
+    try:
+        with (scratch / SCRATCH_LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write("locked")
+            lock.flush()
+            yield scratch
     finally:
-        os.environ.clear()
-        os.environ.update(before)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def prune_scratch(parent: Path) -> None:
+    """Delete the folders that killed processes of this user left in a folder."""
+    for folder in parent.glob(f"{SCRATCH_PREFIX}*"):
+        with suppress(OSError):  # another process was faster
+            if folder.lstat().st_uid == os.getuid() and folder.is_dir() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether no process holds the lock of a folder. An empty file was not locked yet."""
+    file = folder / SCRATCH_LOCK
+    if not file.exists() or not file.stat().st_size:
+        return folder.stat().st_mtime < time.time() - LOCKLESS_SECONDS
+    with file.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def session_beside(spark: SparkSession) -> SparkSession:

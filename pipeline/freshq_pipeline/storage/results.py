@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
@@ -10,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.state import DamagedFile
 
 
 SUMMARY: Final = "summary.json"
@@ -23,6 +24,29 @@ _REPLAY_FIELDS: Final = {
     "run_id": str, "events": str, "as_of_ms": int, "since": str, "until": str, "days": int,
     "recorded_days": int, "record": dict, "check": dict, "queues": list, "scenarios": list,
 }  # fmt: skip
+
+
+@dataclass(slots=True)
+class DamagedFile:
+    """A file that was published although it could not be read to its end.
+
+    Attributes:
+        problem: The problem with the file.
+        lines: Number of whole lines that were read.
+        text_bytes: Size of these lines.
+        text_sha256: Digest of these lines.
+        counts: Counts of their records, as in `State`.
+        reasons: Number of their unusable records, and of the file's unread end, by reason.
+        unknown_fields: Occurrences of their most frequent unknown fields.
+    """
+
+    problem: str
+    lines: int = 0
+    text_bytes: int = 0
+    text_sha256: str = sha256().hexdigest()
+    counts: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    unknown_fields: dict[str, int] = field(default_factory=dict)
 
 
 # Number of damaged files to name.

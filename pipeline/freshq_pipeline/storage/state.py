@@ -8,14 +8,13 @@ import secrets
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from freshq_pipeline.errors import BadInput, Overtaken, PipelineError, Unfinished
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
-from freshq_pipeline.storage.results import SUMMARY
+from freshq_pipeline.storage.results import SUMMARY, DamagedFile
 from freshq_pipeline.storage.table_files import (
     FILES,
     INTERNAL,
@@ -39,32 +38,11 @@ if TYPE_CHECKING:
 
 
 POINTER: Final = "_current.json"
+# Suffix of the parts of silver and of the id index that a run joined.
+ALL: Final = "-all"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 10
-
-
-@dataclass(slots=True)
-class DamagedFile:
-    """A file that was published although it could not be read to its end.
-
-    Attributes:
-        problem: The problem with the file.
-        lines: Number of whole lines that were read.
-        text_bytes: Size of these lines.
-        text_sha256: Digest of these lines.
-        counts: Counts of their records, as in `State`.
-        reasons: Number of their unusable records, and of the file's unread end, by reason.
-        unknown_fields: Occurrences of their most frequent unknown fields.
-    """
-
-    problem: str
-    lines: int = 0
-    text_bytes: int = 0
-    text_sha256: str = sha256().hexdigest()
-    counts: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    unknown_fields: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -309,6 +287,38 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     _prune_silver(out, state, last)
 
 
+# Folders with a folder for each run.
+_OF_RUNS: Final = ("runs", "silver", "ids", "quarantine", "salvage")
+
+
+def prune_killed(out: Folder) -> None:
+    """Delete what killed and failed runs left, given that no run is in progress.
+
+    On a disk, the lock of this run shows that none is. In a bucket, the next publication prunes.
+    """
+    published = published_runs(out)
+    if not out.local or (out.exists(POINTER) and not published):  # the pointer is damaged
+        return
+    last = max(published, default="")
+    for kind in _OF_RUNS:
+        for name in out.folders(kind):
+            if name.removesuffix(ALL) > last:
+                _delete_killed(out, f"{kind}/{name}", last)
+
+
+def _delete_killed(out: Folder, path: str, last: str) -> None:
+    """Delete a folder of a killed run, and the files of tables that it may have moved to their place."""
+    if path.startswith("runs/"):
+        for folder in (FILES, INTERNAL):
+            out.delete_files(file.path for file in out.files(folder) if _maker(file.path) > last)
+    out.delete(path)
+
+
+def _maker(file: str) -> str:
+    """Return the id of the run that wrote a file of a table."""
+    return file.rpartition("/")[2].rpartition("-")[0]
+
+
 def _last_ended(out: Folder, state: State) -> str:
     """Return the id of the newest run that has certainly ended; newer runs may be in progress.
 
@@ -344,8 +354,7 @@ def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None
         folders.append(PUBLISHED)  # the place of the files in earlier versions
     for folder in folders:
         for file in out.files(folder):
-            run_id = file.path.rpartition("/")[2].rpartition("-")[0]
-            if file.path.endswith(PARQUET) and file.path not in needed and run_id <= last:
+            if file.path.endswith(PARQUET) and file.path not in needed and _maker(file.path) <= last:
                 out.delete_files([file.path])
 
 
