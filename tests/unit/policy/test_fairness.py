@@ -1,17 +1,18 @@
 """Which group has the next turn."""
 
 import math
-import random
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy import fairness
-from freshq.policy.fairness import GroupTurns, fair_share
+from freshq.policy.fairness import LEAST_SECONDS, UNKNOWN_SECONDS, GroupCosts, GroupTurns, fair_share
+from freshq.policy.groups import GroupRule, GroupRules
 from freshq.stores.lines import LineTurns
 from tests.support.refusals import refused
 
@@ -30,7 +31,7 @@ def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[
 def test_groups_that_always_have_work_take_turns(groups: int, turns: int) -> None:
     names = [str(group) for group in range(groups)]
     expected = [str(turn % groups) for turn in range(turns)]
-    assert served(GroupTurns(half_life=10), names, turns) == expected
+    assert served(GroupTurns(credit_turns=10), names, turns) == expected
 
 
 def test_a_quiet_group_is_served_at_once_and_for_some_tasks_in_a_row() -> None:
@@ -40,7 +41,7 @@ def test_a_quiet_group_is_served_at_once_and_for_some_tasks_in_a_row() -> None:
 
 
 def test_a_group_that_begins_to_flood_does_not_starve_the_others_for_long() -> None:
-    turns = GroupTurns(half_life=100)
+    turns = GroupTurns(credit_turns=100)
     served(turns, ["old"], 5000)
     first = Counter(served(turns, ["old", "new"], 400))
     assert 100 <= first["old"] <= 200
@@ -53,24 +54,109 @@ def test_what_a_group_does_not_use_goes_to_the_others() -> None:
     assert Counter(served(turns, ["a", "b"], 100)) == {"a": 50, "b": 50}
 
 
-def test_groups_of_long_ago_are_forgotten() -> None:
-    turns = GroupTurns(half_life=1)
+def test_groups_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "TURNS_PER_CLEANUP", 50)
+    turns = GroupTurns(credit_turns=1)
     for number in range(1000):
         served(turns, [str(number)], 1)
-    assert len(turns) < 100
+        served(turns, ["busy"], 1)
+    assert len(turns) < 200
+    before, known = turns.copy(), len(turns)
+    served(turns, ["new", "busy"], 3)
+    assert turns.next_group(["busy", "0"]) == "0"
+    assert len(before) == known
 
 
-def test_scaling_does_not_change_whose_turn_it_is() -> None:
-    scaled, plain = GroupTurns(half_life=3), GroupTurns(half_life=3)
-    names = ["a", "b", "c"]
-    served(scaled, ["b"], 150)  # past the largest weight
-    served(plain, ["b"], 60)
-    assert served(scaled, names, 50) == served(plain, names, 50)
+def costs_of(**seconds: float) -> GroupCosts:
+    """Return costs after tasks of some groups were seen."""
+    costs = GroupCosts()
+    for group, took in seconds.items():
+        for _ in range(20):
+            costs.observe(group, took)
+    return costs
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30), st.integers(0, 40))
-def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int) -> None:
-    turns, groups = GroupTurns(half_life=5), ["a", "b", None, "d"]
+def test_a_turn_costs_the_average_time_of_the_groups_tasks() -> None:
+    costs = costs_of(long=20.0, short=1.0)
+    turns = Counter(served(GroupTurns(costs), ["long", "short"], 2100))
+    assert turns["long"] * 20 == pytest.approx(turns["short"], rel=0.02)
+    assert costs.of("unknown") == costs.average[0]
+
+
+def test_averages_follow_tasks_that_become_longer_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fairness, "MAX_AVERAGES", 2)
+    costs = GroupCosts()
+    assert costs.of("a") == UNKNOWN_SECONDS
+    costs.observe("a", 2.0)
+    assert costs.of("a") == costs.of("new") == 2.0
+    for _ in range(100):
+        costs.observe("a", 4.0)
+    assert costs.of("a") == pytest.approx(4.0, rel=0.001)
+    costs.observe("b", 0.0)
+    assert costs.of("b") == LEAST_SECONDS
+    costs.observe("a", 4.0)
+    costs.observe("c", 1.0)
+    assert costs.of("b") == costs.of("new")
+
+
+def test_a_turn_is_corrected_by_the_time_that_its_task_took() -> None:
+    turns = GroupTurns()
+    assert turns.record("a") == UNKNOWN_SECONDS
+    turns.correct("a", UNKNOWN_SECONDS, 5.0)
+    assert served(turns, ["a", "b"], 6) == ["b"] * 5 + ["a"]
+    turns.correct("b", UNKNOWN_SECONDS, 0.5)
+    assert served(turns, ["a", "b"], 1) == ["b"]
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=40, max_size=40))
+def test_backlogged_groups_get_the_same_time_whatever_their_tasks_take(lengths: list[float]) -> None:
+    """The bound of start-time fair queueing: one task of each group, here of at most 10 s."""
+    turns, used = GroupTurns(), {"a": 0.0, "b": 0.0}
+    for seconds in lengths:
+        group = turns.next_group(["a", "b"])
+        took = seconds if group == "a" else seconds / 10
+        turns.correct(group, turns.record(group), took)
+        used[group] += took
+        assert abs(used["a"] - used["b"]) <= 11
+
+
+@pytest.mark.parametrize("long", [1.0, 20.0])
+def test_time_is_shared_by_weight(long: float) -> None:
+    rules = GroupRules(of={"heavy": GroupRule(weight=3)})
+    turns = GroupTurns(costs_of(heavy=long, light=1.0), rules)
+    counts = Counter(served(turns, ["heavy", "light"], 4000))
+    assert counts["heavy"] * long / counts["light"] == pytest.approx(3, rel=0.02)
+    turns.follow(GroupRules())
+    counts = Counter(served(turns, ["heavy", "light"], 4000))
+    assert counts["heavy"] * long / counts["light"] == pytest.approx(1, rel=0.02)
+
+
+def test_the_children_of_a_parent_share_its_time() -> None:
+    rules = GroupRules(of={"acme/vip": GroupRule(weight=2)}, separator="/")
+    groups = ["victim", "acme", "acme/vip", *(f"acme/{number}" for number in range(7))]
+    counts = Counter(served(GroupTurns(rules=rules), groups, 2000))
+    assert counts["victim"] == 1000
+    assert counts["acme/vip"] == 200
+    assert {counts[group] for group in groups} == {1000, 200, 100}
+
+
+def test_a_name_has_a_lineage() -> None:
+    rules = GroupRules(separator="/")
+    assert rules.lineage("a/b/c") == ("a", "a/b", "a/b/c")
+    assert rules.lineage("a") == ("a",)
+    assert rules.lineage(None) == (None,)
+    assert GroupRules().lineage("a/b") == ("a/b",)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", None, "a/b"]), max_size=30), st.integers(0, 40), st.booleans()
+)
+def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int, nested: bool) -> None:
+    rules = GroupRules(of={"b": GroupRule(weight=2)}, separator="/" if nested else None)
+    groups = ["a", "b", None, "d", "a/b", "a/c"]
+    turns = GroupTurns(costs_of(a=0.7, b=1.3, d=2.9), rules, credit_turns=5)
     for group in before:
         turns.record(group)
     plan = turns.plan(groups, count)
@@ -80,33 +166,40 @@ def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int) 
     assert [group for group, number in plan.items() if number] == list(dict.fromkeys(coming))
     assert set(plan) == set(groups)
     assert turns.plan([], 3) == {}
+    assert turns.plan(["a"], 3) == {"a": 3}
 
 
-def test_half_life_must_be_a_turn_or_more() -> None:
-    with refused("half_life"):
-        GroupTurns(half_life=0)
+def test_credit_must_be_a_turn_or_more() -> None:
+    with refused("credit_turns"):
+        GroupTurns(credit_turns=0)
 
 
-def test_rescaled_weights_change_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights grow until they are rescaled; here that is after 20 turns, and without it never."""
-    rng = random.Random(3)
-    working = [rng.sample("abc", 2) for _ in range(400)]
-
-    def taken() -> list[str | None]:
-        turns = GroupTurns(half_life=2)
-        return [group for groups in working for group in served(turns, groups, 1)]
-
-    plain = taken()
-    monkeypatch.setattr(fairness, "LARGEST_WEIGHT", 1e3)
-    assert taken() == plain
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("weight", {"weight": 0}), ("weight", {"weight": math.inf}), ("max_running", {"max_running": 0}),
+     ("max_running", {"max_running": 1.5}), ("rate_per_second", {"rate_per_second": 0}),
+     ("rate_per_second", {"rate_per_second": math.nan})],
+)  # fmt: skip
+def test_a_wrong_rule_is_refused(option: str, values: dict[str, Any]) -> None:
+    with refused(option):
+        GroupRule(**values)
 
 
-def test_a_new_group_goes_before_one_whose_turns_have_nearly_faded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "LARGEST_WEIGHT", 1000.0)
-    turns = GroupTurns(half_life=1)
-    served(turns, ["old"], 2)
-    served(turns, ["busy"], 8)  # the weights are rescaled by the last one
-    assert turns.next_group(["old", "new"]) == "new"
+def test_wrong_rules_are_refused() -> None:
+    with refused("separator"):
+        GroupRules(separator="//")
+    with refused("of"):
+        GroupRules(of={"": GroupRule()})
+    with refused("of"):
+        GroupRules(of={"acme": 3})  # type: ignore[dict-item]
+
+
+def test_a_group_has_its_own_rule_or_the_default() -> None:
+    rules = GroupRules(default=GroupRule(max_running=3), of={"acme": GroupRule(weight=2)})
+    assert rules.rule("acme").weight == 2
+    assert not rules.rule("acme").has_limit
+    assert rules.rule("other").max_running == rules.rule(None).max_running == 3
+    assert rules.default.has_limit
 
 
 # --- as the stores use it

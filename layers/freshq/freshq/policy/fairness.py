@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import heapq
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from freshq.policy.groups import Group, GroupRules
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-Group: TypeAlias = str | None
 _Group = TypeVar("_Group", bound=Group)
+# A parent, the name below it, and the weight of this name.
+_Step: TypeAlias = tuple[Group, Group, float]
 
-# Weights are scaled down before they leave the range in which floats are exact enough.
-LARGEST_WEIGHT: Final = 1e12
+# The cost of a turn before any task was seen to end. Only ratios matter, and then all turns cost the same.
+UNKNOWN_SECONDS: Final = 1.0
+# Least cost of a turn: a claim and a settlement take time as well. Without it a group whose tasks take no
+# measurable time would have every turn.
+LEAST_SECONDS: Final = 1e-3
+# Averages follow about this many of the last tasks of a group, and of the queue.
+AVERAGED_OF_GROUP: Final = 10
+AVERAGED_OF_QUEUE: Final = 100
+# Groups whose averages a process keeps, and turns between two clean-ups of the groups that are level again.
+MAX_AVERAGES: Final = 10_000
+TURNS_PER_CLEANUP: Final = 4096
 
 
 def fair_share(demands: Iterable[float], capacity: float) -> float:
@@ -39,58 +52,128 @@ def fair_share(demands: Iterable[float], capacity: float) -> float:
     return math.inf
 
 
-class _Served(dict[Group, float]):
-    """Weighted turns by group; 0 for a group without any."""
+class GroupCosts:
+    """The average time that the tasks of each group take: the cost of a turn in seconds.
 
-    def __missing__(self, group: Group) -> float:
-        return 0.0
+    An exponentially weighted average, which follows a group whose tasks become longer.
+    """
+
+    __slots__ = ("_of", "average")
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        # By group: the average and the number of tasks, up to `AVERAGED_OF_GROUP`; the last seen last.
+        self._of: dict[Group, tuple[float, int]] = {}
+        # The same of the queue.
+        self.average: tuple[float, int] = (UNKNOWN_SECONDS, 0)
+
+    def of(self, group: Group) -> float:
+        """Return the cost of a turn of a group: the queue's average if no task of the group was seen."""
+        return self._of.get(group, self.average)[0]
+
+    def observe(self, group: Group, seconds: float) -> None:
+        """Count the time that a task of a group took."""
+        self.average = _averaged(self.average, seconds, AVERAGED_OF_QUEUE)
+        self._of[group] = _averaged(self._of.pop(group, (0.0, 0)), seconds, AVERAGED_OF_GROUP)
+        if len(self._of) > MAX_AVERAGES:
+            del self._of[next(iter(self._of))]
+
+
+def _averaged(average: tuple[float, int], seconds: float, most: int) -> tuple[float, int]:
+    mean, seen = average
+    seen = min(seen + 1, most)
+    return mean + (max(seconds, LEAST_SECONDS) - mean) / seen, seen
+
+
+class _Siblings:
+    """The groups below one parent: how much time each has used, divided by its weight."""
+
+    __slots__ = ("finish", "now")
+
+    def __init__(self) -> None:
+        # The virtual time: when the latest turn started. It never goes back.
+        self.now = 0.0
+        # By name: the virtual time at which the last turn finishes.
+        self.finish: dict[Group, float] = {}
 
 
 class GroupTurns:
-    """Gives each turn to the group with the least recent service. One object per priority level.
+    """Gives each turn to the group that has used the least time. One object per priority level.
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
-    nearly always the newest. Among groups that always have work this is round robin: each of n gets
-    every n-th turn, and what one does not use goes to the others (Nagle, RFC 970, 1985). Unlike plain
-    round robin it remembers: a group that uses less than its share gets the next turn, even for a few
-    tasks in a row, as the quiet tenants of SQS fair queues do.
+    nearly always the newest. Turns alone would let a tenant with long tasks do the same. So groups share
+    time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
+    algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where the
+    last one of its group finished, in virtual time, and lasts for its cost divided by the group's weight.
+    The earliest start has the next turn. The cost is an average until the task has ended; then `correct`
+    replaces it by the time that the task took. With a separator each parent has a virtual time for its
+    children, which share its turns (hierarchical, section 3 of the paper).
 
-    A turn counts half after `half_life` more turns. So an old flood is forgotten, and a new one gets at
+    A group that used less than its share may catch up: its next turn starts up to `credit_turns` average
+    turns in the past, as in borrowed-virtual-time scheduling (Duda and Cheriton, SOSP 1999). So a quiet group
+    has its turns at once, even for some tasks in a row, an old flood is forgotten, and a new one has at
     most about that many turns in a row.
     """
 
-    __slots__ = ("_growth", "_served", "_weight")
+    __slots__ = ("_costs", "_credit_turns", "_paths", "_rules", "_siblings", "_turns_until_cleanup")
 
-    def __init__(self, half_life: float = 100.0) -> None:
+    def __init__(
+        self, costs: GroupCosts | None = None, rules: GroupRules | None = None, credit_turns: float = 100.0
+    ) -> None:
         """Start with no group served.
 
         Args:
-            half_life: In turns, 1 or more.
+            costs: What the turns of groups cost; None: all the same.
+            rules: Weights and hierarchy; None: equal weights, no hierarchy.
+            credit_turns: How many average turns a group may catch up, 1 or more.
 
         Raises:
             ValueError: If it is less than 1.
         """
-        if not half_life >= 1:
-            msg = f"half_life: must be 1 or more, got {half_life}"
+        if not credit_turns >= 1:
+            msg = f"credit_turns: must be 1 or more, got {credit_turns}"
             raise ValueError(msg)
-        self._growth = 2.0 ** (1 / half_life)
-        # Instead of shrinking every old turn, each new one weighs more than the one before.
-        self._weight = 1.0
-        self._served = _Served()
+        self._costs = costs or GroupCosts()
+        self._rules = rules or GroupRules()
+        self._credit_turns = credit_turns
+        self._siblings: dict[Group, _Siblings] = {}
+        # By group: for each level the parent, the name below it, and its weight.
+        self._paths: dict[Group, tuple[_Step, ...]] = {}
+        self._turns_until_cleanup = TURNS_PER_CLEANUP
 
     def __len__(self) -> int:
-        """Return how many groups are remembered."""
-        return len(self._served)
+        """Return how many groups and parents are remembered."""
+        return sum(len(siblings.finish) for siblings in self._siblings.values())
 
-    def next_group(self, groups: Iterable[_Group]) -> _Group:
-        """Return the group whose turn it is; the first of those that were served equally.
+    def copy(self) -> GroupTurns:
+        """Return an independent copy; it shares the costs."""
+        copied = GroupTurns(self._costs, self._rules, self._credit_turns)
+        for parent, siblings in self._siblings.items():
+            twin = copied._siblings[parent] = _Siblings()
+            twin.now, twin.finish = siblings.now, siblings.finish.copy()
+        return copied
+
+    def follow(self, rules: GroupRules) -> None:
+        """Use other rules from now on."""
+        self._rules = rules
+        self._paths.clear()
+
+    def next_group(self, groups: Collection[_Group]) -> _Group:
+        """Return the group whose turn it is; the first of those that start at the same time.
 
         Args:
             groups: Groups that may have work, at least one.
         """
-        return min(groups, key=self._served.__getitem__)
+        credit, depth, found = self._credit(), 0, groups
+        while True:
+            first = min(found, key=lambda group: self._start(self._path(group)[depth], credit))
+            path = self._path(first)
+            if len(path) == depth + 1:
+                return first
+            found = [group for group in found if self._path(group)[depth][1] == path[depth][1]]
+            depth += 1
 
-    def plan(self, groups: Iterable[_Group], count: int) -> dict[_Group, int]:
+    def plan(self, groups: Sequence[_Group], count: int) -> dict[_Group, int]:
         """Return how many of the next turns each group has if all of them always have work.
 
         Args:
@@ -100,30 +183,100 @@ class GroupTurns:
         Returns:
             The turns by group, in turn order; 0 for groups without a turn.
         """
-        heap = [(self._served[group], place, group) for place, group in enumerate(groups)]
-        heapq.heapify(heap)
         turns: dict[_Group, int] = {}
-        weight = self._weight
-        for _ in range(count if heap else 0):
-            served, place, group = heap[0]
+        if len(groups) == 1:
+            return {groups[0]: count}
+        for group in islice(self._coming(groups, 0), count if groups else 0):
             turns[group] = turns.get(group, 0) + 1
-            heapq.heapreplace(heap, (served + weight, place, group))
-            weight *= self._growth
-        for _served, _place, group in sorted(heap):
+        credit = self._credit()
+        for group in sorted(
+            groups, key=lambda each: [self._start(step, credit) for step in self._path(each)]
+        ):
             turns.setdefault(group, 0)
         return turns
 
-    def record(self, group: Group) -> None:
-        """Count a turn that a group used."""
-        served = self._served
-        served[group] = served[group] + self._weight
-        self._weight *= self._growth
-        if self._weight > LARGEST_WEIGHT:
-            self._rescale()
+    def record(self, group: Group) -> float:
+        """Count a turn that a group used; return its cost in seconds, for `correct`."""
+        cost, credit = self._costs.of(group), self._credit()
+        for parent, name, weight in self._path(group):
+            siblings = self._siblings.get(parent)
+            if siblings is None:
+                siblings = self._siblings[parent] = _Siblings()
+            start = self._start((parent, name, weight), credit)
+            siblings.now = max(siblings.now, start)
+            siblings.finish[name] = start + cost / weight
+        self._turns_until_cleanup -= 1
+        if not self._turns_until_cleanup:
+            self._clean_up(credit)
+        return cost
 
-    def _rescale(self) -> None:
-        # Groups whose turns have faded are forgotten, so that memory follows the groups in use.
-        faded = self._weight / LARGEST_WEIGHT
-        kept = {group: served / self._weight for group, served in self._served.items() if served > faded}
-        self._served = _Served(kept)
-        self._weight = 1.0
+    def correct(self, group: Group, charged_seconds: float, took_seconds: float) -> None:
+        """Replace the cost of a turn by the time that its task took.
+
+        Args:
+            group: Whose turn it was.
+            charged_seconds: What `record` returned.
+            took_seconds: The time from the claim to the end.
+        """
+        more = max(took_seconds, LEAST_SECONDS) - charged_seconds
+        credit = self._credit()
+        for step in self._path(group):
+            parent, name, weight = step
+            if parent in self._siblings:
+                self._siblings[parent].finish[name] = self._start(step, credit) + more / weight
+
+    def _credit(self) -> float:
+        return self._credit_turns * self._costs.average[0]
+
+    def _path(self, group: Group) -> tuple[_Step, ...]:
+        path = self._paths.get(group)
+        if path is None:
+            if len(self._paths) >= MAX_AVERAGES:
+                self._paths.clear()
+            path = self._paths[group] = tuple(self._steps(group))
+        return path
+
+    def _steps(self, group: Group) -> Iterator[_Step]:
+        """Yield the steps from the top to a group, whose own tasks are beside its children."""
+        parent: Group = None
+        for name in self._rules.lineage(group):
+            yield parent, name, self._rules.rule(name).weight
+            parent = name
+        if self._rules.separator is not None and group is not None:
+            yield group, None, 1.0
+
+    def _start(self, step: _Step, credit: float) -> float:
+        """Return when the next turn of a group, or of a parent, starts among its siblings."""
+        siblings = self._siblings.get(step[0])
+        if siblings is None:
+            return -credit
+        return max(siblings.finish.get(step[1], -math.inf), siblings.now - credit)
+
+    def _coming(self, groups: Sequence[_Group], depth: int) -> Iterator[_Group]:
+        """Yield the groups that have the coming turns; all are below the same parent at `depth`."""
+        credit = self._credit()
+        below: dict[Group, list[_Group]] = {}
+        for group in groups:
+            below.setdefault(self._path(group)[depth][1], []).append(group)
+        heap = []
+        for place, members in enumerate(below.values()):
+            path = self._path(members[0])
+            turns = None if len(path) == depth + 1 else self._coming(members, depth + 1)
+            heap.append((self._start(path[depth], credit), place, path[depth][2], members[0], turns))
+        heapq.heapify(heap)
+        while True:
+            start, place, weight, group, turns = heap[0]
+            if turns is not None:
+                group = next(turns)
+            yield group
+            finish = start + self._costs.of(group) / weight
+            heapq.heapreplace(heap, (finish, place, weight, group, turns))
+
+    def _clean_up(self, credit: float) -> None:
+        """Forget the groups that are as unknown groups, so that memory follows the groups in use."""
+        self._turns_until_cleanup = TURNS_PER_CLEANUP
+        for parent, siblings in list(self._siblings.items()):
+            floor = siblings.now - credit
+            siblings.finish = {name: at for name, at in siblings.finish.items() if at > floor}
+            if not siblings.finish:
+                del self._siblings[parent]

@@ -477,14 +477,16 @@ class Claiming(Verbs):
         finally:
             if work is not None:
                 self._core.store.wakes.changed(self.name, [work.settled, work.failed])
-        if work is not None and work.settled is not None:
-            self._core.served(work.as_claim(), work.settled)
+        settled = None if work is None else work.settled or work.failed
+        if work is not None and settled is not None:
+            self._core.ended(work.as_claim(), settled, is_served=settled is work.settled)
 
     def _take(
         self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> list[Claim]:
         request = self._request(limit, lease_seconds, longest_wait_seconds)
         tasks = self._core.store.claim(request)
+        self._core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)

@@ -426,13 +426,22 @@ class Core:
         status = current.status_at(self.now())
         return LeaseLost.of_task(claim.task.task_id, f"it is {status} now", status)
 
-    def served(self, claim: Claim, done: Task) -> Task:
-        """Count a finished task and its service time; return it."""
-        self.meter.served(done.updated, in_time=done.updated <= done.stale_at)
-        if self.reserve.fixed_seconds is None:
-            task = claim.task  # of a claim that was extended, `updated` is when it was
-            self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
-        return done
+    def ended(self, claim: Claim, settled: Task, *, is_served: bool) -> Task:
+        """Count the end of an attempt, and the time that it took; return the settled task.
+
+        Args:
+            claim: The claim.
+            settled: Its task as it was stored.
+            is_served: Whether the task was done.
+        """
+        task = claim.task  # of a claim that was extended, `updated` is when it was
+        took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
+        self.turns.settled(task, took_seconds)
+        if is_served:
+            self.meter.served(settled.updated, in_time=settled.updated <= settled.stale_at)
+            if self.reserve.fixed_seconds is None:
+                self.reserve.observe(took_seconds)
+        return settled
 
 
 # They wait for the first verb, which reads the options.

@@ -77,10 +77,10 @@ class Settling(Verbs):
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
             if isinstance(answer, Conflict):
                 answers.append(core.lease_lost(each.claim, answer.current))
-            elif isinstance(answer, FreshqError) or each.verb not in SERVED:
+            elif isinstance(answer, FreshqError):
                 answers.append(answer)
             else:
-                answers.append(core.served(each.claim, answer))
+                answers.append(core.ended(each.claim, answer, is_served=each.verb in SERVED))
         core.store.wakes.changed(self.name, [each for each in answers if isinstance(each, Task)])
         return answers
 
@@ -136,7 +136,7 @@ class Settling(Verbs):
         core, claim = self._core, settlement.claim
         now = core.begin_now()
         done = core.settle(claim, settlement.next_version(core.lifecycle, now, core.uniform))
-        return core.served(claim, done) if settlement.verb in SERVED else done
+        return core.ended(claim, done, is_served=settlement.verb in SERVED)
 
     def extend(
         self,

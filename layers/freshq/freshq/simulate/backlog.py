@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from freshq.policy.backlog_limit import Victim
 from freshq.policy.codel import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND
-from freshq.policy.fairness import GroupTurns
+from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -105,15 +105,18 @@ class Backlog(Protocol):
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task that is to be shed; None if there is none."""
 
+    def ended(self, task: int, took_seconds: float) -> None:
+        """Replace the cost of a task's turn by the time that it took."""
+
 
 class _Level:
     """The lines of one priority level that a store lists, in its order, and the turns of their groups."""
 
     __slots__ = ("lines", "turns")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: GroupTurns) -> None:
         self.lines: dict[str | None, LineBacklog] = {}
-        self.turns = GroupTurns()
+        self.turns = turns
 
 
 class LevelBacklog:
@@ -123,7 +126,7 @@ class LevelBacklog:
         waiting: The lines that a store lists, by level and group, in the order in which it does.
     """
 
-    __slots__ = ("_groups", "_known", "_levels", "_levels_of", "_new_line", "waiting")
+    __slots__ = ("_charged", "_costs", "_groups", "_known", "_levels", "_levels_of", "_new_line", "waiting")
 
     def __init__(self, load: Load, rules: OverloadRules, fates: Fates) -> None:
         """Start with no task.
@@ -136,7 +139,11 @@ class LevelBacklog:
         self._new_line = partial(LineBacklog, load, rules, fates, own_ages=has_own_ages(load, rules))
         self._groups = load.groups if rules.fair else ()
         self._levels_of = load.levels
-        self._levels = {level: _Level() for level in sorted(set(load.levels) or {0}, reverse=True)}
+        self._costs = GroupCosts()
+        levels = sorted(set(load.levels) or {0}, reverse=True)
+        self._levels = {level: _Level(GroupTurns(self._costs)) for level in levels}
+        # What the turns of the tasks in work cost.
+        self._charged: dict[int, float] = {}
         # Every line ever used.
         self._known: dict[tuple[int, str | None], LineBacklog] = {}
         self.waiting: dict[tuple[int, str | None], LineBacklog] = {}
@@ -170,7 +177,9 @@ class LevelBacklog:
                 line = working[group]
                 task = line.take(now, reserve_seconds, longest_wait_seconds)
                 if task is not None:
-                    level.turns.record(group)
+                    cost = level.turns.record(group)
+                    if self._groups:
+                        self._charged[task] = cost
                 self._unlist_if_empty((number, group), line)
                 if task is not None:
                     return task
@@ -234,6 +243,14 @@ class LevelBacklog:
                 self._unlist_if_empty((number, group), level.lines[group])
                 return task
         return None
+
+    def ended(self, task: int, took_seconds: float) -> None:
+        """Replace the cost of a task's turn by the time that it took."""
+        if not self._groups:
+            return
+        number, group = self._key(task)
+        self._levels[number].turns.correct(group, self._charged.pop(task), took_seconds)
+        self._costs.observe(group, took_seconds)
 
 
 def backlog_for(load: Load, rules: OverloadRules, fates: Fates) -> Backlog:
@@ -402,6 +419,9 @@ class LineBacklog:
         if task is not None:
             (self._skipped if task in self._skipped else self.waiting).remove(task)
         return task
+
+    def ended(self, task: int, took_seconds: float) -> None:
+        """Do nothing: one line has every turn."""
 
 
 def has_own_ages(load: Load, rules: OverloadRules) -> bool:

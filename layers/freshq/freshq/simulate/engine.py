@@ -254,7 +254,8 @@ class Engine:
         self._busy: list[float] = []
         self._door = rules.door is not None
         # When which task ends; only kept if a rule observes it.
-        observed = self._door or rules.reserve.quantile is not None
+        shares_time = rules.fair and bool(load.groups)
+        observed = self._door or shares_time or rules.reserve.quantile is not None
         self._running: list[tuple[float, int]] | None = [] if observed else None
 
     def serve(self) -> None:
@@ -316,6 +317,7 @@ class Engine:
         observe, served, starts = self._claimer.observe, self._admission.served, self.starts
         while running and running[0][0] <= now:
             end, task = heappop(running)
+            self._backlog.ended(task, end - starts[task])
             observe(end - starts[task])
             if self._door:
                 served(task, end)

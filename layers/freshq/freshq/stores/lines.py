@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from freshq.model.lifecycle import ClaimMoment
 from freshq.policy.codel import CLOCK_STEP_SECONDS
-from freshq.policy.fairness import GroupTurns
+from freshq.policy.fairness import GroupCosts, GroupTurns
+from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
 
 Line: TypeAlias = tuple[int, str | None]
 _Candidate = TypeVar("_Candidate")
+# Tasks in work whose turns are corrected when they are settled: more than a process has.
+MAX_CHARGED: Final = 10_000
 
 
 class LineOrders:
@@ -91,18 +94,42 @@ class LineOrders:
 
 
 class LineTurns:
-    """Lets the groups of each level take turns."""
+    """Lets the groups of each level share the time of the workers. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
+        self._rules = rules or GroupRules()
+        self._costs = costs or GroupCosts()
         self._lock = threading.Lock()
-        self._levels: defaultdict[int, GroupTurns] = defaultdict(GroupTurns)
+        self._levels = self._new_levels()
+        # What the turns of tasks in work cost, by task id; the last claimed task last.
+        self._charged: dict[str, float] = {}
+
+    def _new_levels(self) -> defaultdict[int, GroupTurns]:
+        return defaultdict(lambda: GroupTurns(self._costs, self._rules))
 
     def copy(self) -> LineTurns:
         """Return an independent copy, for a peek."""
-        copied = LineTurns()
+        copied = LineTurns(self._rules, self._costs)
         with self._lock:
-            copied._levels = deepcopy(self._levels)
+            copied._levels.update({level: turns.copy() for level, turns in self._levels.items()})
         return copied
+
+    def claimed(self, tasks: Iterable[Task]) -> None:
+        """Note what the turns of claimed tasks cost, until they are settled."""
+        with self._lock:
+            for task in tasks:
+                self._charged[task.task_id] = self._costs.of(task.group)
+            while len(self._charged) > MAX_CHARGED:
+                del self._charged[next(iter(self._charged))]
+
+    def settled(self, task: Task, took_seconds: float) -> None:
+        """Replace the cost of a task's turn by the time that it took."""
+        with self._lock:
+            charged = self._charged.pop(task.task_id, None)
+            if charged is None:  # another process claimed it
+                charged = self._costs.of(task.group)
+            self._levels[task.priority].correct(task.group, charged, took_seconds)
+            self._costs.observe(task.group, took_seconds)
 
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
@@ -110,7 +137,7 @@ class LineTurns:
             for _ in range(count):
                 self._levels[level].record(group)
 
-    def plan(self, level: int, groups: Iterable[str | None], count: int) -> dict[str | None, int]:
+    def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
         """Return how many of the next turns of a level each group has; see `GroupTurns.plan`."""
         with self._lock:
             return self._levels[level].plan(groups, count)
