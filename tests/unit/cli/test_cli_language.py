@@ -49,7 +49,8 @@ def leaves(command: Any, path: str = "") -> Iterator[str]:
 def test_there_are_few_commands() -> None:
     found = list(leaves(typer.main.get_command(app)))
     assert len([words for words in found if words.startswith("match ")]) <= 12, found
-    assert len(found) <= 45, found
+    # 45, and those of operators: copy, advise, recording, replay, group ls|set|unset, and the like.
+    assert len(found) <= 56, found
 
 
 @pytest.mark.parametrize("group", [[], ["table"], ["record"], ["match"], ["dlq"]])

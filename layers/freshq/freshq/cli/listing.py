@@ -189,6 +189,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     *_on_queue("Run", "commands.work", work="Run a function for each task."),
     *_on_queue("Run", "commands.schedule", schedule="Put tasks at set times."),
     Listed("relay", "Run", "commands.relay:relay", "Forward tasks to another queue."),
+    Listed("copy", "Run", "commands.relay:copy", "Copy tasks to another queue as they are, on any store."),
     *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
     Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),

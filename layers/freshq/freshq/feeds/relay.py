@@ -99,6 +99,17 @@ class SameIds(ValueError):
         super().__init__(SAME_IDS)
 
 
+def check_apart(source: BaseQueue, destination: BaseQueue) -> None:
+    """Refuse a destination that has the tasks of the source.
+
+    Raises:
+        SameIds: If it is the source, or in its table.
+    """
+    place = core_of(source).store.place
+    if source is destination or (place is not None and place == core_of(destination).store.place):
+        raise SameIds
+
+
 class Relay:
     """Claims tasks from a source, puts them to a destination under the same ids, and settles them.
 
@@ -110,6 +121,10 @@ class Relay:
     backs off. A task that the destination refuses spends an attempt, with backoff, until it is a dead letter
     of the source; the rest of its batch is moved. So does a task for which the destination fails repeatedly
     while it takes other tasks: see `Suspects`.
+
+    Attributes:
+        duplicates: How many of the tasks that arrived had an id that the destination knew. An earlier relay
+            put them, or another program; the destination kept its own.
     """
 
     def __init__(
@@ -136,9 +151,7 @@ class Relay:
         Raises:
             ValueError: If an argument is wrong, or the destination is the source.
         """
-        place = core_of(source).store.place
-        if source is destination or (place is not None and place == core_of(destination).store.place):
-            raise SameIds
+        check_apart(source, destination)
         self._source = source
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
@@ -147,6 +160,7 @@ class Relay:
         self._idle_exit_seconds = inf
         if idle_exit_seconds is not None:
             self._idle_exit_seconds = checked_seconds("idle_exit_seconds", idle_exit_seconds)
+        self.duplicates = 0
         self._failed_batches = self._arrived = 0
         self._stop = StopRequest()
         self._suspects = Suspects()
@@ -209,7 +223,11 @@ class Relay:
 
     def _receipt_error(self, claim: Claim, receipt: object) -> Exception | None:
         if isinstance(receipt, Receipt):
-            return self._collision(claim) if receipt.outcome is PutOutcome.DUPLICATE else None
+            if receipt.outcome is not PutOutcome.DUPLICATE:
+                return None
+            error = self._collision(claim)
+            self.duplicates += error is None
+            return error
         return receipt if isinstance(receipt, Exception) else None
 
     def _collision(self, claim: Claim) -> Exception | None:

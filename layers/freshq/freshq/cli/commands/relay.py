@@ -1,22 +1,29 @@
-"""`freshq relay`: forward tasks from an outbox to another queue."""
+"""`freshq relay` forwards tasks from an outbox; `freshq copy` copies tasks as they are."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
+from freshq.cli.errors import ExitStatus
 from freshq.cli.flags import SECONDS_OR_NONE
-from freshq.cli.output import counted
+from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
+from freshq.errors import quoted
+from freshq.feeds.copying import TaskCopy
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.storable_options import seconds_or_none
+from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator, Mapping
 
+    from freshq.feeds.copying import CopyReport
     from freshq.queue.base import BaseQueue
 
 Source = Annotated[str, typer.Option("--from", help=f"Address of the outbox: {FORMS}.")]
@@ -39,6 +46,24 @@ MaxAgeSeconds = Annotated[
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks per batch.")]
+CopySource = Annotated[str, typer.Option("--from", help=f"Address of the queue to copy: {FORMS}.")]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STATES",
+        help=f"States of the tasks to copy: some of {', '.join(TaskStatus).lower()}, separated by commas.",
+        show_default="all",
+    ),
+]
+Over = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STATES",
+        help="Replace tasks of the destination that have the same id and one of these states.",
+        show_default="none",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 IdleExitSeconds = Annotated[
     float | None, typer.Option(help="End after this time without a task to move. By default, never.")
 ]
@@ -77,7 +102,77 @@ def relay(
             typer.echo("ended at once; tasks that it held are claimable once their leases expire", err=True)
             end_process(WorkStatus.UNFINISHED, control)
         moved = ended.result()
-    typer.echo(f"{counted(moved, 'task')} relayed")
+    twice = f", {moves.duplicates:,} of them there already" if moves.duplicates else ""
+    typer.echo(f"{counted(moved, 'task')} relayed{twice}")
+
+
+def copy(
+    source: CopySource,
+    destination: Destination,
+    only: Only = None,
+    over: Over = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy tasks to another queue as they are, on any store.
+
+    Keeps ids, places in the line, attempts, times, results and errors; running tasks wait again in the copy.
+    Tasks that are in the destination stay as they are there, except for --over. Can be repeated after an
+    interruption. Exits with status 1 if a task was skipped.
+    """
+    _check("--from", source, {})
+    _check("--to", destination, {})
+    states = tuple(TaskStatus) if only is None else _states("only", only)
+    with (
+        closing(_open("--from", source, None)) as original,
+        closing(_open("--to", destination, None)) as target,
+    ):
+        copies = TaskCopy(original, target, only=states, over=() if over is None else _states("over", over))
+        report = copies.run(_show_progress if sys.stderr.isatty() else lambda _report: None)
+    Output(as_json=as_json).answer(_values(report), *_copied_lines(report))
+    if report.skipped:
+        raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _states(option: str, text: str) -> tuple[TaskStatus, ...]:
+    """Parse names of states, separated by commas.
+
+    Raises:
+        ValueError: If one is unknown.
+    """
+    names = [name.strip().upper() for name in text.split(",")]
+    unknown = [name for name in names if name not in TaskStatus.__members__]
+    if unknown:
+        known = ", ".join(TaskStatus).lower()
+        msg = f"{option}: {quoted(unknown[0].lower())} is no state; use some of {known}, separated by commas"
+        raise ValueError(msg)
+    return tuple(TaskStatus(name) for name in names)
+
+
+def _show_progress(report: CopyReport) -> None:
+    typer.echo(f"\r{report.copied.total():,} copied", nl=False, err=True)
+
+
+def _values(report: CopyReport) -> dict[str, object]:
+    return {
+        "copied": {**report.copied},
+        "present": report.present,
+        "skipped": {**report.skipped},
+        "left": {**report.left},
+    }
+
+
+def _copied_lines(report: CopyReport) -> Iterator[str]:
+    yield f"{counted(report.copied.total(), 'task')} copied{_by_state(report.copied)}"
+    if report.present:
+        yield f"{report.present:,} there already"
+    for reason, number in report.skipped.most_common():
+        yield f"{number:,} skipped: {reason}"
+    if report.left:
+        yield f"{report.left.total():,} left in the source, not asked for{_by_state(report.left)}"
+
+
+def _by_state(counts: Counter[TaskStatus]) -> str:
+    return f": {', '.join(f'{number:,} {state}' for state, number in counts.items())}" if counts else ""
 
 
 def _check(option: str, address: str, given: Mapping[str, object]) -> None:
