@@ -234,9 +234,9 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
         json.dumps({"at_seconds": 1000.0, "max_age_seconds": 99.0, "group": "a"}),
         json.dumps({"at_seconds": 1020, "group": "b"}),
     )
-    load = read_trace(file, DEADLINE_SECONDS, service=ServiceDistribution.DET, service_mean_seconds=0.5)
+    load = read_trace(file, DEADLINE_SECONDS)
     assert list(load.created) == [0.0, 7.5, 20.0]
-    assert list(load.service) == [0.5, 2.0, 0.5]
+    assert list(load.service) == [2.0, 2.0, 2.0], "drawn from the times that are known"
     assert list(load.deadline) == [10.0, 12.5, 30.0]
     assert list(load.levels) == [0, 3, 0]
     assert load.groups == ["a", None, "b"]

@@ -201,6 +201,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "commands.match:app",
         "Match callers to resources, such as call-center agents.",
     ),
+    Listed("recording", "Other", "commands.recording:recording", "Save the load of a queue, to simulate it."),
     Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
     Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
 )

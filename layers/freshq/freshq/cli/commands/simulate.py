@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,13 +29,14 @@ from freshq.simulate import (
     Clients,
     Dip,
     Load,
+    Recording,
     ServiceDistribution,
     Slowdown,
     Source,
     Stress,
     load_sweep,
     policies,
-    read_trace,
+    read_recording,
     simulate_load,
     simulate_stressed,
     summarize,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 DEFAULT_DURATION_SECONDS: Final = 1000.0
 # The load of the summary of a sweep: a clear but realistic overload.
 TELLING_LOAD: Final = 3.0
+# Names of recordings.
+SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
@@ -70,7 +74,8 @@ class LoadOptions(BaseModel):
 
     arrivals: str = Field(
         "poisson",
-        description='poisson, deterministic, or FILE.jsonl with objects like {"at_seconds": 0.5} on lines.',
+        description='poisson, deterministic, or a recording: FILE.jsonl with lines like {"at_seconds": 0.5}, '
+        "FILE.jsonl.gz or FILE.parquet.",
     )
     rate: float | None = Field(None, description="Arrivals per second.")
     groups: str | None = Field(
@@ -108,7 +113,9 @@ class LoadOptions(BaseModel):
 class SimulateOptions(LoadOptions):
     """The options of a simulation."""
 
-    deadline_seconds: float | None = Field(10.0, description="Age at which a task is stale.")
+    deadline_seconds: float | None = Field(
+        10.0, description="Age at which a task is stale. By default that of a recording, else 10."
+    )
     order: Order = Field(Order.LIFO, description="Order within a priority level.")
     reserve: str = Field(AUTO, description=help_of(StorableOptions, "reserve"))
     codel: float | None = Field(None, description="CoDel target in seconds; fifo only.")
@@ -198,21 +205,24 @@ class SimulateOptions(LoadOptions):
             Slowdown(**shares) if shares else None,
         )
 
-    def simulation(self, rules: OverloadRules) -> Simulation:
-        """Simulate the load under a policy."""
-        stress, load = self.stress(), self.load()
+    def simulation(self, load: Load, rules: OverloadRules) -> Simulation:
+        """Simulate a load under a policy."""
+        stress = self.stress()
         if stress == Stress():
             return simulate_load(load, rules, self.servers, self.seed)
         return simulate_stressed(load, rules, self.servers, stress, self.seed)
 
-    def load(self) -> Load:
+    def load(self, *, has_deadline: bool = True) -> Load:
         """Return the arrivals, from the file or at random.
+
+        Args:
+            has_deadline: Whether the deadline was given; else the largest one in the file becomes it.
 
         Raises:
             ValueError: If an option is wrong.
         """
         if self.file is not None:
-            return self._trace(self.file)
+            return self._trace(self.file, has_deadline=has_deadline)
         groups = {} if self.groups is None else parse_shares("groups", self.groups)
         if (self.rate is None) == (not groups):
             raise ValueError("rate: give either rate, or groups with a rate each")
@@ -230,19 +240,24 @@ class SimulateOptions(LoadOptions):
             seed=self.seed,
         ).load()
 
-    def _trace(self, file: Path) -> Load:
+    def _trace(self, file: Path, *, has_deadline: bool) -> Load:
         for name in ("rate", "groups", "priorities", "burst"):
             if getattr(self, name) is not None:
                 msg = f"{name}: cannot be used with a file of arrivals, which contains it"
                 raise ValueError(msg)
-        if file.suffix != ".jsonl":
-            msg = (
-                f"arrivals: must be poisson, deterministic or a file FILE.jsonl, got {quoted(self.arrivals)}"
-            )
-            raise ValueError(msg)
-        return read_trace(
-            file, self.max_age_seconds, self.duration, self.service, self.service_mean, self.seed
+        if not file.name.endswith(SUFFIXES):
+            msg = f"arrivals: must be poisson, deterministic or a file {', '.join(SUFFIXES)}, got "
+            raise ValueError(msg + quoted(self.arrivals))
+        if not has_deadline:
+            self.deadline_seconds = self.recorded.max_age_seconds or self.deadline_seconds
+        return self.recorded.trace(
+            self.max_age_seconds, self.duration, self.service, self.service_mean, self.seed
         )
+
+    @cached_property
+    def recorded(self) -> Recording:
+        """The recording in the file of arrivals."""
+        return read_recording(Path(self.arrivals))
 
 
 def parse_shares(option: str, text: str) -> dict[str, float]:
@@ -337,8 +352,9 @@ def simulate(
         cells = _sweep(options, {})
         _print_cells(cells, as_json=as_json)
     else:
+        load = options.load(has_deadline=is_given(context, "deadline_seconds"))
         rules = options.rules()
-        run = summarize(options.simulation(rules), options.stress().dip or options.parsed_burst())
+        run = summarize(options.simulation(load, rules), options.stress().dip or options.parsed_burst())
         _print_result(run, as_json=as_json)
         cells = [] if plot is None else _sweep(options, {"as given": rules})
     if plot is not None:
