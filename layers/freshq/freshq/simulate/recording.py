@@ -150,10 +150,7 @@ class Recording:
         Raises:
             ValueError: If no service time is known.
         """
-        by_kind: dict[str | None, list[float]] = {}
-        for kind, seconds in zip(self.kinds, self.service, strict=True):
-            if not math.isnan(seconds):
-                by_kind.setdefault(kind, []).append(seconds)
+        by_kind = self._services_by_kind()
         every = [seconds for known in by_kind.values() for seconds in known]
         if not every and drawn is None:
             raise ValueError("recording: no task has service_seconds, so no service time is known")
@@ -164,6 +161,13 @@ class Recording:
                 known = by_kind.get(self.kinds[place], every)
                 service[place] = choice(known) if known else (drawn or ())[place]
         return Recording(self.at, service, self.ages, self.levels, self.groups, self.kinds)
+
+    def _services_by_kind(self) -> dict[str | None, list[float]]:
+        by_kind: dict[str | None, list[float]] = {}
+        for kind, seconds in zip(self.kinds, self.service, strict=True):
+            if not math.isnan(seconds):
+                by_kind.setdefault(kind, []).append(seconds)
+        return by_kind
 
     def trace(
         self,
@@ -306,6 +310,19 @@ class _Life:
     service_ms: float = 0.0
     taken_ms: float | None = None
 
+    def follow(self, event: Mapping[str, Any]) -> None:
+        """Let the next event happen."""
+        now_ms = _changed_ms(event)
+        if event["change"] != "REMOVE" and event["status"] == TaskStatus.TAKEN:
+            same = self.taken_ms is not None and event.get("lease") == self.event.get("lease")
+            self.taken_ms = self.taken_ms if same else now_ms
+        elif self.taken_ms is not None:
+            # A released task used no server.
+            released = event.get("attempts", 0) < self.event.get("attempts", 0)
+            self.service_ms += 0.0 if released else now_ms - self.taken_ms
+            self.taken_ms = None
+        self.event = event
+
 
 class Recorder:
     """Turns the landed events of a queue into a recording, while they are read.
@@ -379,19 +396,10 @@ class Recorder:
             life = self._lives[task_id] = _Life(event)
         elif _changed_ms(event) < _changed_ms(life.event):
             return None
-        status, now_ms = event["status"], _changed_ms(event)
-        if event["change"] != "REMOVE" and status == TaskStatus.TAKEN:
-            same = life.taken_ms is not None and event.get("lease") == life.event.get("lease")
-            life.taken_ms = life.taken_ms if same else now_ms
-        elif life.taken_ms is not None:
-            # A released task used no server.
-            released = event.get("attempts", 0) < life.event.get("attempts", 0)
-            life.service_ms += 0.0 if released else now_ms - life.taken_ms
-            life.taken_ms = None
-        life.event = event
-        if event["change"] != "REMOVE" and status not in OVER:
+        life.follow(event)
+        if event["change"] != "REMOVE" and event["status"] not in OVER:
             return None
-        return self._end(task_id, life, status)
+        return self._end(task_id, life, event["status"])
 
     def _begins(self, task_id: str, event: Mapping[str, Any]) -> bool:
         """Return whether an event of an unknown task begins a life."""

@@ -79,21 +79,32 @@ def recording(
         queue = None
     if sum(source is not None for source in (queue, stack, events)) != 1:
         raise ValueError("queue: give one of --queue URL, --stack NAME and --events FOLDER")
-    recorder, broken = Recorder(name), 0
+    recorder = Recorder(name)
     with _source(queue, stack, events, recorder) as found, _writer(out, out_format) as write:
-        for event in found:
-            broken += event is None
-            for line in () if event is None else recorder.add(event):
-                write(line)
-        for line in recorder.rest():
-            write(line)
-        if not recorder.tasks:
-            where = "" if recorder.queue is None else f" of queue {recorder.queue!r}"
-            msg = f"events: none tells of a task{where} that was put; nothing was written"
-            raise RefusedError(msg)
+        broken = _record(found, recorder, write)
     if broken:
         print_error(f"{counted(broken, 'damaged event')} left out")
     _answer(out, recorder, broken, as_json=as_json)
+
+
+def _record(
+    events: Iterable[Mapping[str, Any] | None],
+    recorder: Recorder,
+    write: Callable[[Mapping[str, Any]], object],
+) -> int:
+    """Write the tasks of some events; return the number of damaged events."""
+    broken = 0
+    for event in events:
+        broken += event is None
+        for line in () if event is None else recorder.add(event):
+            write(line)
+    for line in recorder.rest():
+        write(line)
+    if not recorder.tasks:
+        where = "" if recorder.queue is None else f" of queue {recorder.queue!r}"
+        msg = f"events: none tells of a task{where} that was put; nothing was written"
+        raise RefusedError(msg)
+    return broken
 
 
 def _answer(out: Path, recorder: Recorder, broken: int, *, as_json: bool) -> None:
