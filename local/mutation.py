@@ -39,6 +39,7 @@ UNKNOWN: Final = "No test notices it yet."
 NOT_MUTATED: Final = (
     "freshq/queue/attached.py",
     "freshq/stores/dynamodb/*",
+    "freshq/stores/sql/listening.py",
     "freshq/stores/sql/postgresql.py",
     "freshq/worker/serving.py",
 )
@@ -61,6 +62,7 @@ TESTS: Final = {
         "tests/contract",
         *(f"tests/sql/test_{name}.py" for name in ("engine", "history", "line_window", "store")),
         *(f"tests/sql/test_{name}.py" for name in ("bounded_claims", "timeouts", "transactions", "urls")),
+        "tests/sql/test_watching.py",
         *(f"tests/unit/stores/test_{name}.py" for name in ("clocks", "statements")),
     ),
     "worker": (

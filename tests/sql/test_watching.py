@@ -1,5 +1,7 @@
 """Waking processes of a SQL database. A store that shares no signals stands for another process."""
 
+import asyncio
+import math
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -10,13 +12,16 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from freshq import Queue, Worker
+from freshq import AsyncQueue, Claim, Queue, Settlement, Worker
+from freshq.queue import polling
 from freshq.queue.core import core_of
 from freshq.queue.polling import Lookout
 from freshq.stores import wakes
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
-from freshq.stores.sql.watching import LinePoller, Listener, PostgresWakes
+from freshq.stores.sql.listening import IDS_BYTES, Listener, PostgresWakes, parted
+from freshq.stores.sql.watching import LinePoller
+from freshq.stores.wakes import Topic
 from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
 from tests.support.patience import PATIENCE_SECONDS
@@ -26,6 +31,8 @@ from tests.support.working import wait_until
 # Reads and takes the lease of the upkeep, in a transaction.
 OF_LEASE = 3
 NEVER_SECONDS = 100 * PATIENCE_SECONDS
+LINE = Topic("default", "line")
+END = Topic("default", "end")
 
 
 def listener_of(queue: Queue) -> Listener:
@@ -52,7 +59,7 @@ class Idle:
 
     def waits(self) -> bool:
         line = core_of(self.queue).store.wakes.line("default")
-        return self.worker.status().store_answers and "default" in self.listener._held and line.waiters > 0
+        return self.worker.status().store_answers and LINE in self.listener._held and line.waiters > 0
 
     def started(self) -> object:
         return self.starts.get(timeout=PATIENCE_SECONDS)
@@ -144,7 +151,32 @@ def test_a_lost_connection_is_opened_again(idle: Idle, queue: Queue, postgres_en
 def test_nothing_is_sent_if_nobody_waits(queue: Queue, heard: Callable[[], list[str]]) -> None:
     queue.put_many([{"payload": number} for number in range(3)])
     release(queue, queue)  # type: ignore[arg-type]  # unused
+    queue.complete(queue.claim()[0])
     assert heard() == []
+
+
+def test_tasks_put_in_a_burst_all_start(idle: Idle, queue: Queue) -> None:
+    for number in range(50):
+        queue.put(number)
+    assert sorted(str(idle.started()) for _ in range(50)) == sorted(map(str, range(50)))
+
+
+def test_a_process_that_asked_a_moment_ago_does_not_ask_again(queue: Queue) -> None:
+    queue.put("first")
+    listener_of(queue).silent_until[LINE] = math.inf
+    with sent(queue) as statements:
+        queue.put("second")
+    assert len(statements) == 1
+
+
+def test_ids_have_room_in_a_notification() -> None:
+    ids = [f"{number}-ü" for number in range(3000)]
+    parts = [*parted(ids, IDS_BYTES)]
+    assert [task_id for part in parts for task_id in part] == ids
+    assert len(parts) > 1
+    assert all(
+        len(Listener("tasks", wakes.Signals(), list).payload_of("q", part).encode()) < 8000 for part in parts
+    )
 
 
 def test_a_put_that_is_rolled_back_sends_nothing(
@@ -204,13 +236,69 @@ def test_every_database_wakes_a_worker_of_another_process(
     signals: Any = core_of(queue).store.wakes
     try:
         for payload in range(2):
-            wait_until(lambda: "default" in signals._watcher._held and signals.hears)
+            wait_until(lambda: LINE in signals._watcher._held and signals.hears)
             other.put(payload)
             assert starts.get(timeout=PATIENCE_SECONDS) == payload
     finally:
         worker.stop()
         thread.join(PATIENCE_SECONDS)
         queue.close()
+
+
+@pytest.fixture
+def apart(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Queue, Queue, list[Claim]]]:
+    """Return a queue, the queue of another process, and the claims of the latter; polls come too late."""
+    if engine.dialect.name in ("mysql", "mariadb"):
+        pytest.skip("MariaDB is polled")
+    monkeypatch.setattr(polling, "FIRST_INTERVAL_SECONDS", NEVER_SECONDS)
+    queue = Queue(SqlStore(engine))
+    monkeypatch.setattr(wakes, "_BY_PLACE", {})
+    other = Queue(SqlStore(engine))
+    other.put_many([{"payload": name, "task_id": name} for name in "abc"])
+    yield queue, other, sorted(other.claim(3), key=lambda claim: claim.task.task_id)
+    queue.close()
+
+
+def when_awaited(queue: Queue, act: Callable[[], object]) -> threading.Thread:
+    """Act in another thread once changes by other processes end a wait for the end of a task."""
+    signals: Any = core_of(queue).store.wakes
+
+    def wait() -> None:
+        wait_until(lambda: END in signals._watcher._held and signals._signals.by_topic[END].waiters > 0)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_caller_learns_at_once_of_ends_by_another_process(apart: tuple[Queue, Queue, list[Claim]]) -> None:
+    queue, other, (a, b, _c) = apart
+    ends = iter(
+        (
+            lambda: other.complete(b),
+            lambda: other.settle_many([Settlement.complete(a)]),
+            lambda: other.cancel("c", force=True),
+        )
+    )
+    settles = when_awaited(queue, next(ends))
+    order = []
+    for task in queue.wait_many([*"abc"], timeout_seconds=PATIENCE_SECONDS, poll_seconds=NEVER_SECONDS):
+        order.append(task.task_id)
+        settles.join()
+        if (end := next(ends, None)) is not None:
+            settles = when_awaited(queue, end)
+    assert order == ["b", "a", "c"]
+
+
+def test_a_coroutine_learns_at_once_of_an_end_by_another_process(
+    apart: tuple[Queue, Queue, list[Claim]],
+) -> None:
+    queue, other, (a, _b, _c) = apart
+    settles = when_awaited(queue, lambda: other.complete(a, result=7))
+    wait = AsyncQueue(queue).wait("a", timeout_seconds=PATIENCE_SECONDS, poll_seconds=NEVER_SECONDS)
+    assert asyncio.run(wait).result == 7
+    settles.join()
 
 
 def test_an_idle_worker_sends_at_most_1_5_statements_a_second(

@@ -254,9 +254,9 @@ class Reading(Verbs):
     def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.
 
-        The answer is immediate if this process settles the task. Otherwise it polls at growing intervals, one
-        read of the store each: the answer is late by at most a fifth of the wait, and by at most
-        `poll_seconds`.
+        The answer is immediate if this process settles the task, and on PostgreSQL and SQLite if another one
+        does. It also polls at growing intervals, one read of the store each: the answer is late by at most a
+        fifth of the wait, and by at most `poll_seconds`.
 
         Args:
             task_id: The task.

@@ -330,6 +330,7 @@ async def _sleep(interval: Interval) -> None:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(woken.set)
 
-    with interval.signal.calling(wake), suppress(TimeoutError):
-        if interval.signal.count == interval.seen:
+    signal = interval.signal
+    with signal.waiting(), signal.calling(wake), suppress(TimeoutError):
+        if signal.count == interval.seen:
             await asyncio.wait_for(woken.wait(), interval.seconds)

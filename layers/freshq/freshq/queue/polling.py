@@ -30,6 +30,8 @@ FIRST_INTERVAL_SECONDS: Final = 0.01
 # The same for a look at the line of a queue.
 FIRST_LOOK_SECONDS: Final = 0.05
 INTERVAL_PART: Final = 0.25
+# Time between two looks at all awaited tasks, as a multiple of what the first one took.
+LOOK_REST: Final = 3.0
 # Looks in a row that follow without a pause on one that found nothing, and did not search every line.
 MAX_EAGER: Final = 100
 # Longest time between two claims of a waiting caller.
@@ -208,13 +210,17 @@ def poll_for_ends(
     left = dict.fromkeys(checked_ids(task_ids))
     checked_seconds("poll_seconds", poll_seconds, above_zero=True)
     deadline = _end_of_wait("timeout_seconds", timeout_seconds)
-    began = time.monotonic()
+    began = look_at = time.monotonic()
     signal = core.store.wakes.ends(core.name, left)
 
     def poll() -> list[Task] | Interval:
-        seen = signal.count
+        nonlocal look_at
+        seen, look_began = signal.count, time.monotonic()
         told = left.keys() & signal.take()
+        if not told and look_began < (rest_until := min(look_at, deadline)):
+            return Interval(rest_until - look_began, signal, seen)
         tasks = [core.found(task_id) for task_id in told or left]
+        look_at = time.monotonic() + LOOK_REST * (time.monotonic() - look_began)
         ended = _ended(tasks)
         for task in ended:
             del left[task.task_id]

@@ -7,13 +7,15 @@ import os
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, cast
 from weakref import WeakSet, WeakValueDictionary
+
+from typing_extensions import override
 
 from freshq.model.task import LIVE, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import sqlalchemy as sa
 
@@ -91,9 +93,16 @@ class Signal:
 class EndSignal(Signal):
     """The signal of a caller who waits for tasks to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Ends) -> None:
         super().__init__()
+        self._ends = ends
         self._told: list[str] = []
+
+    @override
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        with self._ends.waiting(), super().waiting():
+            yield
 
     def tell(self, task_id: str) -> None:
         """Note that a task has ended."""
@@ -106,6 +115,53 @@ class EndSignal(Signal):
         with self._condition:
             told, self._told = self._told, []
         return told
+
+
+class Ends(Signal):
+    """Wakes every caller who waits for tasks of a queue to end; a change may be the end of any of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_task: dict[str, WeakSet[EndSignal]] = {}
+        self._sweep_at = SWEPT_ENDS
+
+    def of(self, task_ids: Iterable[str]) -> EndSignal:
+        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
+        signal = EndSignal(self)
+        with self._condition:
+            if len(self._by_task) > self._sweep_at:
+                self._by_task = {task_id: signals for task_id, signals in self._by_task.items() if signals}
+                self._sweep_at = 2 * len(self._by_task) + SWEPT_ENDS
+            for task_id in task_ids:
+                self._by_task.setdefault(task_id, WeakSet()).add(signal)
+        return signal
+
+    def tell(self, task_ids: Iterable[str]) -> None:
+        """Tell who waits for these tasks that they have ended."""
+        with self._condition:
+            told = [(signal, each) for each in task_ids for signal in self._by_task.pop(each, ())]
+        for signal, task_id in told:
+            signal.tell(task_id)
+
+    @override
+    def notify(self) -> None:
+        super().notify()
+        with self._condition:
+            awaited = {signal for signals in self._by_task.values() for signal in signals}
+        for signal in awaited:
+            signal.notify()
+
+    @override
+    def forget_threads(self) -> None:
+        super().forget_threads()
+        self._by_task = {}
+
+
+class Topic(NamedTuple):
+    """What somebody waits for: a task in a line of a queue, or the end of a task."""
+
+    queue: str
+    what: Literal["line", "end"]
 
 
 class Watcher(Protocol):
@@ -128,44 +184,32 @@ class Signals:
     """The signals of the queues of one table, for all stores of this process.
 
     Attributes:
-        lines: By queue, for who waits for a task to claim.
-        ends: By queue and task id, for who waits for its end.
+        by_topic: The signals so far.
         watcher: Notifies them of what other processes do; None: nobody does.
     """
 
     def __init__(self) -> None:
-        self.lines: dict[str, Signal] = {}
-        self.ends: dict[tuple[str, str], WeakSet[EndSignal]] = {}
+        self.by_topic: dict[Topic, Signal] = {}
         self.watcher: Watcher | None = None
-        self._ends_lock = threading.Lock()
-        self._sweep_at = SWEPT_ENDS
         _ALL.add(self)
 
     def line(self, queue: str) -> Signal:
         """Return the signal of a queue's lines."""
-        return self.lines.setdefault(queue, Signal())
+        return self.by_topic.setdefault(Topic(queue, "line"), Signal())
 
-    def await_ends(self, queue: str, task_ids: Iterable[str], signal: EndSignal) -> None:
-        """Have a signal told of the ends of tasks."""
-        with self._ends_lock:
-            if len(self.ends) > self._sweep_at:
-                self.ends = {key: signals for key, signals in self.ends.items() if signals}
-                self._sweep_at = 2 * len(self.ends) + SWEPT_ENDS
-            for task_id in task_ids:
-                self.ends.setdefault((queue, task_id), WeakSet()).add(signal)
+    def ends(self, queue: str) -> Ends:
+        """Return the signal of the ends of a queue's tasks."""
+        return cast("Ends", self.by_topic.setdefault(Topic(queue, "end"), Ends()))
 
-    def tell_end(self, queue: str, task_id: str) -> None:
-        """Tell who waits for a task that it has ended."""
-        with self._ends_lock:
-            signals = [*self.ends.pop((queue, task_id), ())]
-        for signal in signals:
-            signal.tell(task_id)
+    def notify(self, topic: Topic) -> None:
+        """Wake who waits, if somebody does."""
+        if (signal := self.by_topic.get(topic)) is not None:
+            signal.notify()
 
     def forget_threads(self) -> None:
         """As `Signal.forget_threads`."""
-        self._ends_lock = threading.Lock()
-        for line in self.lines.values():
-            line.forget_threads()
+        for signal in self.by_topic.values():
+            signal.forget_threads()
         if self.watcher is not None:
             self.watcher.forget_threads()
 
@@ -196,29 +240,29 @@ class Wakes:
         """Return the signal for who waits for a task to claim: a task entered a line, or will later."""
         return self._signals.line(queue)
 
+    def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:
+        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
+        return self._signals.ends(queue).of(task_ids)
+
     def put(self, queue: str) -> None:
         """Wake who waits for tasks of a queue."""
-        if (line := self._signals.lines.get(queue)) is not None:
-            line.notify()
+        self._signals.notify(Topic(queue, "line"))
 
     def put_in(self, queue: str, connection: sa.Connection) -> None:
         """Wake who waits when a transaction of a SQL database commits, if the database can."""
+
+    def ended(self, queue: str, task_ids: Sequence[str]) -> None:
+        """Wake who waits for these tasks, which have ended."""
+        if Topic(queue, "end") in self._signals.by_topic:
+            self._signals.ends(queue).tell(task_ids)
 
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
         """Wake who waits for these new versions of tasks; None stands for a task that did not change."""
         changed = [task for task in tasks if task is not None]
         if any(task.status is TaskStatus.PENDING for task in changed):
             self.put(queue)
-        if self._signals.ends:
-            for task in changed:
-                if task.status not in LIVE:
-                    self._signals.tell_end(queue, task.task_id)
-
-    def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:
-        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
-        signal = EndSignal()
-        self._signals.await_ends(queue, task_ids, signal)
-        return signal
+        if ended := [task.task_id for task in changed if task.status not in LIVE]:
+            self.ended(queue, ended)
 
     def close(self) -> None:
         """Stop listening for other processes."""

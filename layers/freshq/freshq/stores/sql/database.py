@@ -675,12 +675,16 @@ class Database:
 
         return self._repeated(repeat, failure, started)
 
-    def execute_once(self, statement: PreparedStatement, parameters: Any) -> None:
-        """Run one prepared statement whose failure does no harm; log a failure, and do not try again."""
+    def execute_once(self, statement: PreparedStatement, parameters: Any) -> Sequence[Any]:
+        """Run one prepared statement whose failure does no harm; return its rows.
+
+        A failure is logged, and not repeated.
+        """
         try:
-            self._execute(statement, parameters)
+            return self._execute(statement, parameters).rows
         except self._errors as error:
             logger.debug("a statement failed, and is not repeated: %s", self.translated(error))
+            return ()
 
     def execute_many(self, statement: PreparedStatement, rows: Sequence[Any]) -> int:
         """Run a prepared statement once for each of several rows, in one transaction.

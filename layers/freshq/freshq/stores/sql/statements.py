@@ -16,9 +16,10 @@ import sqlalchemy as sa
 
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
+from freshq.stores.sql.listening import PostgresWakes
 from freshq.stores.sql.rows import COLUMNS
 from freshq.stores.sql.url import place_of
-from freshq.stores.sql.watching import PostgresWakes, TableWakes
+from freshq.stores.sql.watching import TableWakes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

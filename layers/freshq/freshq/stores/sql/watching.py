@@ -1,9 +1,6 @@
 """Wake processes that wait for tasks of a table, when another process changes them.
 
-PostgreSQL tells them by NOTIFY, which blocks the commits of the whole database while its own is written. So
-it is sent only if a process waits: such a process holds a shared advisory lock. Whoever puts a task tries
-that lock after the commit, and sends a NOTIFY if it is taken. A waiting process looks once more when it has
-the lock, so it misses no task. The other databases are asked at short intervals.
+SQLite and MariaDB are asked at short intervals, while somebody waits; `listening` has PostgreSQL.
 """
 
 from __future__ import annotations
@@ -15,28 +12,21 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import closing
-from functools import cached_property, partial
-from hashlib import blake2b
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.lifecycle import new_token
 from freshq.policy.retry import Backoff
-from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.url import POLL_SECONDS
-from freshq.stores.wakes import Wakes, Watcher
+from freshq.stores.wakes import Topic, Wakes, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from freshq.stores.base import Connection
     from freshq.stores.sql.database import Database
-    from freshq.stores.wakes import Signal, Signals
+    from freshq.stores.wakes import EndSignal, Signal, Signals
 
-# A process keeps its lock this long after its last wait: most workers wait again soon.
-LINGER_SECONDS: Final = 0.2
 # How often it looks whether somebody still waits.
 CHECK_SECONDS: Final = 1.0
 # How long it listens after the last wait.
@@ -44,24 +34,14 @@ KEEP_SECONDS: Final = 5.0
 # How long a close waits for the thread.
 CLOSE_SECONDS: Final = 1.0
 RECONNECT: Final = Backoff(base_seconds=0.1, cap_seconds=5.0)
-# Sent by a transaction of the caller: the process that sends it does not know when it commits.
-ANY_SENDER: Final = "-"
-NOTIFY: Final = sa.text("SELECT pg_notify(:channel, :payload)")
-# Nobody else sees the lock that is tried, and released in the same statement.
-TELL: Final = sa.text(
-    "SELECT CASE WHEN pg_try_advisory_lock(CAST(:key AS bigint))"
-    " THEN pg_advisory_unlock(CAST(:key AS bigint)) ELSE pg_notify(:channel, :payload) IS NULL END"
-)
 logger = logging.getLogger(__name__)
-
-
-def number_of(*parts: str) -> int:
-    """Return a number for an advisory lock or a channel."""
-    return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=7).digest(), "big")
 
 
 class TableWatcher(Watcher, ABC):
     """Watches a table in a thread of this process, on a connection of its own, while somebody waits."""
+
+    # Whether it notices the ends of tasks.
+    notices_ends: ClassVar[bool] = True
 
     def __init__(self, table: str, signals: Signals, connect: Callable[[], Any]) -> None:
         """Start nothing yet; the first wait does.
@@ -84,16 +64,16 @@ class TableWatcher(Watcher, ABC):
         self.hears = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        # Queues whose changes it would notice from now on.
-        self._held: set[str] = set()
+        # What it would notice from now on.
+        self._held: set[Topic] = set()
         # A byte in this pipe ends a pause of the thread.
         self._pipe = (-1, -1)
 
-    def await_changes(self, queue: str) -> None:
-        """Watch for the changes of a queue while its signal is waited for."""
+    def await_changes(self, topic: Topic) -> None:
+        """Watch for changes while the signal of a topic is waited for."""
         with self._lock:
             self._closing = False
-            if queue in self._held or self._is_deaf:
+            if topic in self._held or self._is_deaf:
                 return
             if self._thread is None:
                 self._pipe = os.pipe()
@@ -111,11 +91,11 @@ class TableWatcher(Watcher, ABC):
         if thread is not None and not self._awaited():
             thread.join(CLOSE_SECONDS)
 
-    def _awaited(self, seconds: float = 0.0) -> set[str]:
-        """Return the queues for which somebody waits, or waited within some time."""
+    def _awaited(self, seconds: float = 0.0) -> set[Topic]:
+        """Return the topics for which somebody waits, or waited within some time."""
         since = time.monotonic() - seconds
-        lines = [*self._signals.lines.items()]
-        return {queue for queue, line in lines if line.waiters or line.left_at > since}
+        signals = [*self._signals.by_topic.items()]
+        return {topic for topic, signal in signals if signal.waiters or signal.left_at > since}
 
     def _is_over(self) -> bool:
         return self._is_deaf or not self._awaited(0.0 if self._closing else KEEP_SECONDS)
@@ -148,68 +128,21 @@ class TableWatcher(Watcher, ABC):
         """Have everybody who waits poll from now on."""
         with self._lock:
             self.hears, self._held = False, set()
-        self._notify([*self._signals.lines])
+        self._notify([*self._signals.by_topic])
 
     @abstractmethod
     def _serve(self, connection: Any) -> None:
         """Notify signals until `_is_over`, or raise if the connection is lost."""
 
-    def _notify(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            if (line := self._signals.lines.get(queue)) is not None:
-                line.notify()
+    def _notify(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            self._signals.notify(topic)
 
     def _pause(self, seconds: float, connection: Any = None) -> None:
         """Wait for a wait to begin, for the end, or for a notification; at most for some time."""
         ready, _, _ = select.select([self._pipe[0], *filter(None, [connection])], [], [], seconds)
         if self._pipe[0] in ready:
             os.read(self._pipe[0], 4096)
-
-
-class Listener(TableWatcher):
-    """Listens to PostgreSQL."""
-
-    def __init__(self, table: str, signals: Signals, connect: Callable[[], Any]) -> None:
-        super().__init__(table, signals, connect)
-        self.sender = new_token()
-        self.channel = f"freshq_{number_of(table):016x}"
-
-    @override
-    def _serve(self, connection: Any) -> None:
-        connection.autocommit = True
-        (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if process != connection.info.backend_pid:
-            # Behind a pooler a session has no connection of its own: neither LISTEN nor a lock lasts.
-            logger.info("table %r: polls, because LISTEN does not work behind a pooler", self._table)
-            self._is_deaf = True
-            return
-        connection.execute(f"LISTEN {self.channel}")
-        self.hears = True
-        while not self._is_over():
-            self._hold_locks(connection)
-            self._pause(LINGER_SECONDS if self._held - self._awaited() else CHECK_SECONDS, connection)
-            self._notify(self._heard(connection))
-
-    def _hold_locks(self, connection: Any) -> None:
-        """Hold the locks of the queues that are waited for, and release the others."""
-        with self._lock:
-            awaited = self._awaited(LINGER_SECONDS)
-            released, wanted = self._held - awaited, awaited - self._held
-            self._held -= released
-        for queue in released:
-            connection.execute("SELECT pg_advisory_unlock_shared(%s)", [number_of(self._table, queue)])
-        for queue in wanted:
-            connection.execute("SELECT pg_advisory_lock_shared(%s)", [number_of(self._table, queue)])
-        with self._lock:
-            self._held |= wanted
-        # Who puts a task from now on, sends a NOTIFY: the look that follows finds the tasks put before.
-        self._notify(wanted)
-
-    def _heard(self, connection: Any) -> set[str]:
-        """Return the queues that other processes changed."""
-        payloads = [notification.payload for notification in connection.notifies(timeout=0)]
-        changes = [payload.partition(" ") for payload in payloads]
-        return {queue for sender, _space, queue in changes if sender != self.sender}
 
 
 class Poller(TableWatcher):
@@ -220,12 +153,12 @@ class Poller(TableWatcher):
     pause_part: ClassVar[float]
 
     @abstractmethod
-    def _changed(self, connection: Any, queues: set[str]) -> set[str]:
-        """Return those of some queues that may have new tasks."""
+    def _changed(self, connection: Any, topics: set[Topic]) -> set[Topic]:
+        """Return the topics of which something may have changed."""
 
     @override
     def _serve(self, connection: Any) -> None:
-        changed: set[str] = set()
+        changed: set[Topic] = set()
         changed_at = time.monotonic()
         self.hears = True
         while not self._is_over():
@@ -235,7 +168,7 @@ class Poller(TableWatcher):
             before, changed = changed, self._changed(connection, awaited) if awaited else set()
             if changed and not before:
                 changed_at = time.monotonic()
-            # The first answer for a queue shows no change: whoever waits looks once more after it.
+            # The first answer for a topic shows no change: whoever waits looks once more after it.
             self._notify(changed | wanted)
             pause_seconds = self.pause_part * (time.monotonic() - changed_at)
             pause_seconds = min(self.longest_seconds, max(self.shortest_seconds, pause_seconds))
@@ -251,15 +184,16 @@ class FilePoller(Poller):
     _version: int | None = None
 
     @override
-    def _changed(self, connection: Any, queues: set[str]) -> set[str]:
+    def _changed(self, connection: Any, topics: set[Topic]) -> set[Topic]:
         before = self._version
         (self._version,) = connection.execute("PRAGMA data_version").fetchone()
-        return set() if self._version == before else queues
+        return set() if self._version == before else topics
 
 
 class LinePoller(Poller):
-    """Asks MariaDB whether a line has tasks."""
+    """Asks MariaDB whether a line has tasks. It has no answer about tasks that end."""
 
+    notices_ends = False
     shortest_seconds = 0.05
     longest_seconds = 3600.0
     pause_part = 0.05
@@ -270,11 +204,11 @@ class LinePoller(Poller):
         super()._serve(connection)
 
     @override
-    def _changed(self, connection: Any, queues: set[str]) -> set[str]:
+    def _changed(self, connection: Any, topics: set[Topic]) -> set[Topic]:
         # The store has checked the name of its table.
         ask = f"SELECT 1 FROM {self._table} WHERE queue = %s AND line > '' LIMIT 1"  # noqa: S608  # nosec B608
         with connection.cursor() as cursor:
-            return {queue for queue in queues if cursor.execute(ask, [queue])}
+            return {topic for topic in topics if cursor.execute(ask, [topic.queue])}
 
 
 class TableWakes(Wakes):
@@ -293,38 +227,21 @@ class TableWakes(Wakes):
         self._table = table
         if self._signals.watcher is None:
             pool: Any = database.engine.pool
-            watcher: Any = WATCHERS[database.dialect]
-            self._signals.watcher = watcher(table, self._signals, pool.connect_apart)
+            self._signals.watcher = self._kind()(table, self._signals, pool.connect_apart)
         self._watcher = cast("TableWatcher", self._signals.watcher)
+
+    def _kind(self) -> type[TableWatcher]:
+        return FilePoller if self._database.dialect == "sqlite" else LinePoller
 
     @override
     def line(self, queue: str) -> Signal:
         line = super().line(queue)
-        line.on_wait = partial(self._watcher.await_changes, queue)
+        line.on_wait = partial(self._watcher.await_changes, Topic(queue, "line"))
         return line
 
-
-class PostgresWakes(TableWakes):
-    """As `TableWakes`, and also wakes the processes that listen."""
-
     @override
-    def put(self, queue: str) -> None:
-        super().put(queue)
-        listener = cast("Listener", self._watcher)
-        payload = f"{listener.sender} {queue}"
-        self._database.execute_once(
-            self._tell,
-            {"key": number_of(self._table, queue), "channel": listener.channel, "payload": payload},
-        )
-
-    @override
-    def put_in(self, queue: str, connection: Connection) -> None:
-        payload = f"{ANY_SENDER} {queue}"
-        connection.execute(NOTIFY, {"channel": cast("Listener", self._watcher).channel, "payload": payload})
-
-    @cached_property
-    def _tell(self) -> PreparedStatement:
-        return PreparedStatement(TELL, self._database.engine.dialect)
-
-
-WATCHERS: Final = {"sqlite": FilePoller, "postgresql": Listener, "mysql": LinePoller, "mariadb": LinePoller}
+    def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:
+        if self._watcher.notices_ends:
+            awaits = partial(self._watcher.await_changes, Topic(queue, "end"))
+            self._signals.ends(queue).on_wait = awaits
+        return super().ends(queue, task_ids)
