@@ -21,7 +21,7 @@ from freshq.model.checks import (
 )
 from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
-from freshq.queue.polling import answer_of, poll_for_ends
+from freshq.queue.polling import EndsPoll, answer_of
 from freshq.queue.put import parsed
 from freshq.queue.shared.measures import REFUSED
 from freshq.stores.base import Conflict, Guard, parse_place, place_of
@@ -269,7 +269,7 @@ class Reading(Verbs):
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_ends(self._core, [checked_id(task_id)], timeout_seconds, poll_seconds)
+        poll = EndsPoll(self._core, [checked_id(task_id)], timeout_seconds, poll_seconds)
         return answer_of(poll)[0]
 
     def wait_many(
@@ -288,7 +288,7 @@ class Reading(Verbs):
             WaitTimeout: If some are not over after `timeout_seconds`.
             StoreError: If the store did not answer.
         """
-        poll = poll_for_ends(self._core, task_ids, timeout_seconds, poll_seconds)
+        poll = EndsPoll(self._core, task_ids, timeout_seconds, poll_seconds)
         return chain.from_iterable(iter(partial(answer_of, poll), []))
 
     def list(

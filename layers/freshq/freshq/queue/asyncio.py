@@ -18,7 +18,7 @@ from freshq.queue.admin import Admin
 from freshq.queue.attached import AttachedQueue, Records
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
-from freshq.queue.polling import Interval, poll_for_claims, poll_for_ends
+from freshq.queue.polling import EndsPoll, Interval, poll_for_claims
 from freshq.queue.queue import Queue
 from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
@@ -269,14 +269,14 @@ class AsyncQueue(AwaitedQueue):
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
         ids = [checked_id(task_id)]
-        poll = poll_for_ends(core_of(self.queue), ids, timeout_seconds, poll_seconds)
+        poll = EndsPoll(core_of(self.queue), ids, timeout_seconds, poll_seconds)
         return (await self._answer_of(poll))[0]
 
     async def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> AsyncIterator[Task]:
         """Yield tasks as they end. The arguments and errors are those of `Queue.wait_many`."""
-        poll = poll_for_ends(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
+        poll = EndsPoll(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
         while ended := await self._answer_of(poll):
             for task in ended:
                 yield task

@@ -189,50 +189,54 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
     return poll
 
 
-def poll_for_ends(
-    core: Core, task_ids: Iterable[str], timeout_seconds: float | None, poll_seconds: float
-) -> Poll[list[Task]]:
-    """Return a poll for the ends of tasks: at growing intervals, and for each that this process settles.
+class EndsPoll:
+    """A poll for the ends of tasks: at growing intervals, and for each end that wakes this process.
 
-    Args:
-        core: The queue.
-        task_ids: The tasks.
-        timeout_seconds: Give up after this time; None: never.
-        poll_seconds: Longest time between two polls.
-
-    Returns:
-        A poll that answers with the tasks that ended since its last answer, in the order of their ends; with
-        an empty list once all have. It raises WaitTimeout, and what `Core.found` raises.
-
-    Raises:
-        ValueError: If an argument is wrong.
+    It answers with the tasks that ended since its last answer, in the order of their ends; with an empty list
+    once all have. It raises WaitTimeout, and what `Core.found` raises.
     """
-    left = dict.fromkeys(checked_ids(task_ids))
-    checked_seconds("poll_seconds", poll_seconds, above_zero=True)
-    deadline = _end_of_wait("timeout_seconds", timeout_seconds)
-    began = look_at = time.monotonic()
-    signal = core.store.wakes.ends(core.name, left)
 
-    def poll() -> list[Task] | Interval:
-        nonlocal look_at
-        seen, look_began = signal.count, time.monotonic()
-        told = left.keys() & signal.take()
-        if not told and look_began < (rest_until := min(look_at, deadline)):
-            return Interval(rest_until - look_began, signal, seen)
-        tasks = [core.found(task_id) for task_id in told or left]
-        look_at = time.monotonic() + LOOK_REST * (time.monotonic() - look_began)
+    def __init__(
+        self, core: Core, task_ids: Iterable[str], timeout_seconds: float | None, poll_seconds: float
+    ) -> None:
+        """Look at once.
+
+        Args:
+            core: The queue.
+            task_ids: The tasks.
+            timeout_seconds: Give up after this time; None: never.
+            poll_seconds: Longest time between two polls.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        self._core = core
+        self._left = dict.fromkeys(checked_ids(task_ids))
+        self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
+        self._deadline = _end_of_wait("timeout_seconds", timeout_seconds)
+        self._began = self._look_at = time.monotonic()
+        self._signal = core.store.wakes.ends(core.name, self._left)
+
+    def __call__(self) -> list[Task] | Interval:
+        """Look once; return the tasks that ended, or how long to wait for the next look."""
+        left, seen, now = self._left, self._signal.count, time.monotonic()
+        told = left.keys() & self._signal.take()
+        rest_seconds = min(self._look_at, self._deadline) - now
+        if not told and rest_seconds > 0:
+            return Interval(rest_seconds, self._signal, seen)
+        tasks = [self._core.found(task_id) for task_id in told or left]
+        self._look_at = time.monotonic() + LOOK_REST * (time.monotonic() - now)
         ended = _ended(tasks)
         for task in ended:
             del left[task.task_id]
         if ended or not left:
             return ended
         now = time.monotonic()
-        if now >= deadline:
-            raise WaitTimeout(tasks[0].task_id, tasks[0].status, now - began, others=len(left) - 1)
-        interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * (now - began), poll_seconds))
-        return Interval(min(interval_seconds, deadline - now), signal, seen)
-
-    return poll
+        waited = now - self._began
+        if now >= self._deadline:
+            raise WaitTimeout(tasks[0].task_id, tasks[0].status, waited, others=len(left) - 1)
+        interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * waited, self._poll_seconds))
+        return Interval(min(interval_seconds, self._deadline - now), self._signal, seen)
 
 
 def _ended(tasks: Iterable[Task]) -> list[Task]:
