@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from freshq import AsyncQueue, Backoff, Queue, TaskStatus
+from freshq import AsyncQueue, Backoff, GroupRule, GroupRules, Queue, TaskStatus
 from freshq.errors import Unreachable
 from freshq.policy import BacklogLimit, CodelRule, Door
 from freshq.queue.core import core_of
@@ -254,3 +255,23 @@ def test_coroutines_configure_too() -> None:
             assert config.order == queue.admin.config.order == "fifo"
 
     asyncio.run(configure())
+
+
+def test_the_rules_of_groups_are_stored_and_followed(
+    store: StoreUnderTest, later: Callable[[], None]
+) -> None:
+    rules = GroupRules(of={"heavy": GroupRule(weight=3), "acmé": GroupRule()}, separator="/")
+    queue = store.queue(groups=rules)
+    queue.create_table()
+    other = store.queue()
+    for number in range(8):
+        other.put_many([{"payload": number, "group": group} for group in ("heavy/a", "heavy/b", "light")])
+    assert other.admin.config.groups == rules
+    shares = Counter(claim.task.group for claim in other.claim(8))
+    assert shares == {"heavy/a": 3, "heavy/b": 3, "light": 2}
+    with pytest.raises(ValueError, match=r'groups: queue .* has \{"of": \{"heavy": \{"weight": 3\}'):
+        store.queue(groups=GroupRules()).stats()
+    queue.configure(groups=GroupRules())
+    later()
+    assert len(other.claim(9)) == 9
+    assert other.admin.config.groups == GroupRules()

@@ -16,6 +16,8 @@ from freshq.model.lifecycle import Settlement as Settlement
 from freshq.model.new_task import NewTask as NewTask
 from freshq.model.task import Task as Task
 from freshq.model.task import TaskStatus as TaskStatus
+from freshq.policy.groups import GroupRule as GroupRule
+from freshq.policy.groups import GroupRules as GroupRules
 from freshq.policy.order import Order as Order
 from freshq.policy.retry import Backoff as Backoff
 from freshq.queue.asyncio import AsyncQueue as AsyncQueue

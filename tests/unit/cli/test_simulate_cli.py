@@ -76,6 +76,20 @@ def test_all_options_together() -> None:
     assert done["shed_by_reason"]["group"] > 0
 
 
+def test_weights_and_parents_of_groups() -> None:
+    done = measures("--groups", "acme=30@3,other=30")["by_group"]
+    assert done["acme"]["served_in_time"] == pytest.approx(3 * done["other"]["served_in_time"], rel=0.05)
+    named = ("--groups", "acme/1=15,acme/2=15,acme/3=15,other=15")
+    done = measures(*named, "--separator", "/")["by_group"]
+    assert done["other"]["served_in_time"] == pytest.approx(3 * done["acme/1"]["served_in_time"], rel=0.05)
+    done = measures(*named, "--fair")["by_group"]
+    assert done["other"]["served_in_time"] == pytest.approx(done["acme/1"]["served_in_time"], rel=0.05)
+    for wrong in ("acme=3@0", "acme=3@", "acme=3@2000", "acme=3@x"):
+        refused = invoke("--groups", wrong)
+        assert refused.exit_code == 2
+        assert "groups" in refused.stderr
+
+
 def test_clients_that_try_again_after_an_outage() -> None:
     named = (
         "--rate", "7", "--deadline-seconds", "none", "--client-timeout", "5", "--client-retries", "3",

@@ -33,7 +33,7 @@ from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
 from freshq.aws.worker_pass import WorkerSettings
 from freshq.cli.addresses import Address, open_queue
 from freshq.cli.command import parsed
-from freshq.cli.commands.simulate import parse_level, parse_shares
+from freshq.cli.commands.simulate import parse_groups, parse_level, parse_shares
 from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
 from freshq.cli.output import span
@@ -476,6 +476,7 @@ class TestOfTheCommand:
         refused(lambda: parsed("payload", text))
         refused(lambda: parse_shares("groups", text))
         refused(lambda: parse_shares("groups", f"a=1,{text}"))
+        refused(lambda: parse_groups(text))
         refused(lambda: parse_level(text))
 
     @settings(fuzz, max_examples=EXAMPLES // 5)  # a command takes as long as a hundred others

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from freshq.model.options import QueueConfig, QueueOptions
+from freshq import GroupRule, GroupRules
+from freshq.model.options import QueueConfig, QueueOptions, checked_options
+from freshq.model.storable_options import as_text
 from freshq.worker.options import WorkerConfig, WorkerOptions
 
 
@@ -17,3 +19,28 @@ def test_type_checkers_know_every_option(typed: Any, checked: type[BaseModel]) -
 @pytest.mark.parametrize("checked", [QueueConfig, WorkerConfig])
 def test_every_option_has_a_help_text(checked: type[BaseModel]) -> None:
     assert [name for name, option in checked.model_fields.items() if not option.description] == []
+
+
+def test_the_rules_of_groups_are_written_as_json() -> None:
+    text = '{"default": {"weight": 0.5}, "of": {"acme": {"max_running": 5}}, "separator": "/"}'
+    rules = checked_options({"groups": text}).groups
+    assert rules == GroupRules(GroupRule(weight=0.5), {"acme": GroupRule(max_running=5)}, "/")
+    assert as_text(rules) == text
+    assert checked_options({"groups": "none"}).groups == GroupRules()
+    assert as_text(GroupRules()) == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [('{"of": {"acme": {"weight": 0}}}', "of.acme.weight"), ('{"rules": {}}', "rules: unknown"),
+     ('{"of": {"acme": {"limit": 1}}}', "of.acme.limit: unknown"), ("acme=3", "JSON"), ("[]", "JSON object"),
+     ('{"of": []}', "of: must be a JSON object"), ('{"default": 3}', "default: must be a JSON object")],
+)  # fmt: skip
+def test_wrong_rules_of_groups_are_named(text: str, named: str) -> None:
+    with pytest.raises(ValueError, match=f"groups: .*{named}"):
+        checked_options({"groups": text})
+
+
+def test_a_queue_has_a_bounded_number_of_rules() -> None:
+    with pytest.raises(ValueError, match="of: must have at most 1,000 rules, got 1,001"):
+        GroupRules(of={str(number): GroupRule() for number in range(1001)})

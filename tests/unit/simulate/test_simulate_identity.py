@@ -24,6 +24,7 @@ import pytest
 
 from freshq import Claim, Overloaded, Queue, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order, OrderSwitch
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
@@ -70,6 +71,7 @@ class RealRun:
             codel=rules.codel,
             backlog=rules.backlog,
             door=rules.door,
+            groups=rules.groups,
             lease_seconds=LONG_SECONDS,
             retention_seconds=LONG_SECONDS,
             clock=lambda: self.now,
@@ -156,7 +158,7 @@ def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any
     even = rng.random() < 0.3
     service = (service_mean if even else rng.expovariate(1 / service_mean) for _ in range(count))
     ages = (deadline_seconds, deadline_seconds / 2, deadline_seconds / 16) if kinds["own_ages"] else ()
-    names = [None, "a", "b", "c", "d"][: kinds["groups"]]
+    names = [None, "a", "b", "b/c", "b/d"][: kinds["groups"]]
     weights = [rng.choice((1, 1, 8)) for _ in names]
     return Load(
         created=created,
@@ -193,17 +195,23 @@ BACKLOGS: Final = tuple(
     for when_full in WhenFull
     for share in (None, 0.3)
 )
+GROUPS: Final = (
+    GroupRules(of={"a": GroupRule(weight=3)}),
+    GroupRules(separator="/"),
+    GroupRules(of={"b": GroupRule(weight=2), "b/c": GroupRule(weight=0.5)}, separator="/"),
+)
 # What each family of scenarios chooses from.
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
     **{order.value: {"order": [order]} for order in Order},
     **{f"{order.value}, reserve": {"order": [order], "reserve": RESERVES[1:]} for order in Order},
     "codel": {"order": [Order.FIFO], "codel": [(0.02, 0.1), (0.05, 0.1), (0.1, 0.5)]},
     "codel, reserve": {"order": [Order.FIFO], "codel": [(0.05, 0.1)], "reserve": RESERVES[1:]},
+    "weights and parents": {"groups": GROUPS},
     "backlog": {"backlog": BACKLOGS},
     "door": {"door": [Door(1.0), Door(1.5), Door(2.0)]},
     "door, backlog": {"door": [Door(1.0), Door(2.0)], "backlog": BACKLOGS},
     "door, codel": {"order": [Order.FIFO], "door": [Door(1.0)], "codel": [(0.05, 0.1)]},
-    "all": {"reserve": RESERVES, "door": [None, Door(1.5)], "backlog": [None, *BACKLOGS]},
+    "all": {"reserve": RESERVES, "door": [None, Door(1.5)], "backlog": [None, *BACKLOGS], "groups": GROUPS},
 }
 # Without this a family would compare nothing that it is there to compare.
 MUST_HAPPEN: Final = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from freshq.model.storable_options import RULES, QueueRules, seconds_or_none
+from freshq.policy.groups import GroupRules
 from freshq.policy.rules import ReserveRule
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # How options that are not numbers, switches or enumerations are written.
 WRITTEN: Final[dict[Any, object]] = {
     ReserveRule: str,
+    GroupRules: str,
     **{QueueRules.model_fields[name].annotation: str for name in RULES},
 }
 # How help shows the value of a time that may be none.

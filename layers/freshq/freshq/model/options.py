@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from freshq.policy.backlog_limit import BacklogLimit
+    from freshq.policy.groups import GroupRules
     from freshq.policy.order import Order
     from freshq.policy.pressure import Door
     from freshq.policy.retry import Backoff
@@ -48,6 +49,7 @@ class QueueOptions(TypedDict, total=False):
     codel: CodelRule | None
     backlog: BacklogLimit | None
     door: Door | None
+    groups: GroupRules
     name: str
     override: bool
     worker_name: str
@@ -151,6 +153,7 @@ class QueueConfig(QueueRules):
             backlog=self.backlog,
             fair=True,
             door=self.door,
+            groups=self.groups,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from inspect import signature
 from math import inf
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from freshq.errors import quoted
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.retry import Backoff
@@ -132,6 +134,21 @@ class QueueRules(StorableOptions):
         "or `none`.",
     )
 
+    groups: GroupRules = Field(
+        GroupRules(),
+        description="Weights and a hierarchy of groups. As text: JSON such as "
+        '`{"of": {"acme": {"weight": 3}}, "separator": "/"}`, or `none`.',
+    )
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _parse_groups(cls, value: object) -> object:
+        return _group_rules(value) if isinstance(value, str | dict) else value
+
+    @field_serializer("groups", when_used="json")
+    def _groups_as_values(self, groups: GroupRules) -> dict[str, Any]:
+        return groups.values()
+
     @field_validator(*RULES, mode="before")
     @classmethod
     def _parse_rule(cls, value: object, info: Any) -> object:
@@ -146,12 +163,29 @@ class StoredOptions(QueueRules, DynamoDBOptions):
 
 def as_text(value: Any) -> str:
     """Return the value of an option as flags and pages write it."""
-    if value is None:
+    if value is None or value == GroupRules():
         return NONE
+    if isinstance(value, GroupRules):
+        return json.dumps(value.values(), ensure_ascii=False)
     if type(value) in RULES.values():
         parts = [getattr(value, field.name) for field in fields(value)]
         return ",".join(as_text(part) for part in parts if part is not None)
     return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _group_rules(written: str | dict[str, Any]) -> GroupRules:
+    """Return the rules of groups from JSON.
+
+    Raises:
+        ValueError: If a part is wrong; names it.
+    """
+    if isinstance(written, str):
+        try:
+            written = {} if written.lower() == NONE else json.loads(written)
+        except json.JSONDecodeError as error:
+            msg = f"must be JSON or none, got {quoted(written)}: {error}"
+            raise ValueError(msg) from None
+    return GroupRules.of_values(written)
 
 
 def _rule(option: str, written: str | dict[str, Any]) -> object:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from freshq.errors import quoted
+from freshq.errors import plain, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from typing import Self
 
 Group: TypeAlias = str | None
 # Weights outside this range would be mistakes, and lose precision.
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
+# Every process reads the rules every few seconds.
+MAX_RULES: Final = 1_000
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,15 @@ class GroupRule:
         """Whether it limits anything."""
         return self.max_running is not None or self.rate_per_second is not None
 
+    def values(self) -> dict[str, Any]:
+        """Return what differs from the defaults, as JSON values."""
+        names = [each.name for each in fields(self)]
+        return {
+            name: getattr(self, name) for name in names if getattr(self, name) != getattr(UNLIMITED, name)
+        }
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+
+UNLIMITED: Final = GroupRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +86,8 @@ class GroupRules:
         separator: One character between the levels of a name; None: no group has a parent.
     """
 
-    default: GroupRule = GroupRule()
-    of: Mapping[str, GroupRule] = field(default_factory=dict)
+    default: GroupRule = UNLIMITED
+    of: Mapping[str, GroupRule] = field(default_factory=dict, hash=False)
     separator: str | None = None
 
     def __post_init__(self) -> None:
@@ -91,7 +103,36 @@ class GroupRules:
             if not name or not isinstance(name, str) or not isinstance(rule, GroupRule):
                 msg = f"of: must have a GroupRule for each name of a group, got {quoted(name)}: {rule!r:.80}"
                 raise ValueError(msg)
-        object.__setattr__(self, "of", MappingProxyType(dict(self.of)))
+        if len(self.of) > MAX_RULES:
+            msg = f"of: must have at most {MAX_RULES:,} rules, got {len(self.of):,}; use default for the rest"
+            raise ValueError(msg)
+
+    @classmethod
+    def of_values(cls, values: object) -> Self:
+        """Return the rules from the JSON values of `values`.
+
+        Raises:
+            ValueError: If a value is wrong; names it.
+        """
+        if not isinstance(values, Mapping):
+            msg = f'must be a JSON object such as {{"of": {{"acme": {{"weight": 3}}}}}}, got {quoted(values)}'
+            raise ValueError(msg)
+        _only(values, "default", "of", "separator")
+        of = values.get("of", {})
+        if not isinstance(of, Mapping):
+            msg = f"of: must be a JSON object with a rule for each name, got {quoted(of)}"
+            raise ValueError(msg)
+        rules = {name: _rule(f"of.{name}", rule) for name, rule in of.items()}
+        return cls(_rule("default", values.get("default", {})), rules, values.get("separator"))
+
+    def values(self) -> dict[str, Any]:
+        """Return what differs from the defaults, as JSON values."""
+        values: dict[str, Any] = {}
+        if self.default != UNLIMITED:
+            values["default"] = self.default.values()
+        if self.of:
+            values["of"] = {name: rule.values() for name, rule in self.of.items()}
+        return values if self.separator is None else {**values, "separator": self.separator}
 
     def rule(self, name: Group) -> GroupRule:
         """Return the rule of a group or a parent. Tasks without a group have the default rule."""
@@ -104,3 +145,26 @@ class GroupRules:
             return (group,)
         parts = group.split(separator)
         return tuple(separator.join(parts[: count + 1]) for count in range(len(parts)))
+
+
+# The rules of a queue that names none.
+SHARED_EQUALLY: Final = GroupRules()
+
+
+def _rule(name: str, values: Any) -> GroupRule:
+    if not isinstance(values, Mapping):
+        msg = f"{plain(name)}: must be a JSON object, got {quoted(values)}"
+        raise ValueError(msg)
+    try:
+        _only(values, *(each.name for each in fields(GroupRule)))
+        return GroupRule(**values)
+    except ValueError as error:
+        msg = f"{plain(name)}.{error}"
+        raise ValueError(msg) from None
+
+
+def _only(values: Mapping[str, Any], *known: str) -> None:
+    for name in values:
+        if name not in known:
+            msg = f"{plain(str(name))}: unknown; use one of {', '.join(known)}"
+            raise ValueError(msg)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
 from freshq.policy.codel import SHED_AFTER_TARGETS, Codel
+from freshq.policy.groups import SHARED_EQUALLY, GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
@@ -118,8 +119,9 @@ class OverloadRules:
         reserve: Time that must be left before the deadline when a task is claimed.
         codel: Sheds tasks that waited long; only with FIFO.
         backlog: Bounds the number of waiting tasks.
-        fair: Whether groups take turns, as in every queue; only a simulation may switch it off.
+        fair: Whether groups share time, as in every queue; only a simulation may switch it off.
         door: Rejects new work beyond a multiple of capacity.
+        groups: How they share it.
     """
 
     deadline_seconds: float
@@ -129,6 +131,7 @@ class OverloadRules:
     backlog: BacklogLimit | None = None
     fair: bool = False
     door: Door | None = None
+    groups: GroupRules = SHARED_EQUALLY
 
     def __post_init__(self) -> None:
         """Check the combination of the parts.

@@ -137,6 +137,7 @@ class Core:
             backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter)
         upkeep = parts.get("upkeep") or Upkeep(self.store, self.name, lifecycle, self.now)
         upkeep.lifecycle = lifecycle
+        self.turns.follow(rules.groups)
         parts |= {
             "config": config,
             "lifecycle": lifecycle,

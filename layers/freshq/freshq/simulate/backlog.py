@@ -141,7 +141,7 @@ class LevelBacklog:
         self._levels_of = load.levels
         self._costs = GroupCosts()
         levels = sorted(set(load.levels) or {0}, reverse=True)
-        self._levels = {level: _Level(GroupTurns(self._costs)) for level in levels}
+        self._levels = {level: _Level(GroupTurns(self._costs, rules.groups)) for level in levels}
         # What the turns of the tasks in work cost.
         self._charged: dict[int, float] = {}
         # Every line ever used.

@@ -314,10 +314,14 @@ class Engine:
 
     def _observe(self, running: list[tuple[float, int]], now: float) -> None:
         """Report finished tasks to the rules."""
-        observe, served, starts = self._claimer.observe, self._admission.served, self.starts
         while running and running[0][0] <= now:
             end, task = heappop(running)
-            self._backlog.ended(task, end - starts[task])
-            observe(end - starts[task])
-            if self._door:
-                served(task, end)
+            self._ended(task, end)
+
+    def _ended(self, task: int, end: float) -> None:
+        """Report a finished task to the rules."""
+        took_seconds = end - self.starts[task]
+        self._backlog.ended(task, took_seconds)
+        self._claimer.observe(took_seconds)
+        if self._door:
+            self._admission.served(task, end)

@@ -255,9 +255,7 @@ class _StressedEngine(Engine):
     def _end(self, task: int, now: float) -> None:
         self._idle += 1
         self._in_work -= 1
-        self._claimer.observe(now - self.starts[task])
-        if self._door:
-            self._admission.served(task, now)
+        self._ended(task, now)
 
     def _start_idle(self, now: float) -> None:
         """Let idle servers claim, until one finds nothing."""

@@ -114,6 +114,13 @@ class LineTurns:
             copied._levels.update({level: turns.copy() for level, turns in self._levels.items()})
         return copied
 
+    def follow(self, rules: GroupRules) -> None:
+        """Use other rules from now on."""
+        with self._lock:
+            self._rules = rules
+            for turns in self._levels.values():
+                turns.follow(rules)
+
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Note what the turns of claimed tasks cost, until they are settled."""
         with self._lock:

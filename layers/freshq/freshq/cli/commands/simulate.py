@@ -20,6 +20,7 @@ from freshq.errors import quoted
 from freshq.model.storable_options import NONE, StorableOptions
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.groups import GroupRule, GroupRules
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import AUTO, CodelRule, OverloadRules, ReserveRule
@@ -56,7 +57,8 @@ SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
-    "door", "groups", "priorities", "burst", "client_timeout", "client_retries", "dip", "slowdown",
+    "separator", "door", "groups", "priorities", "burst", "client_timeout", "client_retries", "dip",
+    "slowdown",
 )  # fmt: skip
 Plot = Annotated[
     Path | None,
@@ -79,7 +81,9 @@ class LoadOptions(BaseModel):
     )
     rate: float | None = Field(None, description="Arrivals per second.")
     groups: str | None = Field(
-        None, description="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."
+        None,
+        description="Arrivals per second by group, such as quiet=1,flood=200, and with @ a weight, such as "
+        "acme=10@3,other=5; instead of --rate.",
     )
     priorities: str | None = Field(
         None, description="Shares of the tasks by priority level, such as 0=0.9,9=0.1."
@@ -129,7 +133,12 @@ class SimulateOptions(LoadOptions):
     group_share: float | None = Field(
         None, description="Share of a full backlog above which a group sheds first."
     )
-    fair: bool = Field(default=False, description="Let the groups take turns.")
+    fair: bool = Field(
+        default=False, description="Let the groups share the servers' time, as a queue does; on with weights."
+    )
+    separator: str | None = Field(
+        None, description="Groups whose names begin alike up to this character share one parent's time."
+    )
     door: float | None = Field(
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
     )
@@ -155,7 +164,9 @@ class SimulateOptions(LoadOptions):
         Raises:
             ValueError: If an option is wrong, or needs another one.
         """
-        if self.fair and self.groups is None and self.file is None:
+        groups = self.group_rules()
+        fair = self.fair or groups != GroupRules()
+        if fair and self.groups is None and self.file is None:
             raise ValueError("fair: needs groups")
         return OverloadRules(
             deadline_seconds=self.max_age_seconds,
@@ -165,9 +176,24 @@ class SimulateOptions(LoadOptions):
             ),
             codel=self._codel_rule(),
             backlog=self._backlog_limit(),
-            fair=self.fair,
+            fair=fair,
             door=None if self.door is None else Door(self.door),
+            groups=groups,
         )
+
+    def group_rules(self) -> GroupRules:
+        """Return the weights and the hierarchy of the groups.
+
+        Raises:
+            ValueError: If a weight is wrong.
+        """
+        weights = {} if self.groups is None else parse_groups(self.groups)[1]
+        try:
+            rules = {name: GroupRule(weight) for name, weight in weights.items()}
+        except ValueError as error:
+            msg = f"groups: {error}"
+            raise ValueError(msg) from None
+        return GroupRules(of=rules, separator=self.separator)
 
     def _codel_rule(self) -> CodelRule | None:
         if self.codel is not None:
@@ -223,7 +249,7 @@ class SimulateOptions(LoadOptions):
         """
         if self.file is not None:
             return self._trace(self.file, has_deadline=has_deadline)
-        groups = {} if self.groups is None else parse_shares("groups", self.groups)
+        groups = {} if self.groups is None else parse_groups(self.groups)[0]
         if (self.rate is None) == (not groups):
             raise ValueError("rate: give either rate, or groups with a rate each")
         priorities = {} if self.priorities is None else parse_shares("priorities", self.priorities)
@@ -278,6 +304,18 @@ def parse_shares(option: str, text: str) -> dict[str, float]:
             raise ValueError(msg)
         found[key] = value
     return found
+
+
+def parse_groups(text: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rates and the weights by group of a string such as ``acme=10@3,other=5``.
+
+    Raises:
+        ValueError: If the text has another form.
+    """
+    parts = [part.partition("@") for part in text.split(",")]
+    rates = parse_shares("groups", ",".join(rate for rate, _at, _weight in parts))
+    weighted = [f"{rate.partition('=')[0]}={weight}" for rate, at, weight in parts if at]
+    return rates, parse_shares("groups", ",".join(weighted)) if weighted else {}
 
 
 def parse_level(name: str) -> int:
