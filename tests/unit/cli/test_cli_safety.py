@@ -18,9 +18,10 @@ from freshq.cli.main import app
 from freshq.cli.output import compact_json
 from freshq.cli.stacks import cloudformation
 from freshq.stores.dynamodb.calls import default_client
+from freshq.stores.sql.url import parsed_url
 
 WRONG_URLS = [
-    "postgres://user:s3cret@host/db",
+    "postgres://user:s3cret@host:port/db",
     "postgresql://user:s3cret@host:port/db",
     "postgresql://user:s3cret/s3cret@host:port/db",
     "mysql+pymysql://user:s3cret@s3cret@host/db",
@@ -54,10 +55,9 @@ def test_no_command_shows_the_password_of_a_url(url: str, arguments: tuple[str, 
     assert done.stderr.count("\n") == 1
 
 
-def test_postgres_is_refused_with_the_scheme_to_use() -> None:
-    for opened in (Queue.sql, Address.parse):
-        with pytest.raises(ValueError, match=r"postgresql://"):
-            opened("postgres://host/db")
+def test_postgres_is_postgresql() -> None:
+    assert Address.parse("postgres://user@host/db") == Address.parse("postgresql://user@host/db")
+    assert parsed_url("postgres://user@host/db") == parsed_url("postgresql://user@host/db")
 
 
 def test_control_and_bidirectional_characters_of_a_payload_are_escaped(tmp_path: Path) -> None:

@@ -119,10 +119,10 @@ class Address:
         text, _, table = text.removeprefix("sql://").partition("#")
         scheme, _, rest = text.partition("://")
         location, _, query = rest.partition("?")
+        if scheme == "postgres":  # as hosting platforms write it
+            scheme = "postgresql"
         address = cls(scheme, location, _pairs(query), table)
         rules = SCHEMES.get(address.backend)
-        if address.backend == "postgres":
-            raise ValueError("queue: postgres:// is not a scheme; write postgresql://USER@HOST/NAME")
         if rules is None or not rules.allows(address):
             msg = f"queue: must look like {FORMS}; got {quoted(without_password(text))}"
             raise ValueError(msg)

@@ -27,8 +27,37 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
 
+# The variables that name the queue, the first that is set.
+QUEUE_VARIABLES: Final = ("FRESHQ_QUEUE", "DATABASE_URL")
+# Tasks of which shells complete the id.
+COMPLETED_IDS: Final = 100
+
+
+def complete_task_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of tasks in the queue of a command that is typed, for the completion of shells."""
+    address = ctx.params.get("queue") or next(filter(None, map(os.environ.get, QUEUE_VARIABLES)), None)
+    if address is None:
+        return []
+    with quick_imports():
+        from freshq.cli.addresses import open_queue
+    try:
+        with closing(open_queue(address, ctx.params.get("name"))) as queue:
+            return [
+                task.task_id
+                for task in queue.list(limit=COMPLETED_IDS)
+                if task.task_id.startswith(incomplete)
+            ]
+    except (FreshqError, ValueError):  # the line is not complete; the command itself will say what is wrong
+        return []
+
+
 TaskId = Annotated[
-    str | None, typer.Argument(metavar="TASK_ID", help="The task. In the shell, the current task by default.")
+    str | None,
+    typer.Argument(
+        metavar="TASK_ID",
+        help="The task. In the shell, the current task by default.",
+        autocompletion=complete_task_id,
+    ),
 ]
 Token = Annotated[
     str | None,
@@ -141,7 +170,7 @@ class Group(PlainFlags, TyperGroup):
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; without any, print the help."""
-        if args or not self.no_args_is_help:
+        if args or ctx.resilient_parsing or not self.no_args_is_help:
             return super().parse_args(ctx, args)
         typer.echo(ctx.get_help())
         raise typer.Exit(ExitStatus.WRONG_USE)
@@ -227,7 +256,7 @@ class QueueFlags:
     queue: Annotated[
         str | None,
         typer.Option(
-            envvar="FRESHQ_QUEUE",
+            envvar=list(QUEUE_VARIABLES),
             metavar="URL",
             help="Address of the queue: dynamodb://TABLE?name=.., sqlite:///FILE, postgresql://...; or a "
             "queue of the application, such as app:queue.",
@@ -328,7 +357,9 @@ def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
             raise ValueError("stack: give either --queue or --stack")
         return stack_queue(options.stack, options.name)
     if not options.queue:
-        raise ValueError("queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE")
+        raise ValueError(
+            "queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE or DATABASE_URL"
+        )
     if not names_object(options.queue):
         return open_queue(options.queue, options.name)
     if options.name is not None:

@@ -25,7 +25,6 @@ class Freshq(OneLineErrors):
 app = typer.Typer(
     cls=Freshq,
     help="A task queue for work that loses value with age.",
-    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from freshq.cli.addresses import open_queue
-from freshq.cli.command import Group, PlainCommand
+from freshq.cli.command import QUEUE_VARIABLES, Group, PlainCommand
 from freshq.cli.commands.attach import attach
 from freshq.cli.process import progress_bars
 from freshq.cli.session import refuse_memory
@@ -26,7 +26,7 @@ app = typer.Typer(cls=Group, help="Tables: create, update, attach.", no_args_is_
 Source = Annotated[
     str,
     typer.Argument(
-        envvar="FRESHQ_QUEUE",
+        envvar=list(QUEUE_VARIABLES),
         metavar="URL|FILE",
         help="Address of the queue: dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/DATABASE. "
         "Or a file that describes tables of DynamoDB, as JSON.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes
+from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes, complete_task_id
 from freshq.cli.errors import printable, raise_last
 from freshq.cli.output import counted, fields, span
 from freshq.errors import RefusedError, StoreError
@@ -43,12 +43,22 @@ Ids = Annotated[int | None, typer.Option(metavar="N", help="Also show the first 
 Priority = Annotated[int, typer.Option(help="The new priority: 0 to 9, higher first.")]
 SomeTasks = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TASK_ID", help="The tasks. In the shell, the current task by default."),
+    typer.Argument(
+        metavar="TASK_ID",
+        help="The tasks. In the shell, the current task by default.",
+        autocompletion=complete_task_id,
+    ),
 ]
 OnlyTasks = Annotated[
-    list[str] | None, typer.Argument(metavar="TASK_ID", help="Only these tasks. By default, all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="TASK_ID", help="Only these tasks. By default, all.", autocompletion=complete_task_id
+    ),
 ]
-TheseTasks = Annotated[list[str] | None, typer.Argument(metavar="TASK_ID", help="The tasks.")]
+TheseTasks = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TASK_ID", help="The tasks.", autocompletion=complete_task_id),
+]
 AllDead = Annotated[bool, typer.Option("--all", help="Instead of ids: all dead letters.")]
 MaxTasks = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 TimeoutSeconds = Annotated[float | None, typer.Option(help="Stop waiting after this time.")]

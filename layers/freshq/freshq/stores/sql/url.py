@@ -248,10 +248,11 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
         given = without_password(str(url))
         msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
         raise ValueError(msg) from None
+    if parsed.drivername == "postgres":  # as hosting platforms write it
+        parsed = parsed.set(drivername="postgresql")
     name = parsed.get_backend_name()
     if name not in DRIVERS:
-        also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
-        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
+        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}"
         raise ValueError(msg)
     check_url_options(parsed)
     if "@" in (parsed.host or ""):
