@@ -33,6 +33,7 @@ import boto3
 import sqlalchemy as sa
 from botocore.config import Config
 from sqlalchemy.exc import OperationalError
+from typing_extensions import override
 
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.schema import table_definition
@@ -338,6 +339,44 @@ class Postgres(Server):
     @property
     def url(self) -> str:
         """Its URL."""
+        return f"postgresql+psycopg://freshq@{HOST}:{self.port}/postgres"
+
+
+class PgBouncer(Server):
+    """PgBouncer in transaction mode, in front of a PostgreSQL."""
+
+    users = ("postgres", "nobody")
+
+    def __init__(self, server: Postgres) -> None:
+        """Choose the server."""
+        super().__init__()
+        self._server = server
+
+    @override
+    def prepare(self, folder: Path) -> None:
+        if _program("pgbouncer") is None:
+            message = "PgBouncer is not here: install the package pgbouncer"
+            raise Unavailable(message)
+
+    @override
+    def command(self, folder: Path) -> list[str]:
+        settings = f"""[databases]
+            * = host={HOST} port={self._server.port} user=freshq
+            [pgbouncer]
+            listen_addr = {HOST}
+            listen_port = {self.port}
+            unix_socket_dir =
+            auth_type = any
+            pool_mode = transaction
+            default_pool_size = 3
+            """
+        file = folder / "pgbouncer.ini"
+        file.write_text(settings.replace(" " * 12, ""))
+        return [_program("pgbouncer") or "pgbouncer", str(file)]
+
+    @property
+    @override
+    def url(self) -> str:
         return f"postgresql+psycopg://freshq@{HOST}:{self.port}/postgres"
 
 

@@ -5,7 +5,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -201,27 +200,6 @@ def test_the_end_of_a_worker_closes_its_connection(postgres_engine: sa.Engine) -
             return count
 
     wait_until(lambda: left() == 0)
-
-
-def test_behind_a_pooler_it_polls(postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pooler gives a session another process id than the server has for it."""
-    queue = Queue(SqlStore(postgres_engine))
-    listener = listener_of(queue)
-    connect = listener._connect
-
-    def through_a_pooler() -> Any:
-        connection = connect()
-        info = SimpleNamespace(backend_pid=-1)
-        return SimpleNamespace(info=info, execute=connection.execute, close=connection.close)
-
-    monkeypatch.setattr(listener, "_connect", through_a_pooler)
-    assert queue.claim(wait_seconds=0.2) == []
-    wait_until(lambda: listener._thread is None)
-    assert not listener.hears
-    assert listener._is_deaf
-    queue.put("work")
-    assert len(queue.claim(wait_seconds=PATIENCE_SECONDS)) == 1
-    queue.close()
 
 
 def test_every_database_wakes_a_worker_of_another_process(

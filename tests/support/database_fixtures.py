@@ -5,17 +5,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 import sqlalchemy as sa
-from local.servers import MariaDB, Postgres, Server, Unavailable, databases_are_required
+from local.servers import MariaDB, PgBouncer, Postgres, Server, Unavailable, databases_are_required
 
 from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.patience import PATIENCE_SECONDS
 
+S = TypeVar("S", bound=Server)
 # A thread or a server that the machine stalls is no outage.
 PATIENT: Final = ConnectionLimits(
     connect_timeout_seconds=PATIENCE_SECONDS,
@@ -24,7 +25,7 @@ PATIENT: Final = ConnectionLimits(
 )
 
 
-def _running(server: Server) -> Iterator[Server]:
+def _running(server: S) -> Iterator[S]:
     try:
         with server:
             yield server
@@ -35,9 +36,19 @@ def _running(server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[Postgres]:
     """Return a PostgreSQL; skip visibly where it cannot be had."""
     yield from _running(Postgres())
+
+
+@pytest.fixture
+def pgbouncer_engine(postgres_server: Postgres, postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
+    """Return an engine on the same empty tables, through PgBouncer."""
+    assert postgres_engine.url.port == postgres_server.port
+    for server in _running(PgBouncer(postgres_server)):
+        engine = open_engine(server.url, PATIENT)
+        yield engine
+        engine.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -259,6 +259,8 @@ def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits)
         "lock_timeout": str(milliseconds(limits.lock_timeout_seconds)),
     }
     connection.execute("; ".join(f"SET {name} = {value}" for name, value in connection.settings.items()))
+    if connection.is_pooled():
+        connection.prepare_threshold = None
 
 
 def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:

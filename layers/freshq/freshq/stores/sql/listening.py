@@ -96,9 +96,7 @@ class Listener(TableWatcher):
     @override
     def _serve(self, connection: Any) -> None:
         connection.autocommit = True
-        (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if process != connection.info.backend_pid:
-            # Behind a pooler a session has no connection of its own: neither LISTEN nor a lock lasts.
+        if connection.is_pooled():
             logger.info("table %r: polls, because LISTEN does not work behind a pooler", self._table)
             self._is_deaf = True
             return

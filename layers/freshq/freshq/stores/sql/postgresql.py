@@ -33,6 +33,15 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_timeout_seconds: float | None = None
     settings: Mapping[str, str] = MappingProxyType({})
 
+    def is_pooled(self) -> bool:
+        """Return whether a pooler is between this connection and the server.
+
+        Then a session of the server serves several clients in turns: it keeps neither prepared statements nor
+        locks nor LISTEN for one of them.
+        """
+        cursor = self.execute("SELECT pg_backend_pid()")
+        return cursor.fetchone() != (self.info.backend_pid,)
+
     @override
     def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
         if self.answer_timeout_seconds is None:
