@@ -54,6 +54,7 @@ PUT: dict[str, list[Any]] = {
         *("", 5, "00-1", "\ud800", TRACEPARENT[:-1], TRACEPARENT.upper()),
         TRACEPARENT.replace("1a1a", "zzzz"),
     ],
+    "parent": ["root", 5, True, []],
 }
 BATCHES: list[tuple[Any, str]] = [
     (None, "tasks"),
@@ -208,7 +209,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> None:
     assert refusal(queue.put_many, [{"paylod": 1}]) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
-        "max_age_seconds, group, kind, at, trace_context, on_conflict"
+        "max_age_seconds, group, kind, at, trace_context, parent, on_conflict"
     )
 
 
@@ -246,7 +247,8 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     queue = table_store.queue()
     payload = "x" * (MAX_PAYLOAD_BYTES - 2)
     context = f"00-{'1' * 32}-{'2' * 16}-01 {'t' * MAX_TRACESTATE_BYTES}"
-    largest: Any = {"kind": "k" * 256, "trace_context": context}
+    parent = {"task_id": "p" * 1024, "root_id": "r" * 1024}
+    largest: Any = {"kind": "k" * 256, "trace_context": context, "parent": parent}
     queue.put(payload, task_id="é" * 512, group="g" * 256, priority=9, delay_seconds=0.001, **largest)
     queue.put(nested(100), task_id="deep")
     assert known(queue, "deep").payload == nested(100)
@@ -265,6 +267,7 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     queue.complete(claim, result=result)
     done = known(queue, "é" * 512)
     assert (done.payload, done.result, done.trace_context) == (payload, result, context)
+    assert (done.parent_id, done.root_id) == ("p" * 1024, "r" * 1024)
 
 
 def test_an_error_text_with_a_lone_surrogate_can_be_stored(queue: Queue) -> None:

@@ -25,6 +25,8 @@ CREATE TABLE tasks (
   dead_us BIGINT,
   shed_reason VARCHAR(32),
   trace_context VARCHAR(568),
+  parent_id TEXT COLLATE "C",
+  root_id TEXT COLLATE "C",
   line TEXT COLLATE "C",
   agenda VARCHAR(8) NOT NULL,
   due_us BIGINT NOT NULL,
@@ -165,15 +167,16 @@ CREATE TRIGGER tasks_history_delete AFTER DELETE ON public.tasks FOR EACH ROW EX
 -- Insert tasks whose ids are free.
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
-    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, line, agenda, due_us, progress_ppm,
-    progress_step, error, result, payload)
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
+    progress_ppm, progress_step, error, result, payload)
 VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VARCHAR, :created_us::BIGINT,
     :updated_us::BIGINT, :deadline_us::BIGINT, :expires::BIGINT, :request_token::VARCHAR, :put_token::VARCHAR,
     :priority::SMALLINT, :task_group::VARCHAR COLLATE "C", :kind::VARCHAR COLLATE "C", :attempts::INTEGER,
     :lease_token::VARCHAR, :not_before_us::BIGINT, :lease_until_us::BIGINT, :put_us::BIGINT, :first_due_us::BIGINT,
     :first_claim_us::BIGINT, :last_claim_us::BIGINT, :dead_us::BIGINT, :shed_reason::VARCHAR, :trace_context::VARCHAR,
-    :line::VARCHAR COLLATE "C", :agenda::VARCHAR, :due_us::BIGINT, :progress_ppm::INTEGER, :progress_step::VARCHAR,
-    :error::VARCHAR, :result::VARCHAR, :payload::VARCHAR)
+    :parent_id::VARCHAR COLLATE "C", :root_id::VARCHAR COLLATE "C", :line::VARCHAR COLLATE "C", :agenda::VARCHAR,
+    :due_us::BIGINT, :progress_ppm::INTEGER, :progress_step::VARCHAR, :error::VARCHAR, :result::VARCHAR,
+    :payload::VARCHAR)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -185,11 +188,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task and its remembered puts, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -205,31 +208,31 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     not_before_us=:not_before_us::BIGINT, lease_until_us=:lease_until_us::BIGINT, put_us=:put_us::BIGINT,
     first_due_us=:first_due_us::BIGINT, first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT,
     dead_us=:dead_us::BIGINT, shed_reason=:shed_reason::VARCHAR, trace_context=:trace_context::VARCHAR,
-    line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT,
-    progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR, error=:error::VARCHAR,
-    result=:result::VARCHAR, payload=:payload::VARCHAR
+    parent_id=:parent_id::VARCHAR COLLATE "C", root_id=:root_id::VARCHAR COLLATE "C", line=:line::VARCHAR COLLATE "C",
+    agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, result=:result::VARCHAR, payload=:payload::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.request_token = :of_request_token::VARCHAR;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- read: get_anywhere
 -- One task by its id, of the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -237,11 +240,11 @@ LIMIT 1::INTEGER;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -250,11 +253,11 @@ LIMIT :page;
 
 -- read: dead
 -- A page of the dead letters of a queue after a position, most recently dead first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -336,11 +339,11 @@ LIMIT 1::INTEGER;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -370,11 +373,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -404,11 +407,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: shown, newest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -436,11 +439,11 @@ LIMIT :at_most;
 
 -- claim: shown, oldest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -468,11 +471,11 @@ LIMIT :at_most;
 
 -- claim: taken
 -- Tasks held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -517,11 +520,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
+    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -578,11 +581,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
+    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -649,11 +652,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
+    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $6)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -730,11 +733,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
+    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $6)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -985,11 +988,11 @@ LIMIT :at_most;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -1199,11 +1202,11 @@ WHERE ctid = ANY (array((
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -1224,11 +1227,11 @@ LIMIT 1::INTEGER;
 
 -- upkeep: coming
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1245,11 +1248,11 @@ LIMIT :page;
 
 -- upkeep: listed_by_status
 -- A page of the tasks of a status that need one kind of attention, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.due_us
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = :of_agenda::VARCHAR

@@ -25,6 +25,8 @@ CREATE TABLE tasks (
   dead_us BIGINT,
   shed_reason VARCHAR(32),
   trace_context VARCHAR(568),
+  parent_id TEXT,
+  root_id TEXT,
   line TEXT,
   agenda VARCHAR(8) NOT NULL,
   due_us BIGINT NOT NULL,
@@ -151,12 +153,12 @@ WHERE kept.queue = OLD.queue; END;
 -- Insert tasks whose ids are free.
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
-    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, line, agenda, due_us, progress_ppm,
-    progress_step, error, result, payload)
+    first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
+    progress_ppm, progress_step, error, result, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
-    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :line, :agenda, :due_us, :progress_ppm,
-    :progress_step, :error, :result, :payload)
+    :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :line, :agenda,
+    :due_us, :progress_ppm, :progress_step, :error, :result, :payload)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -168,11 +170,12 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task and its remembered puts, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -184,31 +187,33 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, put_token=:put_token, priority=:priority, task_group=:task_group, kind=:kind,
     attempts=:attempts, lease_token=:lease_token, not_before_us=:not_before_us, lease_until_us=:lease_until_us,
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
-    dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result,
-    payload=:payload
+    dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
+    line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
+    error=:error, result=:result, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
 -- One task by its id, of the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -216,11 +221,12 @@ LIMIT 1 OFFSET 0;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -229,11 +235,12 @@ LIMIT :page OFFSET 0;
 
 -- read: dead
 -- A page of the dead letters of a queue after a position, most recently dead first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -303,11 +310,12 @@ LIMIT 1 OFFSET 0;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -329,11 +337,12 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -355,11 +364,12 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: taken
 -- Tasks held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -408,10 +418,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
-    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
-    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
-    payload;
+RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
+    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
+    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
+    CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -478,10 +488,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
-    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
-    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
-    payload;
+RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
+    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
+    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
+    CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -542,10 +552,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
-    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
-    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
-    payload;
+RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
+    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
+    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
+    CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -612,10 +622,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, put_us, first_due_us, expires, request_token, priority,
-    attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us, lease_until_us,
-    first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result, CAST(payload AS BLOB) AS
-    payload;
+RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
+    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
+    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
+    CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -801,11 +811,12 @@ LIMIT :at_most OFFSET 0;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -1011,11 +1022,12 @@ AND tasks.task_id IN (
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -1035,11 +1047,12 @@ LIMIT 1 OFFSET 0;
 
 -- upkeep: coming
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1056,11 +1069,12 @@ LIMIT :page OFFSET 0;
 
 -- upkeep: listed_by_status
 -- A page of the tasks of a status that need one kind of attention, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.put_us,
-    tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts, tasks.lease_token,
-    tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.not_before_us,
-    tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm, tasks.status,
-    tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS payload, tasks.due_us
+SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
+    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
+    payload, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

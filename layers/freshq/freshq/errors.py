@@ -6,6 +6,7 @@ Every other error derives from `FreshqError`.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -171,23 +172,36 @@ def _raced(what: str, tries: int) -> str:
 
 
 class Overloaded(RefusedError):
-    """Admission control rejected the task: nothing was written for it.
+    """The task was rejected: nothing was written for it.
 
     Attributes:
         task_id: The rejected task.
         reason: The `ShedReason` that it is counted under.
-        retry_after_seconds: When to try again; the door adds jitter.
+        retry_after_seconds: When to try again; the door adds jitter. Infinite for the reason `deadline`.
     """
 
-    def __init__(self, task_id: str, reason: str, retry_after_seconds: float) -> None:
-        """Name the task, the rule that rejected it, and when to try again."""
+    def __init__(
+        self, task_id: str, reason: str, retry_after_seconds: float, message: str | None = None
+    ) -> None:
+        """Name the task, the rule that rejected it, and when to try again; or give the whole message."""
         super().__init__(
-            f"task {task_id!r}: rejected ({reason}), the queue is overloaded; "
+            message
+            or f"task {task_id!r}: rejected ({reason}), the queue is overloaded; "
             f"try again in {retry_after_seconds:.1f} s if it is still useful then"
         )
         self.task_id = task_id
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds
+
+    @classmethod
+    def of_late_child(cls, task_id: str, left_seconds: float, needed_seconds: float) -> Self:
+        """Return the error of a task that its parent's deadline leaves too little time."""
+        takes = f", and its kind takes {needed_seconds:.3g} s" if needed_seconds else ""
+        message = (
+            f"task {task_id!r}: rejected (deadline), its parent leaves it "
+            f"{max(0.0, left_seconds):.3g} s{takes}; end the chain here, its result would be late"
+        )
+        return cls(task_id, "deadline", math.inf, message)
 
 
 class WaitTimeout(FreshqError, TimeoutError):

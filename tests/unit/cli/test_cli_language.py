@@ -17,7 +17,7 @@ from freshq.model.storable_options import StoredOptions
 # Where a command's flags differ from the arguments of its verb: more, and less.
 CLAIM: Final = ({"task_id", "token"}, {"claim"})
 DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
-    "put": ({"text", "lines"}, {"trace_context", "connection"}),
+    "put": ({"text", "lines"}, {"trace_context", "parent", "connection"}),
     "claim": ({"dead", "complete"}, set()),
     **dict.fromkeys(("complete", "fail", "retry", "release", "extend"), CLAIM),
     "wait": ({"task_ids"}, {"task_id"}),

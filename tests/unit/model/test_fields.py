@@ -39,6 +39,8 @@ TASK = Task(
     progress_fraction=0.25,
     progress_step="step",
     trace_context="trace",
+    parent_id="parent",
+    root_id="root",
 )
 
 

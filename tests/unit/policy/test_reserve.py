@@ -11,6 +11,7 @@ from freshq.policy.reserve import (
     MOST_KEPT,
     MOST_SPANS,
     FixedReserve,
+    KindTimes,
     LearnedReserve,
     QuantileReserve,
     QuantileSketch,
@@ -164,3 +165,27 @@ def test_the_reserve_shed_what_a_claim_skipped_in_its_last_moments() -> None:
 @given(st.lists(st.floats(0, 1000), max_size=200).map(sorted))
 def test_spans_are_bounded(times: list[float]) -> None:
     assert len(spans_of(*((now, 0.5) for now in times))) <= MOST_SPANS
+
+
+def test_times_are_known_by_kind_after_enough_services_and_lapse() -> None:
+    times = KindTimes()
+    for _ in range(KindTimes.LEAST - 1):
+        times.observe("slow", 4.0, 10.0)
+    assert times.seconds("slow", 0.9, 10.0) == 0
+    times.observe("slow", 4.0, 10.0)
+    assert 4.0 <= times.seconds("slow", 0.9, 10.0) <= 4.2
+    assert times.seconds("other", 0.9, 10.0) == times.seconds(None, 0.9, 10.0) == 0
+    assert times.seconds("slow", 0.9, 70.0) > 0
+    assert times.seconds("slow", 0.9, 70.1) == 0
+    for _ in range(KindTimes.LEAST):
+        times.observe("hours", 7200.0, 0.0)
+    assert times.seconds("hours", 0.9, 72_000.0) >= 7200
+
+
+def test_the_kind_that_was_served_longest_ago_is_forgotten() -> None:
+    times = KindTimes()
+    for kind in [*range(KindTimes.MOST_KINDS), 0, "new"]:
+        for _ in range(KindTimes.LEAST):
+            times.observe(str(kind), 1.0, 0.0)
+    assert times.seconds("1", 0.9, 0.0) == 0
+    assert min(times.seconds(kind, 0.9, 0.0) for kind in ("0", "2", "new")) > 0

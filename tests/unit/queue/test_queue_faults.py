@@ -471,7 +471,7 @@ class TestShared:
         rules = OverloadRules(60.0, reserve=ReserveRule.parse("p90"))
         worker, other, elsewhere = (SharedReserve(place.store, name, rules) for name in ("q", "q", "r"))
         for _ in range(30):
-            worker.observe(2.0)
+            worker.observe(2.0, None, 1000.0)
         place.before("read_record", fail, calls=range(1))
         worker.sync(1000.0)
         assert place.logged() == [("queue 'q': could not share service times", True)]

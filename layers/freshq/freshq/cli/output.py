@@ -155,6 +155,9 @@ def _unusual(task: Task) -> dict[str, str]:
         facts["last error"] = printable(task.error)
     if task.trace_id is not None:
         facts["trace"] = task.trace_id
+    if task.parent_id is not None and task.root_id is not None:
+        facts["parent"] = printable(task.parent_id)
+        facts["root"] = printable(task.root_id)
     return facts
 
 

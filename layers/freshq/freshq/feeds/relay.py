@@ -286,6 +286,7 @@ class Relay:
             "group": task.group,
             "kind": task.kind,
             "trace_context": task.trace_context,
+            "parent": task.parent_id and {"task_id": task.parent_id, "root_id": task.root_id},
             "max_age_seconds": left_seconds,
         }
 

@@ -7,9 +7,10 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from freshq.errors import FreshqError, PutIncomplete, TableMissing
+from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
 from freshq.model.task import TaskStatus
+from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,6 +248,15 @@ class UnknownKind(Busy):
 
 class RunnerExit(Exception):
     """The runner raised an exception that ends a process, such as SystemExit. It ends only the attempt."""
+
+
+def ends_chain(error: BaseException, task: Task) -> bool:
+    """Return whether a run failed because its child was refused for lack of time.
+
+    Another run would end the same way, so the task is kept from claims until its deadline, when it is shed.
+    """
+    is_late = isinstance(error, Overloaded) and error.reason == ShedReason.DEADLINE
+    return is_late and task.deadline is not None
 
 
 def error_text(error: BaseException) -> str:

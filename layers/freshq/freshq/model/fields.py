@@ -94,6 +94,8 @@ FIELDS: Final = (
     StoredField("progress_fraction", "progress_ppm", "progressFraction", _REAL, _END),
     StoredField("progress_step", "progress_step", "progressStep", _TEXT, _END),
     StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
+    StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT),
+    StoredField("root_id", "root_id", "rootId", _TEXT, _PUT),
 )
 # What events tell of a task, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)

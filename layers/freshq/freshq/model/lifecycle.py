@@ -107,16 +107,13 @@ class Lifecycle:
         max_age_seconds = self._max_age_of(new, where)
         first_due = _first_due(new, now, where)
         since = now if first_due is None else first_due
-        deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
-        enters = created
-        if first_due is not None:
-            # Tasks with the same delay keep the order in which they were put.
-            enters = round(created + new.delay_seconds, 6) if new.at is None else first_due
+        deadline = _deadline(new, None if max_age_seconds is None else round(since + max_age_seconds, 6))
+        parent_id, root_id = _chain(new)
         task = make_task(
             task_id=new.task_id or new_task_id(),
             queue=self.config.name,
             status=TaskStatus.PENDING,
-            created=enters,
+            created=_enters(new, created, first_due),
             updated=now,
             deadline=deadline,
             expires=self.expires(NEVER if deadline is None else deadline),
@@ -129,6 +126,8 @@ class Lifecycle:
             put_at=created,
             first_due=first_due,
             trace_context=new.trace_context,
+            parent_id=parent_id,
+            root_id=root_id,
         )
         return keep_texts(task, payload_text=new.payload_text)
 
@@ -344,6 +343,26 @@ class Lifecycle:
         changes["expires"] = self._dead_letter_expires(now) if is_dead else self.expires(useful_until)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
+
+
+def _enters(new: NewTask, created: float, first_due: float | None) -> float:
+    """Return when a new task enters its line; tasks with the same delay keep the order of their puts."""
+    if first_due is None:
+        return created
+    return round(created + new.delay_seconds, 6) if new.at is None else first_due
+
+
+def _chain(new: NewTask) -> tuple[str, str] | tuple[None, None]:
+    """Return the ids of the parent and the root of a new task; None if it has no parent."""
+    if new.parent is None:
+        return None, None
+    return new.parent.task_id, new.parent.root_id or new.parent.task_id
+
+
+def _deadline(new: NewTask, own: float | None) -> float | None:
+    """Return the earlier one of a new task's own deadline and its parent's; None if it has neither."""
+    inherited = None if new.parent is None else new.parent.deadline
+    return min((each for each in (own, inherited) if each is not None), default=None)
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, checked_trace_context
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
 from freshq.model.validation import first_problem, json_copy, json_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # A DynamoDB item has at most 400 KB (service quota). The rest is reserved for attribute names, freshq's own
 # attributes, and the error or result.
@@ -42,6 +41,58 @@ MAX_GROUP_BYTES: Final = 256
 _BUILDING: Final = Lock()
 
 
+def _every_store_keeps_it(text: str, limit_bytes: int = MAX_GROUP_BYTES) -> str:
+    if len(text.encode()) > limit_bytes:
+        msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
+        raise ValueError(msg)
+    if "\0" in text:  # PostgreSQL has no NUL
+        raise ValueError("must not contain the character NUL; leave it out")
+    return text
+
+
+def _can_be_an_id(task_id: str) -> str:
+    if task_id.startswith(RESERVED_ID_PREFIX):
+        msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
+        raise ValueError(msg)
+    return _every_store_keeps_it(task_id, MAX_ID_BYTES)
+
+
+def _as_parent(value: Any) -> Any:
+    """Return what a child inherits from a task, or from the task of a claim; other values as they are."""
+    task = getattr(value, "task", value)
+    if isinstance(task, Task):
+        return task.as_parent
+    if value is None or isinstance(value, Mapping | Parent):
+        return value
+    msg = f"must be the Task that a handler gets, its Claim, or `Task.as_parent`, got {type(value).__name__}"
+    raise ValueError(msg)
+
+
+Id: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_can_be_an_id)]
+Name: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_every_store_keeps_it)]
+TraceContext: TypeAlias = Annotated[str, AfterValidator(checked_trace_context)]
+
+
+class Parent(BaseModel):
+    """What a task inherits from the task whose run puts it.
+
+    Attributes:
+        task_id: Id of that task.
+        root_id: The first task of its chain; None if it is the first.
+        deadline: The child's deadline is no later, in seconds since the epoch; None: it has only its own.
+        group: The child's group, unless its put names one.
+        trace_context: The child's trace context, unless its put or the telemetry gives it one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+    task_id: Id
+    root_id: Id | None = None
+    deadline: float | None = None
+    group: Name | None = None
+    trace_context: TraceContext | None = None
+
+
 class NewTask(BaseModel):
     """The arguments of a put.
 
@@ -58,7 +109,11 @@ class NewTask(BaseModel):
             datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
             tracestate, if any. None for the one that the queue's telemetry gives it.
-        on_conflict: If a live task has the id, "ignore" the new one or "update" the live one; None for the
+        parent: The task whose run puts this one: a Task or a Claim, or `Task.as_parent` from elsewhere. The
+            child is stale no later than its parent, and has its group and trace unless it has others; its
+            place is its own. If too little time is left, it is rejected with the reason `deadline`.
+        on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
+            claim; with either, the id of a task that is over is free. Not on attached tables. None for the
             argument of the call.
     """
 
@@ -66,14 +121,15 @@ class NewTask(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     payload: Any = None
-    task_id: Annotated[str, Field(min_length=1)] | None = None
+    task_id: Id | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
     delay_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0
     max_age_seconds: Annotated[float, Field(gt=0)] | None = None
-    group: Annotated[str, Field(min_length=1)] | None = None
-    kind: Annotated[str, Field(min_length=1)] | None = None
+    group: Name | None = None
+    kind: Name | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
-    trace_context: str | None = None
+    trace_context: TraceContext | None = None
+    parent: Annotated[Parent | None, BeforeValidator(_as_parent)] = None
     on_conflict: Literal["ignore", "update"] | None = None
 
     @field_validator("at", mode="before")
@@ -90,6 +146,9 @@ class NewTask(BaseModel):
     def _can_be_put(self) -> Self:
         if self.at is not None and self.delay_seconds:
             raise ValueError("at: cannot be combined with delay_seconds; use one of them")
+        if self.parent is not None:
+            inherited = {"group": self.parent.group, "trace_context": self.parent.trace_context}
+            self.__dict__.update({name: getattr(self, name) or value for name, value in inherited.items()})
         try:
             text = json_text(self.payload)
             size_bytes = len(text.encode())
@@ -107,27 +166,6 @@ class NewTask(BaseModel):
     def payload_text(self) -> str:
         """The payload as JSON, serialized once for its check and for the stores that keep text."""
         return json_text(self.payload)
-
-    @field_validator("trace_context")
-    @classmethod
-    def _trace_context_is_of_w3c(cls, trace_context: str | None) -> str | None:
-        return None if trace_context is None else checked_trace_context(trace_context)
-
-    @field_validator("task_id", "group", "kind")
-    @classmethod
-    def _every_store_keeps_it(cls, text: str | None, field: ValidationInfo) -> str | None:
-        limit_bytes = MAX_ID_BYTES if field.field_name == "task_id" else MAX_GROUP_BYTES
-        if text is None:
-            return None
-        if field.field_name == "task_id" and text.startswith(RESERVED_ID_PREFIX):
-            msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
-            raise ValueError(msg)
-        if len(text.encode()) > limit_bytes:
-            msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
-            raise ValueError(msg)
-        if "\0" in text:  # PostgreSQL has no NUL
-            raise ValueError("must not contain the character NUL; leave it out")
-        return text
 
 
 def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:

@@ -220,9 +220,9 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 
 
 class _Beside:
-    """Keeps the run and the JSON texts of a task beside its fields. Copies of the task have neither."""
+    """Keeps the clock, the run and the JSON texts of a task beside its fields. Copies have none of them."""
 
-    __slots__ = ("_handle", "_payload_text", "_result_text")
+    __slots__ = ("_clock", "_handle", "_payload_text", "_result_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +264,8 @@ class Task(_Beside, Generic[PayloadT]):
             reported nothing. A task that returns to its line has no progress.
         progress_step: The step that it reported; None without a step.
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
+        parent_id: The task whose run put it; None if none did.
+        root_id: The first task of its chain of parents; None if it has no parent.
     """
 
     task_id: str
@@ -294,6 +296,8 @@ class Task(_Beside, Generic[PayloadT]):
     progress_fraction: float | None = None
     progress_step: str | None = None
     trace_context: str | None = None
+    parent_id: str | None = None
+    root_id: str | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
@@ -342,6 +346,40 @@ class Task(_Beside, Generic[PayloadT]):
     def delayed(self) -> bool:
         """Whether it is PENDING but cannot be claimed before `not_before`."""
         return self.status is TaskStatus.PENDING and self.not_before is not None
+
+    @property
+    def as_parent(self) -> dict[str, Any]:
+        """What its children inherit, as JSON values: another process passes them on as `put(parent=...)`."""
+        return {
+            "task_id": self.task_id,
+            "root_id": self.root_id or self.task_id,
+            "deadline": self.deadline,
+            "group": self.group,
+            "trace_context": self.trace_context,
+        }
+
+    def seconds_left(self, now: float | None = None) -> float | None:
+        """Return the time until its deadline, such as the timeout of a call; 0 after it, None if it has none.
+
+        Args:
+            now: Current time in seconds since the epoch; None for the clock of the queue that it was claimed
+                from.
+
+        Raises:
+            RefusedError: If `now` is missing, and this object was not claimed.
+        """
+        if self.deadline is None:
+            return None
+        if now is None:
+            clock = getattr(self, "_clock", None)
+            if clock is None:
+                msg = (
+                    f"task {self.task_id!r}: it was not claimed, or is a copy, so it has no clock; "
+                    "pass the time, as in task.seconds_left(queue.admin.now())"
+                )
+                raise RefusedError(msg)
+            now = clock()
+        return max(0.0, round(self.deadline - now, 6))
 
     def progress(self, fraction: float, step: str | None = None) -> None:
         """Report the progress of the run, from the function that runs this task. Never waits.
@@ -425,6 +463,18 @@ def handle_of(task: Task) -> RunHandle | None:
 def give_handle(task: Task, handle: RunHandle) -> None:
     """Let the function that runs a task report on its run."""
     object.__setattr__(task, "_handle", handle)  # the task is frozen, and no field of it changes
+
+
+def keep_clock(task: Task, clock: Callable[[], float]) -> None:
+    """Let a claimed task tell how much time is left; the clock is in seconds since the epoch."""
+    object.__setattr__(task, "_clock", clock)
+
+
+def keep_run(copy: Task[Any], task: Task[Any]) -> None:
+    """Let a copy of a task stand for the task in its run."""
+    for name in ("_clock", "_handle"):
+        if hasattr(task, name):
+            object.__setattr__(copy, name, getattr(task, name))
 
 
 def keep_texts(task: Task, *, payload_text: str | None = None, result_text: str | None = None) -> Task:

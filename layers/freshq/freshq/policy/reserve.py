@@ -107,6 +107,51 @@ class QuantileReserve:
         self.seconds = min(self._cap_seconds, self.sketch.quantile(self._quantile) or 0.0)
 
 
+class KindTimes:
+    """Recent service times by kind of task, which tell whether a task can be done by its parent's deadline.
+
+    The times of a kind lapse if none was seen for a while: if all its tasks were refused because of them,
+    nothing else would ever show that it has become faster.
+    """
+
+    __slots__ = ("_of_kind",)
+
+    # Fewer services tell nothing.
+    LEAST: Final = 20
+    # The times lapse after this time, or after this many times their quantile if that is longer.
+    LAPSE_SECONDS: Final = 60.0
+    LAPSE_TIMES: Final = 10
+    # The kind that was served longest ago is forgotten beyond this number.
+    MOST_KINDS: Final = 1000
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        # The sketch of each kind, and when it was last served, the latest kind last.
+        self._of_kind: dict[str | None, tuple[QuantileSketch, float]] = {}
+
+    def observe(self, kind: str | None, service_seconds: float, now: float) -> None:
+        """Record how long a task took that ended `now` (seconds)."""
+        sketch = self._of_kind.pop(kind, (QuantileSketch(), now))[0]
+        sketch.add((service_seconds,))
+        self._of_kind[kind] = sketch, now
+        if len(self._of_kind) > self.MOST_KINDS:
+            del self._of_kind[next(iter(self._of_kind))]
+
+    def seconds(self, kind: str | None, share: float, now: float) -> float:
+        """Return the time that suffices for a `share` of the tasks of a kind; 0 if it is not known.
+
+        Args:
+            kind: The kind.
+            share: Such as 0.9.
+            now: Current time in seconds.
+        """
+        sketch, seen_at = self._of_kind.get(kind) or (QuantileSketch(), now)
+        if math.ceil(sketch.total) < self.LEAST:  # the weights of older services have faded a little
+            return 0.0
+        seconds = sketch.quantile(share) or 0.0
+        return seconds if now - seen_at <= max(self.LAPSE_SECONDS, self.LAPSE_TIMES * seconds) else 0.0
+
+
 class LearnedReserve:
     """The reserve of a queue as one of its processes knows it.
 

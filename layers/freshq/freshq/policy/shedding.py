@@ -11,7 +11,7 @@ class ShedReason(StrEnum):
     EXPIRED: its deadline passed while it waited. RESERVE: a claim skipped it because less time was left
     than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
     more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
-    rejected it.
+    rejected it. DEADLINE: it was put by a run whose deadline leaves it too little time.
     """
 
     EXPIRED = "expired"
@@ -20,6 +20,7 @@ class ShedReason(StrEnum):
     GROUP = "group"
     CODEL = "codel"
     DOOR = "door"
+    DEADLINE = "deadline"
 
 
 def too_late(now: float, deadline: float, reserve_seconds: float) -> ShedReason | None:

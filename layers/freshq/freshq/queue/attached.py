@@ -367,6 +367,7 @@ class AttachedQueue(BaseQueue):
         group: str | None = None,
         kind: str | None = None,
         trace_context: str | None = None,
+        parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
@@ -390,6 +391,7 @@ class AttachedQueue(BaseQueue):
             group=group,
             kind=kind,
             trace_context=trace_context,
+            parent=parent,
             on_conflict=on_conflict,
             connection=connection,
         )

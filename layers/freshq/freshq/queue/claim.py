@@ -13,6 +13,7 @@ from freshq.errors import RefusedError, StoreError
 from freshq.model.answers import Claim, Claims, Waiting, WaitsFor, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
+from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
 from freshq.policy.shedding import ShedReason
@@ -354,6 +355,8 @@ class Claiming(Verbs):
             take = partial(self._take_unless_shed, core.codel, effort)
         claims, brought_in = self._take_with_due(take, limit, lease_seconds)
         fit = fit_to_run(core, claims, lease_seconds, began)
+        for claim in fit:
+            keep_clock(claim.task, core.now)
         more_due = brought_in >= SMALL_PORTION and len(claims) < limit
         return Claims(fit, more=effort.bounded or more_due or len(fit) < len(claims))
 

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
-from freshq.errors import LeaseLost, LostRace, NotFound, RefusedError, quoted
+from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.answers import Claim
-    from freshq.model.new_task import NewTask
+    from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
     from freshq.policy.order import Order
@@ -440,9 +440,18 @@ class Core:
         self.turns.settled(task, took_seconds)
         if is_served:
             self.meter.served(settled.updated, in_time=settled.updated <= settled.stale_at)
-            if self.reserve.fixed_seconds is None:
-                self.reserve.observe(took_seconds)
+            self.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled
+
+    def late_child(self, parent: Parent, task: Task, now: float) -> Overloaded | None:
+        """Return why a new task cannot be done by its parent's deadline; None if it can, or there is none."""
+        if parent.deadline is None:
+            return None
+        left_seconds = task.stale_at - max(now, task.not_before or now)
+        needed_seconds = self.reserve.needed_seconds(task.kind, now)
+        if left_seconds > needed_seconds:
+            return None
+        return Overloaded.of_late_child(task.task_id, left_seconds, needed_seconds)
 
 
 # They wait for the first verb, which reads the options.

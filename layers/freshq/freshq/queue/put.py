@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.queue.core import Core, Write
     from freshq.stores.base import CallersConnection, OnConflict, PutResult
@@ -64,6 +65,7 @@ class Putting(Verbs):
         group: str | None = None,
         kind: str | None = None,
         trace_context: str | None = None,
+        parent: Task | Claim | Mapping[str, Any] | None = None,
         on_conflict: OnConflict | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
@@ -79,16 +81,15 @@ class Putting(Verbs):
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
-            on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
-                claim. With either, the id of a task that is over is free. Not on attached tables.
-            connection: Put in the transaction of this Connection or Session of SQLAlchemy. `AsyncQueue` also
-                takes an AsyncConnection or AsyncSession.
+            parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
+            on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.
+            connection: Put in the transaction of this Connection or Session of SQLAlchemy, or an async one.
 
         Raises:
-            Overloaded: If admission control rejected the task; nothing was written.
+            Overloaded: If admission control or its parent's deadline rejected it; nothing was written.
         """
         optional: dict[str, Any] = {"task_id": task_id, "max_age_seconds": max_age_seconds, "group": group}
-        optional |= {"kind": kind, "at": at, "trace_context": trace_context}
+        optional |= {"kind": kind, "at": at, "trace_context": trace_context, "parent": parent}
         arguments = {name: value for name, value in optional.items() if value is not None}
         arguments |= {"payload": payload, "priority": priority, "delay_seconds": delay_seconds}
         return self._put([("", arguments)], on_conflict, connection)[0]
@@ -145,18 +146,21 @@ class Putting(Verbs):
         if own:
             writes = {on_conflict: write} | {each: core.checked_write(each, connection) for each in own}
             write = _write_by_conflict(writes, tasks, new, on_conflict)
+        late = _late(core, new, tasks, now)
         if core.observer is None:
-            return self._written(tasks, now, write)
+            return self._written(tasks, late, now, write)
         span = PutSpan(core.name, tasks)
         with core.observer.put(span):
-            span.receipts = receipts = self._written(span.tasks, now, write)
+            span.receipts = receipts = self._written(span.tasks, late, now, write)
         return receipts
 
-    def _written(self, tasks: Sequence[Task], now: float, write: Write) -> list[Receipt]:
-        """Write tasks; return the receipts."""
+    def _written(
+        self, tasks: Sequence[Task], late: list[Overloaded | None], now: float, write: Write
+    ) -> list[Receipt]:
+        """Write tasks, without those that are too late; return the receipts."""
         core = self._core
-        if core.admission is not None or core.backlog is not None:
-            answers = self._admitted(tasks, now, write)
+        if core.admission is not None or core.backlog is not None or any(late):
+            answers = self._admitted(tasks, late, now, write)
         else:
             answers = _answers(tasks, write)
             core.meter.offered(now, tasks)
@@ -165,9 +169,11 @@ class Putting(Verbs):
             receipts = receipts_of(answers, [task.task_id for task in tasks])
         return receipts
 
-    def _admitted(self, tasks: Sequence[Task], now: float, write: Write) -> list[Receipt | FreshqError]:
+    def _admitted(
+        self, tasks: Sequence[Task], late: list[Overloaded | None], now: float, write: Write
+    ) -> list[Receipt | FreshqError]:
         """Write the tasks that the rules admit; return the receipt or the error of each task."""
-        rejections = self._rejections(tasks, now)
+        rejections = self._rejections(tasks, late, now)
         admitted = [task for task, rejection in zip(tasks, rejections, strict=True) if rejection is None]
         answers = _answers(admitted, write)
         self._core.meter.offered(now, tasks)
@@ -175,12 +181,12 @@ class Putting(Verbs):
         written = iter(answers)
         return [rejection or next(written) for rejection in rejections]
 
-    def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+    def _rejections(
+        self, tasks: Sequence[Task], late: list[Overloaded | None], now: float
+    ) -> list[Overloaded | None]:
         """Return the rejection of each task, None if it is admitted; count the rejections."""
         core = self._core
-        rejections: list[Overloaded | None] = [None] * len(tasks)
-        if core.admission is not None:
-            rejections = [core.admission.rejection(task, now) for task in tasks]
+        rejections = late if core.admission is None else core.admission.rejections(tasks, late, now)
         if core.backlog is not None:
             left = [index for index, rejection in enumerate(rejections) if rejection is None]
             by_backlog = core.backlog.rejections([tasks[index] for index in left], now)
@@ -202,6 +208,12 @@ class Putting(Verbs):
             backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
+
+
+def _late(core: Core, new: Sequence[NewTask], tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+    """Return the rejection of each task that cannot be done by its parent's deadline; None for the others."""
+    pairs = zip(new, tasks, strict=True)
+    return [None if each.parent is None else core.late_child(each.parent, task, now) for each, task in pairs]
 
 
 def _write_by_conflict(

@@ -286,6 +286,17 @@ def _carried(task: Task) -> trace.SpanContext | None:
     return found if found.is_valid else None
 
 
+def _keeps_its_own(task: Task) -> bool:
+    """Return whether a put leaves the context of a task as it is.
+
+    The context that a child inherits makes room for a later one of the same trace, which the run of its
+    parent gives.
+    """
+    current = trace.get_current_span().get_span_context()
+    continues = current.is_valid and trace.format_trace_id(current.trace_id) == task.trace_id
+    return task.trace_context is not None and not (task.parent_id is not None and continues)
+
+
 def _carrying(task: Task, context: Context | None = None) -> Task:
     """Return a copy of a task that carries a context; the task itself if it has one, or the context no trace.
 
@@ -295,7 +306,7 @@ def _carrying(task: Task, context: Context | None = None) -> Task:
     """
     carrier: dict[str, str] = {}
     W3C.inject(carrier, context)
-    if task.trace_context is not None or "traceparent" not in carrier:
+    if _keeps_its_own(task) or "traceparent" not in carrier:
         return task
     return replace(task, trace_context=joined(carrier["traceparent"], carrier.get("tracestate", "")))
 
@@ -396,7 +407,7 @@ class OpenTelemetry(Telemetry, Observer):
         queue, tasks = put.queue, put.tasks
         if self._propagate and len(tasks) > 1:
             tasks = [self._created(queue, task) for task in tasks]
-        gives = self._propagate and any(task.trace_context is None for task in tasks)
+        gives = self._propagate and not all(map(_keeps_its_own, tasks))
         kind = SpanKind.PRODUCER if gives else SpanKind.CLIENT
         attributes = _attributes(queue, "put", "send", tasks)
         span = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
@@ -407,7 +418,7 @@ class OpenTelemetry(Telemetry, Observer):
 
     def _created(self, queue: str, task: Task) -> Task:
         """Return a task that carries the context of its own span, unless it carries one."""
-        if task.trace_context is not None:
+        if _keeps_its_own(task):
             return task
         attributes = _attributes(queue, "create", "create", [task])
         span = self._tracer.start_span("create " + queue, kind=SpanKind.PRODUCER, attributes=attributes)

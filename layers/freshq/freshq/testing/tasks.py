@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.model.task import RunHandle, Task, TaskStatus, give_handle
+from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, keep_clock
 from freshq.model.validation import json_copy, json_text
 from freshq.worker.report import Outcome
 from freshq.worker.run import TaskRun
@@ -161,6 +161,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
     }
     task = Task(**{**defaults, **values, "payload": _stored("payload", payload)})
     give_handle(task, _ShownAtOnce(task, why_cancelled))
+    keep_clock(task, lambda: task.updated)
     return task
 
 

@@ -3,6 +3,7 @@
 from freshq.model.answers import Busy as Busy
 from freshq.model.answers import Reject as Reject
 from freshq.model.answers import Retry as Retry
+from freshq.model.new_task import Parent as Parent
 from freshq.worker.handlers import Handler as Handler
 from freshq.worker.handlers import Handlers as Handlers
 from freshq.worker.handlers import PutOptions as PutOptions

@@ -30,10 +30,10 @@ from typing import (
 from typing_extensions import TypeVar, override
 
 from freshq.errors import RefusedError, quoted
-from freshq.model.answers import Busy, Receipt, Reject, Retry, RunnerExit, UnknownKind, error_text
+from freshq.model.answers import Busy, Receipt, Reject, Retry, RunnerExit, UnknownKind, ends_chain, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
-from freshq.model.task import PayloadT, Task, TaskStatus, changed, give_handle, handle_of
+from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
 from freshq.policy.retry import Backoff
 from freshq.worker.crew import OwnLoop, started_on
 from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator, is_class
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeAlias, Unpack
 
+    from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
@@ -83,6 +84,7 @@ class PutOptions(TypedDict, total=False):
     max_age_seconds: float | None
     group: str | None
     trace_context: str | None
+    parent: Task[Any] | Claim | Mapping[str, Any] | None
     on_conflict: OnConflict | None
     connection: Any
 
@@ -416,7 +418,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         except (Busy, Reject):
             raise
         except Exception as error:
-            if self.max_attempts is None or task.attempts < self.max_attempts:
+            is_last = self.max_attempts is not None and task.attempts >= self.max_attempts
+            if not is_last or ends_chain(error, task):
                 raise
             name = "" if isinstance(error, Retry) else f"{type(error).__name__}: "
             msg = f"{name}{error_text(error)}; that was attempt {task.attempts} of {self.max_attempts}"
@@ -651,8 +654,7 @@ async def _limited(call: Callable[[], Awaitable[Any]], max_run_seconds: float | 
 def _with_payload(task: Task, payload: Any) -> Task:
     """Return a copy of a task with another payload, whose function still reports on the same run."""
     copy = changed(task, payload=payload)
-    if (handle := handle_of(task)) is not None:
-        give_handle(copy, handle)
+    keep_run(copy, task)
     return copy
 
 

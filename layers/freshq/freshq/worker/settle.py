@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
-from freshq.model.answers import Busy, Reject, Retry, UnknownKind, error_text
+from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
@@ -96,11 +96,22 @@ def run_to_end(
     except Reject as reject:
         return _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
     except Retry as retry:
-        error, delay_seconds = _delayed(retry)
+        return _retried(queue, run, *_delayed(retry), may_retry)
     except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
-        error, delay_seconds = _unexpected(run, unexpected), None
-    else:
-        return completed(run.claim_to_settle(), result, codec)
+        if ends_chain(unexpected, run.claim.task):
+            return _shed(run.claim_to_settle(), unexpected, queue.admin.now())
+        return _retried(queue, run, _unexpected(run, unexpected), None, may_retry)
+    return completed(run.claim_to_settle(), result, codec)
+
+
+def _retried(
+    queue: BaseQueue,
+    run: TaskRun,
+    error: str,
+    delay_seconds: float | None,
+    may_retry: Callable[[], bool],
+) -> RunEnd:
+    """Return the end of a run that failed, and may be repeated."""
     claim = run.claim_to_settle()
     if run.handle.lost is not None:  # refused in any case, and not because of the downstream
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
@@ -118,6 +129,12 @@ def released(claim: Claim, busy: Busy) -> RunEnd:
     if isinstance(busy, UnknownKind):
         return RunEnd(release, Outcome.UNKNOWN_KIND, error, downstream_ok=None)
     return RunEnd(release, Outcome.RELEASED, error, downstream_ok=False)
+
+
+def _shed(claim: Claim, error: BaseException, now: float) -> RunEnd:
+    """Return the end of a run whose child was refused for lack of time: its task waits for its deadline."""
+    left_seconds = claim.task.seconds_left(now) or 0.0
+    return RunEnd(Settlement.release(claim, left_seconds), Outcome.SHED, error_text(error), None)
 
 
 def _unexpected(run: TaskRun, error: BaseException) -> str:

@@ -53,12 +53,18 @@ class AdmissionControl:
         self._uniform = uniform
         self._checking = threading.Lock()
 
-    def rejection(self, task: Task, now: float) -> Overloaded | None:
-        """Return the rejection of a task; None if it is admitted.
+    def rejections(
+        self, tasks: Sequence[Task], late: Sequence[Overloaded | None], now: float
+    ) -> list[Overloaded | None]:
+        """Return the rejection of each task, None if it is admitted; `late` are rejected already.
 
         Raises:
             StoreError: If the pressure could not be measured. The next call tries again.
         """
+        pairs = zip(late, tasks, strict=True)
+        return [rejected or self._rejection(task, now) for rejected, task in pairs]
+
+    def _rejection(self, task: Task, now: float) -> Overloaded | None:
         door = self._door
         if now >= door.check_at and self._checking.acquire(blocking=False):
             try:

@@ -6,12 +6,14 @@ import logging
 import math
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 from freshq.errors import StoreError
 from freshq.policy.pressure import FlowCounter, assess
-from freshq.policy.reserve import LearnedReserve, QuantileSketch, ReserveSpans, SkippedTasks
+from freshq.policy.reserve import KindTimes, LearnedReserve, QuantileSketch, ReserveSpans, SkippedTasks
 from freshq.policy.retry import until_committed
+from freshq.policy.rules import DEFAULT_QUANTILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -216,6 +218,37 @@ def _record(window: int) -> str:
     return f"flow-{window}"
 
 
+class ServiceTimes:
+    """The service times by kind that this process saw. Thread-safe.
+
+    A worker and the handlers it calls may open the same queue twice, so all queues of one name and one store
+    share them.
+    """
+
+    _known: ClassVar[WeakValueDictionary[tuple[object, str], ServiceTimes]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._lock = threading.Lock()
+        self._times = KindTimes()
+
+    @classmethod
+    def of(cls, store: Store, queue: str) -> ServiceTimes:
+        """Return the times of a queue, the same for all that are open in this process."""
+        place = store if store.place is None else store.place
+        return cls._known.setdefault((place, queue), cls())
+
+    def observe(self, kind: str | None, service_seconds: float, now: float) -> None:
+        """Record how long a task of a kind took that ended `now` (seconds)."""
+        with self._lock:
+            self._times.observe(kind, service_seconds, now)
+
+    def seconds(self, kind: str | None, share: float, now: float) -> float:
+        """Return the time that suffices for a share of the tasks of a kind; 0 if it is not known."""
+        with self._lock:
+            return self._times.seconds(kind, share, now)
+
+
 class SharedReserve:
     """The time that a task must have left to be claimed. Thread-safe.
 
@@ -240,11 +273,19 @@ class SharedReserve:
         self._reserve = LearnedReserve(rules.new_reserve)
         self.fixed_seconds = None if self._reserve.learns else self._reserve.seconds
         self._skipped = SkippedTasks(rules.order)
+        self._of_kinds = ServiceTimes.of(store, queue)
+        self._share = rules.reserve.quantile or DEFAULT_QUANTILE
 
-    def observe(self, service_seconds: float) -> None:
-        """Record how long a task took."""
-        with self._lock:
-            self._reserve.observe(service_seconds)
+    def observe(self, service_seconds: float, kind: str | None, now: float) -> None:
+        """Record how long a task of a kind took that ended `now` (seconds)."""
+        self._of_kinds.observe(kind, service_seconds, now)
+        if self.fixed_seconds is None:
+            with self._lock:
+                self._reserve.observe(service_seconds)
+
+    def needed_seconds(self, kind: str | None, now: float) -> float:
+        """Return how long a task of a kind takes, as far as this process knows; otherwise the reserve."""
+        return self._of_kinds.seconds(kind, self._share, now) or self._reserve.seconds
 
     def seconds(self, clock: Callable[[], float]) -> float:
         """Return the reserve, after a sync with other workers if one is due; only then is the time read."""

@@ -46,7 +46,10 @@ NO_ROOM: Final = "no room left in the item"
 TOO_LARGE: Final = "item too large"
 # What a dead letter does not have, and what it can do without.
 ENDED: Final = ("leaseToken", "leaseUntil", "notBefore")
-SPARE: Final = ("result", "putToken", "endedToken", "progressFraction", "progressStep", "traceContext")
+SPARE: Final = (
+    *("result", "putToken", "endedToken", "progressFraction", "progressStep", "traceContext"),
+    *("parentId", "rootId"),
+)
 
 
 class StaleItems:

@@ -34,7 +34,7 @@ OPTIONAL_TIMES: Final = tuple(
 # Columns of tasks that the first version lacked.
 ADDED_COLUMNS: Final = (
     *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
-    *("progress_ppm", "progress_step", "trace_context"),
+    *("progress_ppm", "progress_step", "trace_context", "parent_id", "root_id"),
 )
 CHANGE_CHARS: Final = 6
 # The batch number of unbatched events, above every other batch.
@@ -174,6 +174,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         *(sa.Column(name, sa.BigInteger) for name in OPTIONAL_TIMES),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("trace_context", sa.String(MAX_TRACE_CONTEXT_BYTES)),
+        *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
         sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
         sa.Column("due_us", sa.BigInteger, nullable=False),

@@ -12,11 +12,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.answers import Busy, Reject, Retry, error_text
+from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text
 from freshq.model.checks import checked_error, checked_result
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
-from freshq.model.task import TaskStatus
+from freshq.model.task import TaskStatus, keep_clock
 from freshq.stores.base import Conflict, Guard, HeldTask, Transactions
 from freshq.stores.sql.callers import runner_of
 from freshq.stores.sql.database import default_settings, use_own_settings
@@ -145,6 +145,7 @@ class SqlTransactions(Transactions):
                     changed = shed_version(taken)
                 if changed is None:
                     guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
+                    keep_clock(taken, context.now)
                     locked = _LockedRow(transaction, connection, taken, guard)
                     break
                 passed_over.append(changed)
@@ -214,6 +215,8 @@ def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
     reason = checked_error(error_text(error) or type(error).__name__)
     if isinstance(error, Busy):
         return lifecycle.released(task, now, error.delay_seconds)
+    if ends_chain(error, task):
+        return lifecycle.released(task, now, task.seconds_left(now) or 0.0)
     if isinstance(error, Reject):
         return lifecycle.failed(task, now, reason)
     if isinstance(error, Retry):

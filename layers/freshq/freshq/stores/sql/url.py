@@ -68,7 +68,7 @@ def place_of(url: sa.URL) -> tuple[object, ...]:
         return ("sqlite", os.path.realpath(url.database or ""))
     name = url.get_backend_name().replace("mariadb", "mysql")
     host, port = _server(url, name)
-    return (name, host.lower(), port, url.database, url.username, url.query)
+    return (name, host.lower(), port, url.database, url.username, tuple(sorted(url.query.items())))
 
 
 def _server(url: sa.URL, name: str) -> tuple[str, str]:
