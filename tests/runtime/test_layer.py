@@ -85,7 +85,7 @@ def test_tracebacks_name_the_files_as_they_are_on_lambda(application: Path) -> N
 
 
 @pytest.fixture
-def dry_run(tmp_path: Path) -> Callable[[str], str]:
+def dry_run(tmp_path: Path) -> Callable[..., str]:
     """Return what the layer's build would do with a Python of some version on PATH besides this one."""
     for tool in ("sh", "find", "cp", "rm", "mkdir"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or "")
@@ -93,12 +93,13 @@ def dry_run(tmp_path: Path) -> Callable[[str], str]:
     make = shutil.which("make")
     assert make is not None
 
-    def run(on_path: str) -> str:
+    def run(on_path: str, *settings: str) -> str:
         other = tmp_path / on_path
         other.write_text(f"#!/bin/sh\nexit $([ {on_path} = python3.99 ]; echo $?)\n")
         other.chmod(0o755)
+        target = ("build-FreshqLayer", "ARTIFACTS_DIR=/layer", "LAYER_RUNTIME=python3.99")
         return subprocess.run(
-            [make, "-n", "build-FreshqLayer", "ARTIFACTS_DIR=/layer", "LAYER_RUNTIME=python3.99"],
+            [make, "-n", *target, *settings],
             cwd=PROJECT / "layers" / "freshq",
             env={"PATH": str(tmp_path)},
             capture_output=True,
@@ -109,13 +110,47 @@ def dry_run(tmp_path: Path) -> Callable[[str], str]:
     return run
 
 
-def test_the_functions_python_compiles_whatever_python_builds(dry_run: Callable[[str], str]) -> None:
+def test_the_functions_python_compiles_whatever_python_builds(dry_run: Callable[..., str]) -> None:
     assert re.search(r'"python3\.99" -m compileall', dry_run("python3.99"))
 
 
-def test_without_the_functions_python_the_build_says_that_starts_are_slow(
-    dry_run: Callable[[str], str],
-) -> None:
-    output = dry_run("python3.98")
+def test_without_the_functions_python_the_build_fails(dry_run: Callable[..., str]) -> None:
+    (check,) = [line for line in dry_run("python3.98").splitlines() if line.startswith("test -n")]
+    done = subprocess.run(["/bin/sh", "-c", check], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("No python3.99 found")
+    assert "LAYER_BYTECODE=off" in done.stderr
+
+
+def test_bytecode_can_be_left_out(dry_run: Callable[..., str]) -> None:
+    output = dry_run("python3.98", "LAYER_BYTECODE=off")
     assert "compileall" not in output
-    assert "no python3.99 found" in output
+    assert "cold starts take twice as long" in output
+
+
+def test_the_layer_says_what_it_was_built_for(dry_run: Callable[..., str]) -> None:
+    built_for = dry_run("python3.99", "LAYER_ARCHITECTURE=x86_64")
+    assert 'echo "python3.99 x86_64" > "/layer/python/freshq/aws/built_for.txt"' in built_for
+
+
+def test_a_layer_of_another_runtime_or_processor_is_refused(application: Path, tmp_path: Path) -> None:
+    """Import it as a function does."""
+    shutil.copytree(application / "FreshqLayer" / "python" / "freshq", tmp_path / "freshq")
+    (tmp_path / "freshq" / "aws" / "built_for.txt").write_text("python3.99 arm64\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import freshq.aws",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(
+        r"built for python3\.99 arm64, and this function runs on python3\.\d+ \w+: build it with "
+        r"LAYER_RUNTIME=python3\.\d+ LAYER_ARCHITECTURE=\w+$",
+        done.stderr.strip(),
+    )
