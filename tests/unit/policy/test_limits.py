@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.limits import ConcurrencyLimit, LimitState, RetryBudget, SharedBucket, Signals, TokenBucket
+from freshq.policy.limits import (
+    ConcurrencyLimit,
+    LimitState,
+    Prefetch,
+    RetryBudget,
+    SharedBucket,
+    Signals,
+    TokenBucket,
+)
 from tests.support.refusals import refused
 
 AIMD = ConcurrencyLimit(1, 100)
@@ -194,3 +202,38 @@ def test_a_calm_day_does_not_pay_for_a_storm() -> None:
 def test_a_senseless_budget(arguments: tuple[float, ...], name: str) -> None:
     with refused(name):
         RetryBudget(*arguments)
+
+
+def test_as_many_tasks_are_prefetched_as_the_slots_start_in_5_ms() -> None:
+    prefetch = Prefetch(slots=8)
+    prefetch.began(10.0)
+    assert prefetch.limit(10.0) == 0  # it knows of no run
+    prefetch.ended(0.004)
+    assert prefetch.limit(10.0) == 10
+    prefetch.ended(0.012)
+    assert prefetch.limit(10.0) == 8  # a mean of 5 ms
+    for _ in range(100):
+        prefetch.ended(0.0)
+    assert prefetch.limit(10.0) == 24
+
+
+def test_nothing_is_prefetched_while_no_run_begins() -> None:
+    prefetch = Prefetch(slots=1)
+    prefetch.ended(0.001)
+    assert prefetch.limit(10.0) == 0
+    prefetch.began(10.0)
+    assert (prefetch.limit(10.009), prefetch.limit(10.011)) == (5, 0)
+    prefetch.began(11.0)
+    assert prefetch.limit(11.0) == 5
+
+
+def test_prefetching_begins_again_with_one_task_where_some_were_given_back() -> None:
+    prefetch = Prefetch(slots=2)
+    prefetch.ended(0.0001)
+    prefetch.began(10.0)
+    assert prefetch.limit(10.0) == 24
+    prefetch.waited_too_long()
+    assert prefetch.limit(10.0) == 1
+    prefetch.ended(0.05)
+    prefetch.waited_too_long()  # runs are known to be longer still
+    assert prefetch.limit(10.0) == 0

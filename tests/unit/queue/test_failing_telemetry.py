@@ -211,7 +211,7 @@ def _fates(telemetry: Telemetry, **options: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 4}, {"concurrency": 4, "at_most_once": True}])
+@pytest.mark.parametrize("options", [{"concurrency": 8}, {"concurrency": 8, "at_most_once": True}])
 def test_tasks_end_as_without(telemetry: Telemetry, options: dict[str, Any]) -> None:
     fates = _fates(telemetry, **options)
     assert fates["outcomes"][Outcome.SUCCEEDED] == 2

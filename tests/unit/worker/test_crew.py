@@ -1,6 +1,7 @@
 """The crew of a worker: what a burst frees is reported once, and is reported even while a call settles."""
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,16 @@ import pytest
 from freshq.worker import crew
 from freshq.worker.crew import Crew
 from tests.support.patience import PATIENCE_SECONDS
+
+
+class Hands:
+    """The hands of a clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 class Watched:
@@ -47,7 +58,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run_of_task() -> Any:
-    return object()
+    return SimpleNamespace(has_slot=False)
 
 
 def test_freed_slots_are_reported_before_the_runs_are_settled(watched: Watched) -> None:
@@ -83,3 +94,81 @@ def test_a_wake_without_work_starts_no_thread(watched: Watched, monkeypatch: pyt
     monkeypatch.setattr(threading.Thread, "start", started.append)
     watched.crew.wake()
     assert started == []
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    """A clock for a crew that starts no thread."""
+    hands = Hands()
+    monkeypatch.setattr(crew, "time", hands)
+    return hands
+
+
+def crew_of(slots: int | None) -> Crew:
+    return Crew(lambda _run: None, lambda _ended: None, lambda: None, slots)
+
+
+def begin_next(its_crew: Crew) -> bool:
+    """Take the next work of a crew, as one of its threads does; return whether it runs a task."""
+    return its_crew._next_work()[1]
+
+
+def test_no_more_tasks_run_than_there_are_slots_until_one_is_freed(hands: Hands) -> None:
+    crew_of_two, runs = crew_of(2), [run_of_task() for _ in range(4)]
+    crew_of_two.start(runs)
+    assert [begin_next(crew_of_two) for _ in range(3)] == [True, True, False]
+    assert [run.has_slot for run in runs] == [True, True, False, False]
+    crew_of_two.free([runs[0], runs[0], runs[3]])  # once, and only what has one
+    assert [begin_next(crew_of_two) for _ in range(2)] == [True, False]
+    assert (runs[2].has_slot, runs[0].has_slot, hands.seconds) == (True, False, 100.0)
+
+
+def test_without_slots_every_claimed_task_runs(hands: Hands) -> None:
+    its_crew = crew_of(None)
+    its_crew.start(run_of_task() for _ in range(300))
+    assert all(begin_next(its_crew) for _ in range(300))
+    hands.seconds += 60
+    assert (its_crew.take_waiting(at_once=True), its_crew.prefetched()) == ([], 0)
+
+
+def test_tasks_that_wait_for_a_slot_too_long_are_taken_back(hands: Hands) -> None:
+    its_crew, runs = crew_of(1), [run_of_task() for _ in range(4)]
+    its_crew.start(runs[:2])
+    assert its_crew.patience_seconds() == pytest.approx(crew.MAX_WAIT_SECONDS)  # the first has a slot
+    hands.seconds += 0.004
+    its_crew.start(runs[2:])
+    assert begin_next(its_crew)
+    hands.seconds += 0.005
+    assert its_crew.take_waiting(at_once=False) == []
+    assert its_crew.patience_seconds() == pytest.approx(0.001)
+    hands.seconds += 0.002
+    assert its_crew.take_waiting(at_once=False) == [runs[1]]
+    assert its_crew.take_waiting(at_once=True) == [runs[2], runs[3]]
+    assert its_crew.patience_seconds() == float("inf")
+
+
+def test_a_task_that_has_a_free_slot_is_not_taken_back(hands: Hands) -> None:
+    its_crew, runs = crew_of(2), [run_of_task() for _ in range(3)]
+    its_crew.start(runs)
+    hands.seconds += 1
+    assert its_crew.take_waiting(at_once=False) == [runs[2]]
+    assert its_crew.take_waiting(at_once=True) == []
+    assert [begin_next(its_crew) for _ in range(3)] == [True, True, False]
+
+
+def test_short_runs_let_it_prefetch_until_tasks_had_to_be_taken_back(hands: Hands) -> None:
+    its_crew, runs = crew_of(1), [run_of_task() for _ in range(3)]
+    its_crew.start(runs)
+    assert its_crew.prefetched() == 0
+    assert begin_next(its_crew)
+    hands.seconds += 2**-10
+    its_crew.free(runs[:1])
+    assert begin_next(its_crew)
+    assert its_crew.prefetched() == 5
+    hands.seconds += 0.02
+    assert its_crew.prefetched() == 0
+    assert its_crew.take_waiting(at_once=False) == [runs[2]]
+    its_crew.start([runs[0]])
+    its_crew.free([runs[1]])
+    assert begin_next(its_crew)
+    assert its_crew.prefetched() == 0

@@ -13,7 +13,7 @@ import pytest
 
 from freshq import Busy, Claim, Handlers, Queue, Reject, Retry, Task, TaskStatus, Worker
 from freshq.errors import Unreachable
-from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.limits import MAX_PREFETCHED, ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
@@ -75,7 +75,7 @@ class TestOutcomes:
 
 
 class TestSlots:
-    def test_never_more_tasks_run_than_there_are_slots_and_as_many_wait_to_be_settled(self) -> None:
+    def test_never_more_tasks_run_than_there_are_slots_and_few_wait_to_be_settled_or_to_run(self) -> None:
         """Runs end only in groups of four: with fewer than four slots in use, none would."""
         queue = Queue.memory()
         queue.put_many([{"payload": number} for number in range(60)])
@@ -95,7 +95,7 @@ class TestSlots:
         report = work_off(queue, runner, concurrency=4)
         assert report.outcomes[Outcome.SUCCEEDED] == 60
         assert most == 4
-        assert 4 <= taken <= 8
+        assert 4 <= taken <= 2 * (4 + MAX_PREFETCHED)
 
     def test_a_slot_is_refilled_with_the_newest_while_another_is_still_in_use(self) -> None:
         queue = Queue.memory()

@@ -8,6 +8,7 @@ import pytest
 
 from freshq import Busy, Queue, StoreError, Task, Worker
 from freshq.errors import FreshqError, Unreachable
+from freshq.policy.limits import Prefetch
 from freshq.policy.retry import Backoff
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
@@ -131,6 +132,7 @@ def test_a_run_that_succeeded_frees_its_slot_but_only_so_many_wait_to_be_settled
     working: Working, queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(Prefetch, "limit", lambda *_: 0)
     store.open.clear()
     put(queue, *"abcdefgh")
     wait_until(lambda: len(working.started) == 4)

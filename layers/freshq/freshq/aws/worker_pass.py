@@ -166,7 +166,8 @@ class MetricsObserver(Observer):
             "error": error,
             **_known(claim.task),
         }
-        if outcome in (Outcome.SUCCEEDED, Outcome.UNKNOWN_KIND):  # the worker warns about unknown kinds
+        # The worker warns about unknown kinds.
+        if outcome in (Outcome.SUCCEEDED, Outcome.UNKNOWN_KIND, Outcome.GIVEN_BACK):
             log_transition("task settled", claim.task.task_id, **facts)
         else:
             logger.warning("task settled", **fields(task_id=claim.task.task_id, **facts))

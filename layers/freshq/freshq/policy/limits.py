@@ -1,4 +1,4 @@
-"""Limits of a worker: starts per second, tasks at a time, retries per success."""
+"""Limits of a worker: starts per second, tasks at a time, tasks prefetched, retries per success."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from typing import Self
 
 ROUNDING: Final = 1e-9  # 0.1 s * 10/s shall count as one whole token
+# A worker prefetches as many tasks as its slots start within this time, and at most so many.
+PREFETCH_SECONDS: Final = 0.005
+MAX_PREFETCHED: Final = 24
+# A prefetched task that has waited this long for a slot is given back.
+MAX_WAIT_SECONDS: Final = 0.01
+# Weight of the last run in the mean time of a run.
+LAST_RUN_WEIGHT: Final = 1 / 8
 
 
 class TokenBucket:
@@ -45,6 +52,46 @@ class TokenBucket:
     def seconds_until_next(self) -> float:
         """Return the time until the next whole token, as of the last `available`."""
         return max(0.0, (1.0 - self._tokens) / self._rate_per_second)
+
+
+class Prefetch:
+    """How many tasks a worker claims beyond its free slots, so that a call of the store serves more tasks.
+
+    These tasks wait for about `PREFETCH_SECONDS`. The mean time of a run is an exponential moving average.
+    """
+
+    def __init__(self, slots: int) -> None:
+        """Prefetch nothing until a run has ended.
+
+        Args:
+            slots: Slots of the worker.
+        """
+        self._slots = slots
+        self._run_seconds = math.inf
+        self._began = -math.inf
+
+    def began(self, now: float) -> None:
+        """Note that a run begins at `now` (seconds, of any clock that does not run backwards)."""
+        self._began = now
+
+    def ended(self, run_seconds: float) -> None:
+        """Note that a run has freed its slot after `run_seconds`."""
+        if self._run_seconds == math.inf:
+            self._run_seconds = run_seconds
+        self._run_seconds += LAST_RUN_WEIGHT * (run_seconds - self._run_seconds)
+
+    def waited_too_long(self) -> None:
+        """Begin again with one task, because some were given back: runs take longer than was known."""
+        self._run_seconds = max(self._run_seconds, PREFETCH_SECONDS * self._slots)
+
+    def limit(self, now: float) -> int:
+        """Return the maximum number of prefetched tasks at `now`; 0 while no run begins."""
+        if now - self._began >= MAX_WAIT_SECONDS:
+            return 0
+        within = PREFETCH_SECONDS * self._slots
+        if within >= MAX_PREFETCHED * self._run_seconds:
+            return MAX_PREFETCHED
+        return int(within / self._run_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from freshq.worker.run import TaskRun
     from freshq.worker.settle import PendingSettlement
@@ -89,6 +93,9 @@ class Crew:
     one thread does a burst of short runs without a switch for each, and a thread that blocks leaves the rest
     to others. The slots that a burst frees are reported together, so that one claim fills them. The threads
     do not keep the process alive.
+
+    Claimed tasks may be more than the slots: the others wait until `free` frees one, and whoever claims takes
+    them back with `take_waiting` if that takes too long.
     """
 
     def __init__(
@@ -96,6 +103,7 @@ class Crew:
         run: Callable[[TaskRun], None],
         settle: Callable[[list[PendingSettlement]], None],
         on_freed: Callable[[], None],
+        slots: int | None = None,
     ) -> None:
         """Start no thread yet.
 
@@ -104,6 +112,7 @@ class Crew:
             settle: Settles runs of different tasks; raises nothing.
             on_freed: Called when runs ended and no claimed task waits for this thread, or they have
                 gathered; raises nothing.
+            slots: Maximum number of runs at a time; None if every claimed task has a slot.
         """
         self._run = run
         self._settle = settle
@@ -117,13 +126,59 @@ class Crew:
         # Each sleeping thread waits for its lock to be released.
         self._sleeping: list[threading.Lock] = []
         self._is_waking = self._is_closed = self._has_freed = self._is_gathering = False
-        self._running = 0
+        # Threads that run a task, and runs that have not freed their slots.
+        self._running = self._occupied = 0
+        self._slots = inf if slots is None else slots
+        self._prefetch = Prefetch(slots or 0)
         self._last_began = 0.0
 
     def start(self, runs: Iterable[TaskRun]) -> None:
         """Queue claimed tasks to run. Call `wake` afterwards."""
+        now = time.monotonic()
         with self._lock:
-            self._claimed.extend(runs)
+            for run in runs:
+                run.began = now
+                self._claimed.append(run)
+
+    def free(self, runs: Iterable[TaskRun]) -> None:
+        """Free the slots of those runs that have one. Call `wake` afterwards, from other threads."""
+        now = time.monotonic()
+        with self._lock:
+            for run in runs:
+                if run.has_slot:
+                    run.has_slot = False
+                    self._occupied -= 1
+                    self._prefetch.ended(now - run.began)
+
+    def prefetched(self) -> int:
+        """Return how many tasks may be claimed beyond the free slots."""
+        return self._prefetch.limit(time.monotonic()) if self._slots < inf else 0
+
+    def patience_seconds(self) -> float:
+        """Return the time after which `take_waiting` has tasks to return; infinite if none waits."""
+        with self._lock:
+            waiting = next(self._waiting(), None)
+        return inf if waiting is None else max(0.0, waiting.began + MAX_WAIT_SECONDS - time.monotonic())
+
+    def take_waiting(self, *, at_once: bool) -> list[TaskRun]:
+        """Remove claimed tasks that wait for a slot, and return them.
+
+        Args:
+            at_once: Whether to take all of them, or only those that have waited too long.
+        """
+        with self._lock:
+            since = inf if at_once else time.monotonic() - MAX_WAIT_SECONDS
+            late = [run for run in self._waiting() if run.began <= since]
+            for run in late:
+                self._claimed.remove(run)
+            if late and not at_once:
+                self._prefetch.waited_too_long()
+        return late
+
+    def _waiting(self) -> Iterator[TaskRun]:
+        """Yield the claimed tasks that have no slot, in the order in which they will run."""
+        free = self._slots - self._occupied
+        return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
 
     def settle(self, pending: PendingSettlement) -> None:
         """Queue a run to settle. Threads of the crew look for it themselves; other callers call `wake`."""
@@ -195,7 +250,11 @@ class Crew:
             return
 
     def _has_work(self) -> bool:
-        return bool(self._claimed) or (not self._is_gathering and (self._has_freed or self._may_settle()))
+        return self._may_run() or (not self._is_gathering and (self._has_freed or self._may_settle()))
+
+    def _may_run(self) -> bool:
+        """Return whether a claimed task has a slot."""
+        return bool(self._claimed) and self._occupied < self._slots
 
     def _may_settle(self) -> bool:
         """Return whether there is something to settle, and no call under way worth waiting for."""
@@ -205,21 +264,29 @@ class Crew:
 
     def _next_work(self) -> tuple[Work | None, bool]:
         """Return the next work, and whether it runs a task."""
-        now = time.monotonic()
+        now, may_run = time.monotonic(), self._may_run()
         if self._may_settle():
             gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
-            if gathers_seconds <= 0 or not (self._claimed or self._goes_on(now)):
+            if gathers_seconds <= 0 or not (may_run or self._goes_on(now)):
                 return self._settlement(now), False
-            if not self._claimed and not self._is_gathering:
+            if not may_run and not self._is_gathering:
                 self._is_gathering = True
                 return partial(self._gather, gathers_seconds), False
-        if self._claimed:
-            self._last_began = now
-            return partial(self._run, self._claimed.popleft()), True
+        if may_run:
+            return partial(self._run, self._begun(now)), True
         if self._has_freed and not self._is_gathering:
             self._has_freed = False
             return self._on_freed, False
         return None, False
+
+    def _begun(self, now: float) -> TaskRun:
+        """Return the next claimed task, in a slot."""
+        run = self._claimed.popleft()
+        run.began = self._last_began = now
+        run.has_slot = True
+        self._occupied += 1
+        self._prefetch.began(now)
+        return run
 
     def _goes_on(self, now: float) -> bool:
         """Return whether a burst of short runs seems to continue: its next run has just begun."""

@@ -15,13 +15,14 @@ from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
 from freshq.worker.crew import Crew
-from freshq.worker.loop import WorkLoop
+from freshq.worker.loop import MIN_SECONDS, WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
 from freshq.worker.runner import CoroutineRunner
 from freshq.worker.settle import (
     PendingSettlement,
     completed,
+    given_back,
     ran_once,
     released,
     run_to_end,
@@ -79,7 +80,8 @@ class LeaseLoop(WorkLoop):
         self._runner = runner
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
-        self._crew = Crew(self._run, self._settle, on_freed=self._runs.free_succeeded)
+        slots = config.concurrency if config.may_prefetch else None
+        self._crew = Crew(self._run, self._settle, self._runs.free_succeeded, slots)
         self._answered_runs = SerialCalls("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
@@ -102,7 +104,11 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _in_flight(self) -> int:
-        return self._runs.occupied(self._config.concurrency)
+        return min(self._config.concurrency, self._held())
+
+    def _held(self) -> int:
+        """Return how many tasks occupy a slot or wait for one."""
+        return self._runs.occupied(self._config.concurrency + self._crew.prefetched())
 
     @override
     def _is_busy(self) -> bool:
@@ -120,7 +126,32 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
-        return [run.ended for run in self._runs.take_ended() if run.ended is not None]
+        ended = self._runs.take_ended()
+        if any(run.ended is Outcome.RELEASED for run in ended):  # the downstream is busy
+            self._give_back_waiting(at_once=True)
+        self._crew.free(ended)
+        return [run.ended for run in ended if run.ended is not None]
+
+    @override
+    def _wait(self, seconds: float) -> None:
+        super()._wait(min(seconds, max(MIN_SECONDS, self._crew.patience_seconds())))
+        self._give_back_waiting(at_once=False)
+
+    @override
+    def _drain(self) -> None:
+        self._give_back_waiting(at_once=True)
+        super()._drain()
+
+    def _give_back_waiting(self, *, at_once: bool) -> None:
+        """Release prefetched tasks that have waited too long, or all of them at once."""
+        runs = self._crew.take_waiting(at_once=at_once)
+        for run in runs:
+            self._runs.settles(run)
+        if runs:
+            self._settle([self._pending(run, given_back(run.claim), 0.0) for run in runs])
+
+    def _pending(self, run: TaskRun, end: RunEnd, run_seconds: float) -> PendingSettlement:
+        return PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error))
 
     @override
     def _start_what_fits(self) -> None:
@@ -129,7 +160,7 @@ class LeaseLoop(WorkLoop):
         for _claim in claims:
             self._limits.started()
         runs = [self._runs.begin(claim, now) for claim in claims]
-        self._crew.start([run for run in runs if not self._start_coroutine_or_end(run)])
+        self._crew.start(runs)
         self._crew.wake()
 
     def _claim(self) -> list[Claim]:
@@ -138,7 +169,7 @@ class LeaseLoop(WorkLoop):
             return []
         limit = 0
         try:
-            limit = self._limits.available(self._in_flight())
+            limit = self._limits.available(self._held()) + self._crew.prefetched()
             self._lookout.begin()
             claims = self._queue.claim(limit) if limit > 0 else Claims()
         except StoreError as error:
@@ -169,8 +200,10 @@ class LeaseLoop(WorkLoop):
         return any(run.claim.lease_until <= self._queue.admin.now() for run in runs)
 
     def _run(self, run: TaskRun) -> None:
-        """Run a task in a thread of the crew, and have it settled."""
+        """Run a task in a thread of the crew, and have it settled; or start its coroutine."""
         try:
+            if run.coroutine is None and self._start_coroutine(run):
+                return
             if run.is_complete:
                 self._run_once(run)
             else:
@@ -183,7 +216,6 @@ class LeaseLoop(WorkLoop):
             return  # given back: another worker may have it already
         end = None
         if run.coroutine is None:
-            run.began = time.monotonic()
             end = too_late_to_run(self._queue, run.claim) or self._of_unknown_kind(run)
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
@@ -192,24 +224,17 @@ class LeaseLoop(WorkLoop):
         if end is None:
             end = self._run_to_end(run)
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
+        if end.outcome is Outcome.SUCCEEDED:
+            self._crew.free([run])
         if end.downstream_ok is not None:
             self._limits.ended(downstream_ok=end.downstream_ok)
-        run_seconds = time.monotonic() - run.began
-        self._crew.settle(PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error)))
+        self._crew.settle(self._pending(run, end, time.monotonic() - run.began))
 
     def _of_unknown_kind(self, run: TaskRun) -> RunEnd | None:
         """Return how to put back a task that other workers may know, before it is completed or counted."""
         runner = self._runner
         unknown = runner.unknown_kind(run.claim.task) if isinstance(runner, CoroutineRunner) else None
         return None if unknown is None else released(run.claim, unknown)
-
-    def _start_coroutine_or_end(self, run: TaskRun) -> bool:
-        """Start the coroutine of a task, or end the run; return whether it needs no thread."""
-        try:
-            return self._start_coroutine(run)
-        except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it continue
-            self._runs.end(run, error)
-            return True
 
     def _start_coroutine(self, run: TaskRun) -> bool:
         """Start the coroutine of a task that has one and may run now; return whether it did."""
@@ -285,14 +310,11 @@ class LeaseLoop(WorkLoop):
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
         run.enter(Phase.RUNNING_ONCE)
-        if not self._start_coroutine_or_end(run):
-            self._crew.start([run])
-            with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
-                self._crew.wake()
+        self._crew.start([run])
+        with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
+            self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:
-        if run.coroutine is None:
-            run.began = time.monotonic()
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
         self._limits.ended(downstream_ok=downstream_ok)
         outcome = Outcome.SUCCEEDED if error is None else Outcome.FAILED

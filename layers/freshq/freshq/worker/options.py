@@ -118,6 +118,12 @@ class WorkerConfig(BaseModel):
             raise ValueError("retry_budget: not with transaction, which settles a task before it ends")
         return self
 
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether tasks may be claimed before their slots are free: nothing else bounds or times starts."""
+        limits = (self.rate_per_second, self.limit, self.shared_bucket, self.max_run_seconds)
+        return not self.at_most_once and all(each is None for each in limits)
+
     def observer_beside(self, telemetry: Telemetry) -> Observer:
         """Return the observer, by default one that writes to the log, beside telemetry that observes."""
         observer = self.observer or LoggingObserver()

@@ -91,7 +91,8 @@ logger = task_logger(__name__)
 class Outcome(StrEnum):
     """How one claim of a task ended.
 
-    RELEASED: the runner was busy. UNKNOWN_KIND: no handler has the task's kind; it was put back.
+    RELEASED: the runner was busy. UNKNOWN_KIND: no handler has the task's kind; it was put back. GIVEN_BACK:
+    the task was prefetched, and other tasks ran for too long; it returned to its line unchanged.
     SHED: the deadline passed before the run could start; the task returned to its line unchanged and counts
     as shed by its deadline. LEASE_LOST: the lease expired before the run started or ended. CANCELLED: the
     task was cancelled while it ran. UNSETTLED: the run ended, but the store did not answer; the task returns
@@ -105,6 +106,7 @@ class Outcome(StrEnum):
     RETRIED = "retried"
     RELEASED = "released"
     UNKNOWN_KIND = "unknown_kind"
+    GIVEN_BACK = "given_back"
     SHED = "shed"
     LEASE_LOST = "lease_lost"
     CANCELLED = "cancelled"
@@ -180,6 +182,7 @@ METRIC_OF_OUTCOME: Final = {
     Outcome.RETRIED: "TasksRetried",
     Outcome.RELEASED: "TasksReleased",
     Outcome.UNKNOWN_KIND: "TasksOfUnknownKind",
+    Outcome.GIVEN_BACK: "TasksGivenBack",
     Outcome.SHED: "TasksShedBeforeRun",
     Outcome.LEASE_LOST: "LeasesLost",
     Outcome.CANCELLED: "TasksCancelled",
@@ -257,6 +260,7 @@ class ObserverBesideTelemetry(Observer):
 LEVELS: Final = {
     Outcome.SUCCEEDED: logging.DEBUG,
     Outcome.UNKNOWN_KIND: logging.DEBUG,  # `UnknownKinds` warns
+    Outcome.GIVEN_BACK: logging.DEBUG,
     Outcome.CANCELLED: logging.INFO,
 }
 # Time between two warnings about a kind without a handler.

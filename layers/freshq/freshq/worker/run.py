@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -68,7 +67,9 @@ class TaskRun:
         phase: Where it is between its claim and its end.
         ended: How it ended, or the error that ended it; None until then.
         coroutine: The future of the coroutine that runs the task; None if a thread runs it.
-        began: When its function began, by the monotonic clock.
+        began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
+            clock.
+        has_slot: Whether it occupies a slot of the crew.
     """
 
     claim: Claim
@@ -80,6 +81,7 @@ class TaskRun:
     ended: Outcome | BaseException | None = None
     coroutine: Future[Any] | None = None
     began: float = 0.0
+    has_slot: bool = False
 
     def __post_init__(self) -> None:
         """Let the function that runs the task report on it."""
@@ -103,7 +105,6 @@ class TaskRun:
 
     def await_coroutine(self, coroutine: Future[Any]) -> None:
         """Note the coroutine that runs the task; cancel it if the run was cancelled while it was started."""
-        self.began = time.monotonic()
         self.coroutine = coroutine
         if self.handle.why_cancelled is not None:
             coroutine.cancel()

@@ -137,6 +137,12 @@ def _shed(claim: Claim, error: BaseException, now: float) -> RunEnd:
     return RunEnd(Settlement.release(claim, left_seconds), Outcome.SHED, error_text(error), None)
 
 
+def given_back(claim: Claim) -> RunEnd:
+    """Return the end of a claim whose task got no slot in time. The attempt is not counted."""
+    error = "no slot was free in time"
+    return RunEnd(Settlement.release(claim), Outcome.GIVEN_BACK, error, downstream_ok=None)
+
+
 def _unexpected(run: TaskRun, error: BaseException) -> str:
     """Return the error of a task whose runner raised an unexpected exception; log it unless cancelled."""
     why = run.handle.why_cancelled

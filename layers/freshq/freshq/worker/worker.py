@@ -39,10 +39,10 @@ END_SECONDS: Final = 1.0
 
 
 class Worker:
-    """Runs tasks in threads. Claims no more than it can start, and refills a slot as soon as it is free.
+    """Runs tasks in threads. Claims no more than it can start within 5 ms, and gives back what it cannot.
 
     A run that succeeds frees its slot, and is settled together with the other runs that ended during the
-    previous settling call. At most `concurrency` runs wait to be settled.
+    previous settling call. At most `concurrency` runs, and as many as were prefetched, wait to be settled.
 
     A lease is extended while its task runs, so it may be shorter than the work. If the process dies, the
     leases expire and the sweep returns the tasks.
