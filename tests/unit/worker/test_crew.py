@@ -147,6 +147,16 @@ def test_tasks_that_wait_for_a_slot_too_long_are_taken_back(hands: Hands) -> Non
     assert its_crew.patience_seconds() == float("inf")
 
 
+def test_a_process_that_stood_still_lets_tasks_wait_again(hands: Hands) -> None:
+    its_crew, runs = crew_of(1), [run_of_task() for _ in range(2)]
+    its_crew.start(runs)
+    assert begin_next(its_crew)
+    hands.seconds += 5
+    its_crew.wait_again()
+    assert its_crew.take_waiting(at_once=False) == []
+    assert its_crew.patience_seconds() == pytest.approx(crew.MAX_WAIT_SECONDS)
+
+
 def test_a_task_that_has_a_free_slot_is_not_taken_back(hands: Hands) -> None:
     its_crew, runs = crew_of(2), [run_of_task() for _ in range(3)]
     its_crew.start(runs)

@@ -160,6 +160,13 @@ class Crew:
             waiting = next(self._waiting(), None)
         return inf if waiting is None else max(0.0, waiting.began + MAX_WAIT_SECONDS - time.monotonic())
 
+    def wait_again(self) -> None:
+        """Let tasks wait from now on: the process stood still, so the runs are not to blame."""
+        now = time.monotonic()
+        with self._lock:
+            for run in self._waiting():
+                run.began = now
+
     def take_waiting(self, *, at_once: bool) -> list[TaskRun]:
         """Remove claimed tasks that wait for a slot, and return them.
 

@@ -49,6 +49,8 @@ logger = task_logger(__name__)
 
 # How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
+# A wait that lasts so much longer than asked: the system, or other threads, did not let this one run.
+STALL_SECONDS: Final = 0.005
 
 
 class LeaseLoop(WorkLoop):
@@ -134,7 +136,11 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _wait(self, seconds: float) -> None:
-        super()._wait(min(seconds, max(MIN_SECONDS, self._crew.patience_seconds())))
+        seconds = min(seconds, max(MIN_SECONDS, self._crew.patience_seconds()))
+        began = time.monotonic()
+        super()._wait(seconds)
+        if time.monotonic() - began > seconds + STALL_SECONDS:
+            self._crew.wait_again()
         self._give_back_waiting(at_once=False)
 
     @override
