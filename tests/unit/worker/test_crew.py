@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from freshq.policy.limits import MAX_WAIT_SECONDS
 from freshq.worker import crew
 from freshq.worker.crew import Crew
 from tests.support.patience import PATIENCE_SECONDS
@@ -134,7 +135,7 @@ def test_without_slots_every_claimed_task_runs(hands: Hands) -> None:
 def test_tasks_that_wait_for_a_slot_too_long_are_taken_back(hands: Hands) -> None:
     its_crew, runs = crew_of(1), [run_of_task() for _ in range(4)]
     its_crew.start(runs[:2])
-    assert its_crew.patience_seconds() == pytest.approx(crew.MAX_WAIT_SECONDS)  # the first has a slot
+    assert its_crew.patience_seconds() == pytest.approx(MAX_WAIT_SECONDS)  # the first has a slot
     hands.seconds += 0.004
     its_crew.start(runs[2:])
     assert begin_next(its_crew)
@@ -154,7 +155,7 @@ def test_a_process_that_stood_still_lets_tasks_wait_again(hands: Hands) -> None:
     hands.seconds += 5
     its_crew.wait_again()
     assert its_crew.take_waiting(at_once=False) == []
-    assert its_crew.patience_seconds() == pytest.approx(crew.MAX_WAIT_SECONDS)
+    assert its_crew.patience_seconds() == pytest.approx(MAX_WAIT_SECONDS)
 
 
 def test_a_task_that_has_a_free_slot_is_not_taken_back(hands: Hands) -> None:
