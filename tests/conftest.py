@@ -97,6 +97,7 @@ ONLY_WITH_ALL: Final = (
     "tests/unit/aws/test_permissions.py",
     "tests/unit/simulate/test_simulate_long.py",
     "tests/contract/test_matching_concurrency.py",
+    "tests/sql/test_horizon.py",
 )
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"

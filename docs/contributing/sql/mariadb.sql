@@ -767,6 +767,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'stale'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page
@@ -789,6 +790,7 @@ SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_con
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page
@@ -848,6 +850,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'over'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page

@@ -351,6 +351,7 @@ FROM (
   WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
   AND in_line.line = :of_line::VARCHAR COLLATE "C"
   AND in_line.created_us > :created_after_us::BIGINT
+  AND in_line.created_us < :created_before_us::BIGINT
   ORDER BY in_line.created_us DESC, in_line.task_id DESC
   LIMIT :looked) AS seen
 JOIN tasks ON tasks.ctid = seen.place
@@ -363,10 +364,10 @@ FOR UPDATE OF tasks SKIP LOCKED;
 --|   ->  LockRows (actual rows=1 loops=1)
 --|         ->  Nested Loop (actual rows=1 loops=1)
 --|               ->  Subquery Scan on seen (actual rows=1 loops=1)
---|                     Filter: (seen.deadline_us > $5)
+--|                     Filter: (seen.deadline_us > $6)
 --|                     ->  Limit (actual rows=1 loops=1)
 --|                           ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3) AND (created_us < $4))
 --|               ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|                     TID Cond: (ctid = seen.place)
 --|                     Filter: (COALESCE(line, ''::text) = ($2)::text)
@@ -385,6 +386,7 @@ FROM (
   WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
   AND in_line.line = :of_line::VARCHAR COLLATE "C"
   AND in_line.created_us > :created_after_us::BIGINT
+  AND in_line.created_us < :created_before_us::BIGINT
   ORDER BY in_line.created_us, in_line.task_id
   LIMIT :looked) AS seen
 JOIN tasks ON tasks.ctid = seen.place
@@ -397,10 +399,10 @@ FOR UPDATE OF tasks SKIP LOCKED;
 --|   ->  LockRows (actual rows=1 loops=1)
 --|         ->  Nested Loop (actual rows=1 loops=1)
 --|               ->  Subquery Scan on seen (actual rows=1 loops=1)
---|                     Filter: (seen.deadline_us > $5)
+--|                     Filter: (seen.deadline_us > $6)
 --|                     ->  Limit (actual rows=1 loops=1)
 --|                           ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|                                 Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3) AND (created_us < $4))
 --|               ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|                     TID Cond: (ctid = seen.place)
 --|                     Filter: (COALESCE(line, ''::text) = ($2)::text)
@@ -419,6 +421,7 @@ FROM (
   WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
   AND in_line.line = :of_line::VARCHAR COLLATE "C"
   AND in_line.created_us > :created_after_us::BIGINT
+  AND in_line.created_us < :created_before_us::BIGINT
   ORDER BY in_line.created_us DESC, in_line.task_id DESC
   LIMIT :looked) AS seen
 JOIN tasks ON tasks.ctid = seen.place
@@ -429,10 +432,10 @@ LIMIT :at_most;
 --| Limit (actual rows=1 loops=1)
 --|   ->  Nested Loop (actual rows=1 loops=1)
 --|         ->  Subquery Scan on seen (actual rows=1 loops=1)
---|               Filter: (seen.deadline_us > $5)
+--|               Filter: (seen.deadline_us > $6)
 --|               ->  Limit (actual rows=1 loops=1)
 --|                     ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3) AND (created_us < $4))
 --|         ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|               TID Cond: (ctid = seen.place)
 --|               Filter: (COALESCE(line, ''::text) = ($2)::text)
@@ -451,6 +454,7 @@ FROM (
   WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
   AND in_line.line = :of_line::VARCHAR COLLATE "C"
   AND in_line.created_us > :created_after_us::BIGINT
+  AND in_line.created_us < :created_before_us::BIGINT
   ORDER BY in_line.created_us, in_line.task_id
   LIMIT :looked) AS seen
 JOIN tasks ON tasks.ctid = seen.place
@@ -461,10 +465,10 @@ LIMIT :at_most;
 --| Limit (actual rows=1 loops=1)
 --|   ->  Nested Loop (actual rows=1 loops=1)
 --|         ->  Subquery Scan on seen (actual rows=1 loops=1)
---|               Filter: (seen.deadline_us > $5)
+--|               Filter: (seen.deadline_us > $6)
 --|               ->  Limit (actual rows=1 loops=1)
 --|                     ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3))
+--|                           Index Cond: ((queue = ($1)::text) AND (line = ($2)::text) AND (created_us > $3) AND (created_us < $4))
 --|         ->  Tid Scan on tasks (actual rows=1 loops=1)
 --|               TID Cond: (ctid = seen.place)
 --|               Filter: (COALESCE(line, ''::text) = ($2)::text)
@@ -617,23 +621,26 @@ SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, re
     due_us=:lease_until_us::BIGINT
 WHERE ctid = ANY (array((
       SELECT best.place
-      FROM unnest(CAST(:many_lines::TEXT[] AS TEXT[]), CAST(:many_counts::INTEGER[] AS INTEGER[])) AS wanted(line,
+      FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line,
           count)
       JOIN LATERAL (
         SELECT held.ctid AS place
-        FROM LATERAL (
+        FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+            CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+        JOIN LATERAL (
           SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
               created_us, in_line.deadline_us AS deadline_us
           FROM tasks AS in_line
           WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
           AND in_line.line = wanted.line
-          AND in_line.created_us > :created_after_us::BIGINT
+          AND in_line.created_us > span.after_us
+          AND in_line.created_us < span.before_us
           ORDER BY in_line.created_us DESC, in_line.task_id DESC
-          LIMIT :looked) AS seen
+          LIMIT :looked) AS seen ON true
         JOIN tasks AS held ON held.ctid = seen.place
-        WHERE seen.deadline_us > :deadline_after_us::BIGINT
+        WHERE span.line = wanted.line
+        AND seen.deadline_us > :deadline_after_us::BIGINT
         AND coalesce(held.line, ''::VARCHAR) = wanted.line
-        ORDER BY seen.created_us DESC, seen.task_id DESC
         LIMIT wanted.count
         FOR UPDATE OF held SKIP LOCKED) AS best ON true
       WHERE (
@@ -658,17 +665,17 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
     tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
---|   InitPlan 3 (returns $6)
+--|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
 --|           InitPlan 1 (returns $0)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($7)::text) AND (line >= ($11)::text))
+--|                         Index Cond: ((queue = ($10)::text) AND (line >= ($13)::text))
 --|                         Heap Fetches: 0
 --|           InitPlan 2 (returns $1)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($7)::text) AND (line >= ($12)::text) AND (line < ($13)::text))
+--|                         Index Cond: ((queue = ($10)::text) AND (line >= ($14)::text) AND (line < ($15)::text))
 --|                         Heap Fetches: 0
 --|           ->  Result (actual rows=1 loops=1)
 --|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
@@ -678,16 +685,19 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|                             ->  Limit (actual rows=1 loops=1)
 --|                                   ->  LockRows (actual rows=1 loops=1)
 --|                                         ->  Nested Loop (actual rows=1 loops=1)
---|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
---|                                                     Filter: (seen.deadline_us > $10)
---|                                                     ->  Limit (actual rows=1 loops=1)
---|                                                           ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                                                                 Index Cond: ((queue = ($7)::text) AND (line = wanted.line) AND (created_us > $8))
---|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
---|                                                     TID Cond: (ctid = seen.place)
---|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|                                               ->  Function Scan on span (actual rows=1 loops=1)
+--|                                                     Filter: (line = wanted.line)
+--|                                               ->  Nested Loop (actual rows=1 loops=1)
+--|                                                     ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                           Filter: (seen.deadline_us > $12)
+--|                                                           ->  Limit (actual rows=1 loops=1)
+--|                                                                 ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                       Index Cond: ((queue = ($10)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                                                     ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                           TID Cond: (ctid = seen.place)
+--|                                                           Filter: (COALESCE(line, ''::text) = wanted.line)
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
---|         TID Cond: (ctid = ANY ($6))
+--|         TID Cond: (ctid = ANY ($8))
 
 -- claim: take_lines, oldest first
 -- Take the best tasks of several lines; each statement is built once per store.
@@ -698,23 +708,26 @@ SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, re
     due_us=:lease_until_us::BIGINT
 WHERE ctid = ANY (array((
       SELECT best.place
-      FROM unnest(CAST(:many_lines::TEXT[] AS TEXT[]), CAST(:many_counts::INTEGER[] AS INTEGER[])) AS wanted(line,
+      FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line,
           count)
       JOIN LATERAL (
         SELECT held.ctid AS place
-        FROM LATERAL (
+        FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+            CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+        JOIN LATERAL (
           SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
               created_us, in_line.deadline_us AS deadline_us
           FROM tasks AS in_line
           WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
           AND in_line.line = wanted.line
-          AND in_line.created_us > :created_after_us::BIGINT
+          AND in_line.created_us > span.after_us
+          AND in_line.created_us < span.before_us
           ORDER BY in_line.created_us, in_line.task_id
-          LIMIT :looked) AS seen
+          LIMIT :looked) AS seen ON true
         JOIN tasks AS held ON held.ctid = seen.place
-        WHERE seen.deadline_us > :deadline_after_us::BIGINT
+        WHERE span.line = wanted.line
+        AND seen.deadline_us > :deadline_after_us::BIGINT
         AND coalesce(held.line, ''::VARCHAR) = wanted.line
-        ORDER BY seen.created_us, seen.task_id
         LIMIT wanted.count
         FOR UPDATE OF held SKIP LOCKED) AS best ON true
       WHERE (
@@ -739,17 +752,17 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
     tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
     tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
---|   InitPlan 3 (returns $6)
+--|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
 --|           InitPlan 1 (returns $0)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_1 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($7)::text) AND (line >= ($11)::text))
+--|                         Index Cond: ((queue = ($10)::text) AND (line >= ($13)::text))
 --|                         Heap Fetches: 0
 --|           InitPlan 2 (returns $1)
 --|             ->  Limit (actual rows=0 loops=1)
 --|                   ->  Index Only Scan using tasks_lines on tasks tasks_2 (actual rows=0 loops=1)
---|                         Index Cond: ((queue = ($7)::text) AND (line >= ($12)::text) AND (line < ($13)::text))
+--|                         Index Cond: ((queue = ($10)::text) AND (line >= ($14)::text) AND (line < ($15)::text))
 --|                         Heap Fetches: 0
 --|           ->  Result (actual rows=1 loops=1)
 --|                 One-Time Filter: (($0 IS NULL) AND ($1 IS NULL))
@@ -759,16 +772,99 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|                             ->  Limit (actual rows=1 loops=1)
 --|                                   ->  LockRows (actual rows=1 loops=1)
 --|                                         ->  Nested Loop (actual rows=1 loops=1)
---|                                               ->  Subquery Scan on seen (actual rows=1 loops=1)
---|                                                     Filter: (seen.deadline_us > $10)
---|                                                     ->  Limit (actual rows=1 loops=1)
---|                                                           ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
---|                                                                 Index Cond: ((queue = ($7)::text) AND (line = wanted.line) AND (created_us > $8))
---|                                               ->  Tid Scan on tasks held (actual rows=1 loops=1)
---|                                                     TID Cond: (ctid = seen.place)
---|                                                     Filter: (COALESCE(line, ''::text) = wanted.line)
+--|                                               ->  Function Scan on span (actual rows=1 loops=1)
+--|                                                     Filter: (line = wanted.line)
+--|                                               ->  Nested Loop (actual rows=1 loops=1)
+--|                                                     ->  Subquery Scan on seen (actual rows=1 loops=1)
+--|                                                           Filter: (seen.deadline_us > $12)
+--|                                                           ->  Limit (actual rows=1 loops=1)
+--|                                                                 ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=1)
+--|                                                                       Index Cond: ((queue = ($10)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                                                     ->  Tid Scan on tasks held (actual rows=1 loops=1)
+--|                                                           TID Cond: (ctid = seen.place)
+--|                                                           Filter: (COALESCE(line, ''::text) = wanted.line)
 --|   ->  Tid Scan on tasks (actual rows=1 loops=1)
---|         TID Cond: (ctid = ANY ($6))
+--|         TID Cond: (ctid = ANY ($8))
+
+-- claim: best, newest first
+-- When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL.
+SELECT wanted.line, best.created_us
+FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line, count)
+JOIN LATERAL (
+  SELECT seen.created_us AS created_us
+  FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+      CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+  JOIN LATERAL (
+    SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+        created_us, in_line.deadline_us AS deadline_us
+    FROM tasks AS in_line
+    WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+    AND in_line.line = wanted.line
+    AND in_line.created_us > span.after_us
+    AND in_line.created_us < span.before_us
+    ORDER BY in_line.created_us DESC, in_line.task_id DESC
+    LIMIT :looked) AS seen ON true
+  JOIN tasks AS held ON held.ctid = seen.place
+  WHERE span.line = wanted.line
+  AND seen.deadline_us > :deadline_after_us::BIGINT
+  AND coalesce(held.line, ''::VARCHAR) = wanted.line
+  LIMIT wanted.count) AS best ON true;
+--| Nested Loop (actual rows=2 loops=1)
+--|   ->  Function Scan on wanted (actual rows=2 loops=1)
+--|   ->  Limit (actual rows=1 loops=2)
+--|         ->  Nested Loop (actual rows=1 loops=2)
+--|               ->  Function Scan on span (actual rows=1 loops=2)
+--|                     Filter: (line = wanted.line)
+--|                     Rows Removed by Filter: 0
+--|               ->  Nested Loop (actual rows=1 loops=2)
+--|                     ->  Subquery Scan on seen (actual rows=1 loops=2)
+--|                           Filter: (seen.deadline_us > $8)
+--|                           ->  Limit (actual rows=1 loops=2)
+--|                                 ->  Index Scan Backward using tasks_lines on tasks in_line (actual rows=1 loops=2)
+--|                                       Index Cond: ((queue = ($6)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                     ->  Tid Scan on tasks held (actual rows=1 loops=2)
+--|                           TID Cond: (ctid = seen.place)
+--|                           Filter: (COALESCE(line, ''::text) = wanted.line)
+
+-- claim: best, oldest first
+-- When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL.
+SELECT wanted.line, best.created_us
+FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line, count)
+JOIN LATERAL (
+  SELECT seen.created_us AS created_us
+  FROM unnest(CAST(:span_line::TEXT[] AS TEXT[]), CAST(:span_after_us::BIGINT[] AS BIGINT[]),
+      CAST(:span_before_us::BIGINT[] AS BIGINT[])) AS span(line, after_us, before_us)
+  JOIN LATERAL (
+    SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS
+        created_us, in_line.deadline_us AS deadline_us
+    FROM tasks AS in_line
+    WHERE in_line.queue = :of_queue::VARCHAR COLLATE "C"
+    AND in_line.line = wanted.line
+    AND in_line.created_us > span.after_us
+    AND in_line.created_us < span.before_us
+    ORDER BY in_line.created_us, in_line.task_id
+    LIMIT :looked) AS seen ON true
+  JOIN tasks AS held ON held.ctid = seen.place
+  WHERE span.line = wanted.line
+  AND seen.deadline_us > :deadline_after_us::BIGINT
+  AND coalesce(held.line, ''::VARCHAR) = wanted.line
+  LIMIT wanted.count) AS best ON true;
+--| Nested Loop (actual rows=2 loops=1)
+--|   ->  Function Scan on wanted (actual rows=2 loops=1)
+--|   ->  Limit (actual rows=1 loops=2)
+--|         ->  Nested Loop (actual rows=1 loops=2)
+--|               ->  Function Scan on span (actual rows=1 loops=2)
+--|                     Filter: (line = wanted.line)
+--|                     Rows Removed by Filter: 0
+--|               ->  Nested Loop (actual rows=1 loops=2)
+--|                     ->  Subquery Scan on seen (actual rows=1 loops=2)
+--|                           Filter: (seen.deadline_us > $8)
+--|                           ->  Limit (actual rows=1 loops=2)
+--|                                 ->  Index Scan using tasks_lines on tasks in_line (actual rows=1 loops=2)
+--|                                       Index Cond: ((queue = ($6)::text) AND (line = wanted.line) AND (created_us > span.after_us) AND (created_us < span.before_us))
+--|                     ->  Tid Scan on tasks held (actual rows=1 loops=2)
+--|                           TID Cond: (ctid = seen.place)
+--|                           Filter: (COALESCE(line, ''::text) = wanted.line)
 
 -- settle: replacements, guarded by status, lease, version
 -- Store the new version of a task, for each form of guard.
@@ -1181,6 +1277,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'stale'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page
@@ -1195,6 +1292,7 @@ WHERE ctid = ANY (array((
       FROM tasks
       WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
       AND tasks.agenda = 'stale'::VARCHAR
+      AND tasks.due_us > :from_us::BIGINT
       AND tasks.due_us <= :now_us::BIGINT
       ORDER BY tasks.due_us
       LIMIT :page
@@ -1210,6 +1308,7 @@ SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_con
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page
@@ -1269,6 +1368,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'over'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page

@@ -1002,6 +1002,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'stale'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page OFFSET 0;
@@ -1016,6 +1017,7 @@ AND tasks.task_id IN (
   FROM tasks
   WHERE tasks.queue = :of_queue
   AND tasks.agenda = 'stale'
+  AND tasks.due_us > :from_us
   AND tasks.due_us <= :now_us
   ORDER BY tasks.due_us
   LIMIT :page OFFSET 0);
@@ -1031,6 +1033,7 @@ SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_con
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page OFFSET 0;
@@ -1091,6 +1094,7 @@ SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'over'
+AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page OFFSET 0;

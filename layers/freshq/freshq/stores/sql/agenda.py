@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.sql.database import Database, PreparedStatement
+    from freshq.stores.sql.horizon import Horizon
     from freshq.stores.sql.schema import Schema
 
 PAGE_ROWS: Final = 200
@@ -35,7 +36,9 @@ class StaleStatements(Statements):
 
     @cached_property
     def _is_stale(self) -> Conditions:
-        return (self.tasks.c.agenda == STALE, self.tasks.c.due_us <= sa.bindparam("now_us"))
+        due_us = self.tasks.c.due_us
+        until_now = (due_us > sa.bindparam("from_us"), due_us <= sa.bindparam("now_us"))
+        return (self.tasks.c.agenda == STALE, *until_now)
 
     @cached_property
     def _out_of_line(self) -> dict[str, Any]:
@@ -64,8 +67,9 @@ class StaleStatements(Statements):
 class StaleTasks:
     """Removes tasks that are past their deadline from their lines."""
 
-    def __init__(self, database: Database, schema: Schema) -> None:
+    def __init__(self, database: Database, schema: Schema, horizon: Horizon) -> None:
         self._database = database
+        self._horizon = horizon
         self._sql = StaleStatements.shared(schema, database.engine.dialect)
 
     def leave_lines(self, queue: str, now: float, limit: int) -> int:
@@ -74,14 +78,17 @@ class StaleTasks:
         Raises:
             StoreError: If the database failed.
         """
-        where = {"of_queue": queue, "now_us": microseconds(now)}
+        where = self._horizon.past(queue, STALE, now)
         # On SQLite, even an UPDATE that changes nothing keeps other writers out.
         if self._database.dialect != "postgresql" and not self._database.rows(
             self._sql.stale_ids, where | {"page": 1}
         ):
             return 0
         if self._sql.has_returning:
-            return self._database.execute(self._sql.leave_line_first, where | {"page": limit}).changed
+            left = self._database.execute(self._sql.leave_line_first, where | {"page": limit}).changed
+            if left < limit:
+                self._horizon.none_past(where, STALE)
+            return left
 
         def leave(connection: sa.Connection) -> int:
             ids = sorted(connection.execute(self._sql.stale_ids, where | {"page": limit}).scalars())
@@ -108,7 +115,8 @@ class UpkeepStatements(Statements):
 
     @cached_property
     def _is_past(self) -> sa.ColumnElement[bool]:
-        return self.tasks.c.due_us <= sa.bindparam("now_us")
+        due_us = self.tasks.c.due_us
+        return sa.and_(due_us > sa.bindparam("from_us"), due_us <= sa.bindparam("now_us"))
 
     @cached_property
     def next_due(self) -> sa.Select[Any]:
@@ -175,13 +183,16 @@ class SqlAgenda(SqlPart):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.upkeep_sql = UpkeepStatements.shared(schema, database.engine.dialect)
-        self._stale = StaleTasks(database, schema)
+        self._stale = StaleTasks(database, schema, self.horizon)
         self.history: SqlHistory = SqlHistory(database, schema)
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
-        parameters = {"of_queue": queue, "now_us": microseconds(now), "page": limit + 1}
-        tasks = [task_of(row) for row in self.database.rows(self.upkeep_sql.due, parameters)]
+        where = self.horizon.past(queue, DUE, now)
+        rows = self.database.rows(self.upkeep_sql.due, where | {"page": limit + 1})
+        if not rows:
+            self.horizon.none_past(where, DUE)
+        tasks = [task_of(row) for row in rows]
         return Due(tasks[:limit], more=len(tasks) > limit)
 
     @override
@@ -243,9 +254,10 @@ class SqlAgenda(SqlPart):
         return max(tidied, self.history.prune(queue, now, limit))
 
     def _forget(self, queue: str, now: float, limit: int) -> int:
-        parameters = {"of_queue": queue, "now_us": microseconds(now)}
+        parameters = self.horizon.past(queue, OVER, now)
         # Begin a transaction only if there is work: on SQLite it keeps other writers out.
         if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
+            self.horizon.none_past(parameters, OVER)
             return 0
 
         def forget(connection: sa.Connection) -> int:

@@ -16,24 +16,28 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts
+from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 from freshq.stores.sql.tasks import as_dead_letter
 from freshq.stores.sql.windows import NO_OTHERS, LineWindow, live_in_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
     from freshq.stores.lines import ClaimRequest, Line
     from freshq.stores.sql.database import Database, PreparedStatement
+    from freshq.stores.sql.horizon import Find, Span
     from freshq.stores.sql.schema import Schema
     from freshq.stores.sql.windows import Window
 
 ORDERS: Final = (True, False)
 # A literal, to save the driver a parameter in every claim.
 ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
+CREATED_AFTER: Final = sa.bindparam("created_after_us", type_=sa.BigInteger)
+CREATED_BEFORE: Final = sa.bindparam("created_before_us", type_=sa.BigInteger)
 # Index rows that a claim reads over all its lines, to skip tasks past their own deadline; this takes a
 # millisecond. It reads at least `MIN_LOOKED_ROWS` of each line.
 LOOKED_ROWS: Final = 1_000
@@ -68,8 +72,20 @@ class ClaimStatements(Statements):
         created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
         return {True: (created.desc(), task_id.desc()), False: (created, task_id)}
 
-    def _seen(self, line: sa.ColumnElement[str], newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """The first `looked` tasks of a line, from which a claim skips tasks past their own deadline."""
+    def _seen(
+        self,
+        line: sa.ColumnElement[str],
+        newest_first: bool,  # noqa: FBT001 - a key
+        span: tuple[sa.ColumnElement[int], sa.ColumnElement[int]] = (CREATED_AFTER, CREATED_BEFORE),
+    ) -> sa.Select[Any]:
+        """The first `looked` tasks of a line, from which a claim skips tasks past their own deadline.
+
+        Args:
+            line: The line.
+            newest_first: The order.
+            span: Times between which the tasks were created; only PostgreSQL passes over part of a line.
+        """
+        after_us, before_us = span
         tasks = self.tasks.alias("in_line")
         created, task_id = tasks.c.created_us, tasks.c.task_id
         place: sa.Label[Any] = sa.literal_column("in_line.ctid").label("place")
@@ -85,7 +101,8 @@ class ClaimStatements(Statements):
             .where(
                 tasks.c.queue == sa.bindparam("of_queue"),
                 tasks.c.line == line,
-                created > sa.bindparam("created_after_us"),
+                created > after_us,
+                *([created < before_us] if self._is_postgresql else []),
             )
             .order_by(*best_first)
             .limit(sa.bindparam("looked"))
@@ -224,42 +241,56 @@ class ClaimStatements(Statements):
         """
         tasks = self.tasks
         if self._is_postgresql:
-            best = self._best_of_array(newest_first).where(*self._no_others).limit(sa.bindparam("at_most"))
+            best = (
+                self._best_of_array(newest_first, is_taken=True)
+                .where(*self._no_others)
+                .limit(sa.bindparam("at_most"))
+            )
             update = sa.update(tasks).where(self.at_places(best))
         else:
             best_ids = self._best_of_arms(newest_first, arms)
             update = sa.update(tasks).where(self.in_queue, tasks.c.task_id.in_(best_ids), *self._no_others)
         return self.prepared(update.values(self._taken_values).returning(*self.columns))
 
-    def _best_of_array(self, newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """Places of the best tasks of the lines `many_lines`, as many of each line as `many_counts` says."""
-        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+    @cached_property
+    def best(self) -> dict[bool, sa.Select[Any]]:
+        """When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL."""
+        return {newest_first: self._best_of_array(newest_first, is_taken=False) for newest_first in ORDERS}
 
-        lines = sa.bindparam("many_lines", type_=postgresql.ARRAY(sa.Text))
-        counts = sa.bindparam("many_counts", type_=postgresql.ARRAY(sa.Integer))
-        wanted = (
-            sa.func.unnest(
-                sa.cast(lines, postgresql.ARRAY(sa.Text)), sa.cast(counts, postgresql.ARRAY(sa.Integer))
-            )
-            .table_valued(sa.column("line", sa.Text), sa.column("count", sa.Integer))
-            .render_derived(name="wanted")
-        )
-        seen = self._seen(wanted.c.line, newest_first).correlate(wanted).lateral("seen")
+    @cached_property
+    def prepared_best(self) -> dict[bool, PreparedStatement]:
+        """As `best`."""
+        return {newest_first: self.prepared(statement) for newest_first, statement in self.best.items()}
+
+    def _best_of_array(self, newest_first: bool, *, is_taken: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
+        """The best tasks of some lines, as many of each as `wanted` says, created in its spans.
+
+        Args:
+            newest_first: The order.
+            is_taken: Whether to lock the rows, and return their places.
+        """
+        wanted = _rows_of("wanted", line=sa.Text(), count=sa.Integer())
+        span = _rows_of("span", line=sa.Text(), after_us=sa.BigInteger(), before_us=sa.BigInteger())
+        of_span = self._seen(wanted.c.line, newest_first, (span.c.after_us, span.c.before_us))
+        seen = of_span.correlate(wanted, span).lateral("seen")
         held = self.tasks.alias("held")
-        best = (
-            sa.select(sa.literal_column("held.ctid").label("place"))
-            .select_from(seen.join(held, self._joined(seen, held)))
+        place: sa.ColumnElement[Any] = sa.literal_column("held.ctid").label("place")
+        # Not sorted, so that it reads no more than it takes: nested loops keep the order.
+        page = (
+            sa.select(place if is_taken else seen.c.created_us)
+            .select_from(span.join(seen, sa.true()).join(held, self._joined(seen, held)))
             .where(
+                span.c.line == wanted.c.line,
                 seen.c.deadline_us > sa.bindparam("deadline_after_us"),
                 sa.func.coalesce(held.c.line, "") == wanted.c.line,
             )
-            .order_by(*_best_first(seen, newest_first=newest_first))
             .limit(wanted.c.count)
-            .with_for_update(of=held, skip_locked=True)
-            .correlate(wanted)
-            .lateral("best")
         )
-        return sa.select(sa.literal_column("best.place")).select_from(wanted.join(best, sa.true()))
+        if is_taken:
+            page = page.with_for_update(of=held, skip_locked=True)
+        best = page.correlate(wanted).lateral("best")
+        found = [sa.literal_column("best.place")] if is_taken else [wanted.c.line, best.c.created_us]
+        return sa.select(*found).select_from(wanted.join(best, sa.true()))
 
     def _best_of_arms(self, newest_first: bool, arms: int) -> sa.Select[Any]:  # noqa: FBT001 - a key
         """Ids of the best tasks of the lines `line_0`, `line_1`..., at most `count_0`... of each."""
@@ -275,6 +306,18 @@ class ClaimStatements(Statements):
         return sa.select(found.c.task_id).limit(sa.bindparam("at_most"))
 
 
+def _rows_of(name: str, **columns: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
+    """Return rows that are passed as an array for each column, `{name}_{column}`, on PostgreSQL."""
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+
+    arrays = []
+    for column, column_type in columns.items():
+        array = postgresql.ARRAY(column_type)
+        arrays.append(sa.cast(sa.bindparam(f"{name}_{column}", type_=array), array))
+    named = (sa.column(column, column_type) for column, column_type in columns.items())
+    return sa.func.unnest(*arrays).table_valued(*named).render_derived(name=name)
+
+
 def _best_first(seen: sa.FromClause, *, newest_first: bool) -> tuple[sa.ColumnElement[Any], ...]:
     created, task_id = seen.c.created_us, seen.c.task_id
     return (created.desc(), task_id.desc()) if newest_first else (created, task_id)
@@ -287,7 +330,7 @@ class SqlLines(SqlCounts):
         super().__init__(database, schema, queue)
         self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
         self.window = LineWindow(schema, database.engine.dialect)
-        self._stale_tasks = StaleTasks(database, schema)
+        self._stale_tasks = StaleTasks(database, schema, self.horizon)
 
     def candidates(
         self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
@@ -314,9 +357,11 @@ class SqlLines(SqlCounts):
         window: LineWindow,
         pages: Mapping[bool, sa.Select[Any]],
     ) -> Iterator[Stored]:
-        def find(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        def read(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
             return connection.execute(window.sql.finds[name], parameters).scalars().all()
 
+        is_claim = pages is self.claim_sql.page
+        find: Find = self._remembering(request.queue, read) if is_claim else read
         for lines in window.levels(find, request.queue):
             level, groups = lines[0][0], [group for _level, group in lines]
             share = max(1, request.limit // len(groups))
@@ -339,15 +384,24 @@ class SqlLines(SqlCounts):
         oldest = partial(self.oldest_of_line, request, line, connection)
         newest_first = request.orders.newest_first(line, moment.now, oldest)
         parameters = in_time(request.queue, moment) | {"of_line": line_key(*line)}
+        spans = [(parameters["created_after_us"], EVER_US)]
+        if pages is self.claim_sql.page:
+
+            def probe(where: Mapping[str, Any]) -> Sequence[Any]:
+                return connection.execute(self.claim_sql.best[newest_first], where).all()
+
+            (spans,) = self._spans(request, [line_key(*line)], newest_first, probe).values()
         seen: set[str] = set()
         larger = max(request.limit, SECOND_PAGE_ROWS)
         for at_most, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
-            page = parameters | {"at_most": at_most, "looked": looked}
-            rows = map(stored, connection.execute(pages[newest_first], page).all())
-            for each in sorted(rows, key=position, reverse=newest_first):
-                if each.task.task_id not in seen:
-                    seen.add(each.task.task_id)
-                    yield each
+            for after_us, before_us in spans:
+                page = parameters | {"created_after_us": after_us, "created_before_us": before_us}
+                page |= {"at_most": at_most, "looked": looked}
+                rows = map(stored, connection.execute(pages[newest_first], page).all())
+                for each in sorted(rows, key=position, reverse=newest_first):
+                    if each.task.task_id not in seen:
+                        seen.add(each.task.task_id)
+                        yield each
 
     def oldest_of_line(
         self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
@@ -355,6 +409,9 @@ class SqlLines(SqlCounts):
         """Return when the oldest live task of a line was created, in seconds; None if no task is found."""
         moment = request.moment()
         where = live_in_line(request.queue, line, moment.created_after, moment.deadline_after)
+        if (passed := self.horizon.known(request.queue)) is not None:
+            spans = passed.spans(where["of_line"], where["created_after_us"], newest_first=False)
+            where["created_after_us"] = spans[0][0]
 
         def read(connection: sa.Connection) -> int | None:
             return connection.execute(
@@ -381,13 +438,21 @@ class SqlLines(SqlCounts):
             logger.warning("task %s changed before it could become a dead letter", task.task_id)
 
     def _claim(self, request: ClaimRequest) -> list[Stored]:
+        passes_over = self.horizon.passed(request.queue) is not None
+        # Beside an old snapshot, a check for other lines may read many dead entries.
+        window = None if passes_over else self.window.known(request.queue)
         taken: list[Stored] = []
-        take = self._take_in_transaction
-        if self.claim_sql.has_returning:
-            take = self._take_by_statements
-            window = self.window.known(request.queue)
-            if window is not None:
-                taken += self._take_again(request, window)
+        if window is not None and self.claim_sql.has_returning:
+            taken += self._take_again(request, window)
+        self._take_missing(request, taken)
+        if not taken and self.horizon.searches_again(request.queue):
+            self._take_missing(request, taken)
+        self.window.used(request.queue, len(taken))
+        return taken
+
+    def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
+        """Find lines, and take from them what is missing to the limit."""
+        take = self._take_by_statements if self.claim_sql.has_returning else self._take_in_transaction
         for _ in range(MAX_LOOKS):
             if len(taken) >= request.limit:
                 break
@@ -398,12 +463,13 @@ class SqlLines(SqlCounts):
                 break
         short = len(taken) < request.limit
         request.effort.bounded = short and (request.effort.bounded or self.window.is_partial(request.queue))
-        self.window.used(request.queue, len(taken))
-        return taken
 
     def clear_stale(self, request: ClaimRequest) -> int:
         """Remove some tasks that are past their deadline from their lines; return how many."""
-        return self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
+        cleared = self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
+        if cleared and (passed := self.horizon.known(request.queue)) is not None:
+            passed.lines.clear()  # a search may have ended among the stale tasks
+        return cleared
 
     def _take_again(self, request: ClaimRequest, window: Window) -> list[Stored]:
         """Take from the lines of an earlier claim, unless other lines have appeared."""
@@ -425,12 +491,19 @@ class SqlLines(SqlCounts):
     def _take_by_statements(self, request: ClaimRequest, taken: list[Stored]) -> bool:
         """Find lines and take from them, committing each statement; return whether there are lines."""
         found_lines = False
-        for lines in self.window.levels(self._find, request.queue):
+        for lines in self.window.levels(self._remembering(request.queue, self._find), request.queue):
             found_lines = True
             self._take_from_level(request, lines, taken)
             if len(taken) >= request.limit:
                 break
         return found_lines
+
+    def _remembering(self, queue: str, find: Find) -> Find:
+        """Return a function that, beside an old snapshot, remembers what it found; not if lines are many."""
+        passed = self.horizon.known(queue)
+        if passed is None or self.window.is_partial(queue):
+            return find
+        return partial(passed.look_up, find, self.horizon.monotonic())
 
     def _find(self, name: str, parameters: Mapping[str, Any]) -> list[Any]:
         return [
@@ -502,9 +575,8 @@ class SqlLines(SqlCounts):
     ) -> list[Stored]:
         lines = {line_key(level, group): count for group, count in asked.items()}
         if self.database.dialect == "postgresql":
-            statement, which = self._for_postgresql(
-                lines, newest_first=newest_first, is_only_line=others is not NO_OTHERS
-            )
+            is_only_line = others is not NO_OTHERS
+            statement, which = self._for_postgresql(request, lines, newest_first, is_only_line)
         else:
             arms = 1 << (len(lines) - 1).bit_length()
             statement = self.claim_sql.take_lines(newest_first, arms)
@@ -520,13 +592,55 @@ class SqlLines(SqlCounts):
         return list(map(stored, result.rows))
 
     def _for_postgresql(
-        self, lines: Mapping[str, int], *, newest_first: bool, is_only_line: bool
+        self,
+        request: ClaimRequest,
+        lines: Mapping[str, int],
+        newest_first: bool,  # noqa: FBT001 - a key of the statements
+        is_only_line: bool,  # noqa: FBT001 - whether to check for others
     ) -> tuple[PreparedStatement, dict[str, Any]]:
         """Return the statement that takes from lines, and the parameters that name the lines."""
         if is_only_line and len(lines) == 1:
             return self.claim_sql.take_only_line[newest_first], {"of_line": next(iter(lines))}
-        which: dict[str, Any] = {"many_lines": [*lines], "many_counts": [*lines.values()]}
+
+        def run(statement: PreparedStatement, parameters: Mapping[str, Any]) -> Sequence[Any]:
+            return self.database.execute(statement, parameters).rows
+
+        probe = partial(run, self.claim_sql.prepared_best[newest_first])
+        spans = self._spans(request, lines, newest_first, probe)
+        which = _arrays("wanted", lines.items(), "line", "count") | _span_arrays(spans)
         return self.claim_sql.take_lines(newest_first, 0), which
+
+    def _spans(
+        self,
+        request: ClaimRequest,
+        lines: Iterable[str],
+        newest_first: bool,  # noqa: FBT001 - a key of the statements
+        run: Callable[[Mapping[str, Any]], Sequence[Any]],
+    ) -> dict[str, list[Span]]:
+        """Return the creation times between which to search each line, in order.
+
+        Args:
+            request: The claim.
+            lines: The lines.
+            newest_first: The order.
+            run: Runs `ClaimStatements.best`, to find out what is empty.
+        """
+        moment, passed = request.moment(), self.horizon.known(request.queue)
+        after_us = microseconds(moment.created_after)
+        if passed is None:
+            return {line: [(after_us, EVER_US)] for line in lines}
+
+        def probe(spans: Mapping[str, Sequence[Span]]) -> dict[str, int]:
+            where = in_time(request.queue, moment) | {"looked": LOOKED_ROWS}
+            where |= _arrays("wanted", [(line, 1) for line in spans], "line", "count")
+            return {row[0]: row[1] for row in run(where | _span_arrays(spans))}
+
+        until_us = microseconds(moment.now) - COMMIT_US
+        began = self.horizon.monotonic()
+        if due := passed.to_probe(lines, began):
+            passed.find_out(due, (after_us, until_us), probe, newest_first=newest_first)
+            passed.search_seconds = max(passed.search_seconds, self.horizon.monotonic() - began)
+        return {line: passed.spans(line, after_us, newest_first=newest_first) for line in lines}
 
     def _take_in_transaction(self, request: ClaimRequest, taken: list[Stored]) -> bool:
         """Lock and take the best tasks of the lines in a transaction; return whether there are lines.
@@ -608,6 +722,17 @@ def is_in_time(task: Task, moment: ClaimMoment) -> bool:
 def position(each: Stored) -> tuple[float, str]:
     """Return the position of a task in its line."""
     return each.task.created, each.task.task_id
+
+
+def _arrays(name: str, rows: Iterable[Sequence[Any]], *columns: str) -> dict[str, list[Any]]:
+    """Return the parameters of `_rows_of`; without rows, empty arrays."""
+    values = zip(*rows, strict=True)
+    return {f"{name}_{column}": list(next(values, ())) for column in columns}
+
+
+def _span_arrays(spans: Mapping[str, Sequence[Span]]) -> dict[str, list[Any]]:
+    rows = [(line, *span) for line, of_line in spans.items() for span in of_line]
+    return _arrays("span", rows, "line", "after_us", "before_us")
 
 
 def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
+from freshq.stores.sql.horizon import Horizon
 from freshq.stores.sql.listening import PostgresWakes
 from freshq.stores.sql.rows import COLUMNS
 from freshq.stores.sql.url import place_of
@@ -159,12 +160,14 @@ class SqlPart(Store):
         database: Runs the statements.
         schema: The tables.
         queue: The queue whose tasks `get` returns; None for any queue of the table.
+        horizon: What to pass over beside an old snapshot.
     """
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         self.database = database
         self.schema = schema
         self.queue = queue
+        self.horizon = Horizon(database)
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
         kind = PostgresWakes if database.dialect == "postgresql" else TableWakes
         self.wakes = kind(place, database, schema.tasks.name)

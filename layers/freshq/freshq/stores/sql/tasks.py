@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from typing_extensions import override
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.model.task import Task
     from freshq.stores.base import DeadPlace, OnConflict
-    from freshq.stores.sql.callers import Runner
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
+
+    # Calls a function with a connection.
+    Runner: TypeAlias = Callable[[Callable[[sa.Connection], Any]], Any]
 
 # Rows per transaction: enough to amortize the commit, few enough not to block other writers.
 BATCH_ROWS: Final = 500
@@ -339,6 +341,7 @@ class SqlTasks(SqlPart):
             changed = self.database.execute(self.put_sql.put_one, put_values(tasks[0])).changed
         else:
             changed = self.database.execute_many(self.put_sql.put_one, list(map(put_values, tasks)))
+        self.horizon.entered(tasks)
         if changed == len(tasks) and self.put_sql.counts_new_rows:
             return [True] * len(tasks)
         return self.database.read(lambda connection: self._added(connection, tasks))
@@ -347,9 +350,7 @@ class SqlTasks(SqlPart):
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
         return self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
 
-    def put_in(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner[list[PutOutcome]]
-    ) -> list[PutOutcome]:
+    def put_in(self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner) -> list[PutOutcome]:
         """Put tasks in the caller's transaction, whose connection `run` passes; return each put's outcome."""
 
         def put(connection: sa.Connection) -> list[PutOutcome]:
@@ -360,7 +361,8 @@ class SqlTasks(SqlPart):
 
         self.database.check_requirement()
         with self.database.translating(OSError):  # some drivers for asyncio raise it when they connect
-            return run(put)
+            outcomes: list[PutOutcome] = run(put)
+        return outcomes
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None
@@ -373,6 +375,7 @@ class SqlTasks(SqlPart):
                 outcomes.append(PutOutcome.DUPLICATE)
             else:
                 outcomes.append(self._put_over(connection, task, on_conflict))
+        self.horizon.entered(tasks)
         return outcomes
 
     def _insert(self, connection: sa.Connection, tasks: Sequence[Task]) -> list[bool]:
@@ -473,11 +476,13 @@ class SqlTasks(SqlPart):
             # An earlier try may have been committed, and its reply lost.
             if current is None or current.request_token != task.request_token:
                 raise Conflict(current)
+        self.horizon.entered([task])
         return task
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection) -> bool:
         """Store the new version of a task in a transaction; return whether the guard held."""
         statement = self.settle_sql.replacements[_guard_key(guard)]
+        self.horizon.entered([task])
         return connection.execute(statement, _replacement(task, guard)).rowcount == 1
 
     @override
@@ -489,6 +494,7 @@ class SqlTasks(SqlPart):
             made = {tuple(row) for row in self.database.rows(self.settle_sql.replace_many, parameters)}
         else:
             made = self.database.transaction(partial(self._replace_locked, changes=changes))
+        self.horizon.entered([task for task, _guard in changes])
         return [task if _version(task) in made else None for task, _guard in changes]
 
     def _replace_locked(self, connection: sa.Connection, changes: Sequence[tuple[Task, Guard]]) -> set[Any]:

@@ -1,13 +1,15 @@
-"""Hold a task by a row lock while its work runs in the same transaction."""
+"""Verbs in the transaction of an application: puts, and holding a task while its work runs."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
@@ -17,8 +19,7 @@ from freshq.model.checks import checked_error, checked_result
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus, keep_clock
-from freshq.stores.base import Conflict, Guard, HeldTask, Transactions
-from freshq.stores.sql.callers import runner_of
+from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.tasks import as_dead_letter
@@ -26,15 +27,18 @@ from freshq.stores.sql.tasks import as_dead_letter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import sqlalchemy as sa
-
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
-    from freshq.stores.base import CallersConnection, LentConnection, OnConflict, SettlingContext
+    from freshq.stores.base import CallersConnection, OnConflict, SettlingContext
     from freshq.stores.lines import ClaimRequest
     from freshq.stores.sql.lines import SqlLines
-    from freshq.stores.sql.tasks import SqlTasks
+    from freshq.stores.sql.tasks import Runner, SqlTasks
 
+T = TypeVar("T")
+ACCEPTED: Final = (
+    "connection: must be a Connection or Session of SQLAlchemy, or with AsyncQueue an AsyncConnection or "
+    "AsyncSession"
+)
 logger = logging.getLogger(__name__)
 
 
@@ -132,6 +136,7 @@ class SqlTransactions(Transactions):
         """
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
+        self._lines.horizon.passed(request.queue)  # before this takes a connection
         with self._kept(transaction):
             connection = transaction.enter_context(self._tasks.database.engine.begin())
             for each in self._lines.candidates(connection, request, request.moment()):
@@ -223,3 +228,65 @@ def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
         return lifecycle.retried(task, now, reason, error.delay_seconds, context.uniform())
     reason = checked_error(f"{type(error).__name__}: {error_text(error)}")
     return lifecycle.retried(task, now, reason, None, context.uniform())
+
+
+def runner_of(given: Any, dialect: str) -> Runner:
+    """Return how to run a function with the connection that a caller passed.
+
+    Args:
+        given: The connection, unchecked.
+        dialect: Name of the dialect of the queue's database.
+
+    Raises:
+        ValueError: If it is no such connection, or one to another kind of database.
+    """
+    if isinstance(given, LentConnection):
+        _check_class(given.connection, _async_classes())
+        _check_database(given.connection, dialect)
+        return given.run
+    _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
+    _check_database(given, dialect)
+    return partial(_call, given)
+
+
+def _call(connection: sa.Connection, work: Callable[[sa.Connection], T]) -> T:
+    return work(connection)
+
+
+def _check_class(connection: object, accepted: tuple[type, ...]) -> None:
+    """Raise ValueError if a connection is of no accepted class."""
+    if isinstance(connection, accepted):
+        return
+    advice = ""
+    if isinstance(connection, (sa.Engine, *_loaded("sqlalchemy.ext.asyncio", "AsyncEngine"))):
+        advice = "; begin a transaction: with engine.begin() as connection"
+    elif isinstance(connection, _async_classes()):
+        advice = "; await AsyncQueue.put(..., connection=...) instead"
+    kind = type(connection)
+    msg = f"{ACCEPTED}, got {kind.__module__}.{kind.__qualname__}{advice}"
+    raise ValueError(msg)
+
+
+def _async_classes() -> tuple[type, ...]:
+    return _loaded("sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession", "async_scoped_session")
+
+
+def _loaded(module: str, *names: str) -> tuple[type, ...]:
+    """Return classes of a module; none if nobody has imported it, and so nobody has an instance."""
+    loaded = sys.modules.get(module)
+    return () if loaded is None else tuple(getattr(loaded, name) for name in names)
+
+
+def _check_database(connection: Any, dialect: str) -> None:
+    """Raise ValueError if a connection is to another kind of database than the queue's."""
+    try:
+        bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    except SQLAlchemyError:  # the session chooses the database by the statement
+        return
+    there = bind.dialect.name
+    if there.replace("mariadb", "mysql") != dialect.replace("mariadb", "mysql"):
+        msg = (
+            f"connection: is to a database of {there}, but the queue is in {dialect}; "
+            "the table of the queue must be in the database of the connection"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,265 @@
+"""Pass over index entries that PostgreSQL cannot remove while an old snapshot is open.
+
+A finished task leaves entries in the indexes until no snapshot can see the versions of its row. Beside a
+report, a backup or a lagging standby they pile up exactly where a claim begins to search, and each costs a
+visit of its row. So while such a snapshot is open, a process finds out now and then which parts of a line are
+empty, and its claims search only the rest. It searches everything again after some seconds, because another
+process may have returned a task to its old place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import sqlalchemy as sa
+
+from freshq.model.task import TaskStatus
+from freshq.stores.sql.rows import line_key, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from freshq.model.task import Task
+    from freshq.stores.sql.database import Database
+
+    # Times in microseconds, both exclusive.
+    Span: TypeAlias = tuple[int, int]
+    Find: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Any]]
+
+# Later than any time, and, negated, earlier.
+EVER_US: Final = 2**62
+# A snapshot counts as old once this many transactions have begun since.
+OLD_TRANSACTIONS: Final = 1_000
+# How often to look for old snapshots.
+CHECK_SECONDS: Final = 5.0
+# How often to find out what is empty.
+PROBE_SECONDS: Final = 0.25
+# How often to look for new lines.
+LOOKUP_SECONDS: Final = 1.0
+# How often to search everything, and to do so if nothing was found elsewhere.
+FULL_SECONDS: Final = 10.0
+EMPTY_SECONDS: Final = 1.0
+# A full search that found nothing takes at most this part of the time.
+SEARCH_PART: Final = 0.05
+# A put commits within this time of its task's creation; a later one may be found by the next full search.
+COMMIT_US: Final = 250_000
+# More empty ranges of a line are not worth a search each.
+MAX_RANGES: Final = 4
+# What keeps row versions: snapshots and unfinished writes of sessions (a standby's among them), replication
+# slots, and prepared transactions. Everybody may read these columns, but not everybody when others began.
+OLDEST: Final = sa.text(
+    "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds FROM ("
+    " SELECT greatest(age(backend_xmin), age(backend_xid)) AS transactions,"
+    " extract(epoch FROM clock_timestamp() - xact_start) AS seconds FROM pg_stat_activity"
+    " WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')"
+    " UNION ALL SELECT age(xmin), NULL FROM pg_replication_slots"
+    " UNION ALL SELECT age(transaction), extract(epoch FROM clock_timestamp() - prepared)"
+    " FROM pg_prepared_xacts WHERE database = current_database()) AS held WHERE transactions > 0"
+)
+
+
+@dataclass
+class Passed:
+    """What a process has found empty in a queue since its last full search. Thread-safe.
+
+    Attributes:
+        began: When the full search began, by the monotonic clock.
+        search_seconds: How long it took; 0 during it.
+        lines: For each line, ranges of creation times in which no task waits, ascending.
+        probe_at: For each line, when to find out again, by the monotonic clock.
+        entered: Lines and creation times of the tasks that this process has put or returned since.
+        floors_us: For each kind of attention, a time until which no task needs it.
+        lookups: Answers of lookups of lines.
+        earlier: The answers before these.
+        look_up_at: When they are to be forgotten, by the monotonic clock.
+    """
+
+    began: float
+    search_seconds: float = 0.0
+    lines: dict[str, list[Span]] = field(default_factory=dict)
+    probe_at: dict[str, float] = field(default_factory=dict)
+    entered: list[tuple[str, int]] = field(default_factory=list)
+    floors_us: dict[str, int] = field(default_factory=dict)
+    lookups: dict[tuple[Any, ...], Sequence[Any]] = field(default_factory=dict)
+    earlier: dict[tuple[Any, ...], Sequence[Any]] = field(default_factory=dict)
+    look_up_at: float = -inf
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def spans(self, line: str, after_us: int, *, newest_first: bool) -> list[Span]:
+        """Return what is left of a line to search after a creation time, in the order of the search."""
+        with self._lock:
+            ranges = [*self.lines.get(line, ())]
+        spans: list[Span] = []
+        for low, high in (*ranges, (EVER_US, EVER_US)):
+            if low > after_us:
+                spans.append((after_us, min(low + 1, EVER_US)))
+            after_us = max(after_us, high - 1)
+        return spans[::-1] if newest_first else spans
+
+    def to_probe(self, lines: Iterable[str], now: float) -> list[str]:
+        """Return the lines for which it is time to find out what is empty; count them as done."""
+        due = [line for line in lines if now >= self.probe_at.get(line, -inf)]
+        self.probe_at |= dict.fromkeys(due, now + PROBE_SECONDS)
+        return due
+
+    def find_out(
+        self,
+        lines: Iterable[str],
+        between_us: Span,
+        probe: Callable[[Mapping[str, Sequence[Span]]], Mapping[str, int]],
+        *,
+        newest_first: bool,
+    ) -> None:
+        """Find out what is empty.
+
+        Args:
+            lines: The lines.
+            between_us: The creation times between which to look.
+            probe: Returns, by line, when the best task in the line's spans was created, if there is one.
+            newest_first: The order of the search.
+        """
+        since = len(self.entered)
+        after_us, until_us = between_us
+        spans = {line: self.spans(line, after_us, newest_first=newest_first) for line in lines}
+        best_us = probe(
+            {
+                line: [(low, min(high, until_us)) for low, high in spans[line] if low < until_us]
+                for line in spans
+            }
+        )
+        for line in spans:
+            low, high = -EVER_US, until_us
+            if line in best_us and newest_first:
+                low = best_us[line]
+            elif line in best_us:
+                high = best_us[line]
+            self._note(line, (low, high), since)
+
+    def _note(self, line: str, empty: Span, since: int) -> None:
+        """Note that nothing waits between two times but tasks that entered after the first `since`."""
+        if empty[0] >= empty[1] - 1:
+            return
+        with self._lock:
+            joined = [empty]
+            ranges: list[Span] = []
+            for each in self.lines.get(line, ()):
+                (joined if each[0] <= empty[1] and each[1] >= empty[0] else ranges).append(each)
+            ranges.append((min(each[0] for each in joined), max(each[1] for each in joined)))
+            for entered_line, created_us in self.entered[since:]:
+                ranges = _without(ranges, created_us) if entered_line == line else ranges
+            self._keep(line, ranges)
+
+    def enter(self, line: str, created_us: int) -> None:
+        """Note that a task of this process has entered a line."""
+        with self._lock:
+            self.entered.append((line, created_us))
+            if not any(line in found for found in self.lookups.values()):
+                self.lookups.clear()
+            if line in self.lines:
+                self._keep(line, _without(self.lines[line], created_us))
+
+    def _keep(self, line: str, ranges: Iterable[Span]) -> None:
+        widest = sorted(ranges, key=lambda each: each[0] - each[1])[:MAX_RANGES]
+        self.lines[line] = sorted(widest)
+
+    def look_up(self, find: Find, now: float, name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the answer of a lookup of lines, or an earlier answer if no line has a task now."""
+        if now >= self.look_up_at:
+            self.look_up_at = now + LOOKUP_SECONDS
+            self.lookups, self.earlier = {}, self.lookups
+        key = (name, *sorted(parameters.items()))
+        found = self.lookups.get(key)
+        if not found:
+            found = self.lookups[key] = find(name, parameters) or self.earlier.get(key, ())
+        return found
+
+
+def _without(ranges: Iterable[Span], created_us: int) -> list[Span]:
+    """Return ranges without a creation time."""
+    split: list[Span] = []
+    for low, high in ranges:
+        within = low < created_us < high
+        split += [(low, created_us), (created_us, high)] if within else [(low, high)]
+    return split
+
+
+class Horizon:
+    """Finds old snapshots, and keeps what this process may pass over beside them. Thread-safe."""
+
+    def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Read nothing yet.
+
+        Args:
+            database: The database; only on PostgreSQL is there anything to find.
+            monotonic: Returns the time in seconds, by a clock that is never set.
+        """
+        self._database = database
+        self.monotonic = monotonic
+        self._check_at = -inf if database.dialect == "postgresql" else inf
+        self._is_held = False
+        self._passed: dict[str, Passed] = {}
+
+    def passed(self, queue: str) -> Passed | None:
+        """Return what may be passed over in a queue; None if no old snapshot is open.
+
+        Raises:
+            StoreError: If the database failed.
+        """
+        now = self.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            self._is_held = self._database.rows(OLDEST, {})[0].transactions >= OLD_TRANSACTIONS
+        if not self._is_held:
+            self._passed.clear()
+            return None
+        passed = self._passed.get(queue)
+        if passed is None or now >= passed.began + FULL_SECONDS:
+            passed = self._begin(queue)
+        return passed
+
+    def _begin(self, queue: str) -> Passed:
+        earlier = self._passed.get(queue)
+        passed = Passed(self.monotonic())
+        if earlier is not None:
+            passed.lookups, passed.earlier = earlier.lookups, earlier.earlier
+            passed.look_up_at = earlier.look_up_at
+        self._passed[queue] = passed
+        return passed
+
+    def known(self, queue: str) -> Passed | None:
+        """As `passed`, but within a claim: read nothing, and stay with the same answer."""
+        return self._passed.get(queue)
+
+    def searches_again(self, queue: str) -> bool:
+        """Return whether a claim that found nothing is to search everything."""
+        passed = self._passed.get(queue)
+        if passed is None:
+            return False
+        pause_seconds = max(EMPTY_SECONDS, passed.search_seconds / SEARCH_PART)
+        again = self.monotonic() >= passed.began + pause_seconds
+        if again:
+            self._begin(queue)
+        return again
+
+    def past(self, queue: str, agenda: str, now: float) -> dict[str, Any]:
+        """Return the parameters of a search for the tasks of a queue that need a kind of attention by now."""
+        passed = self.passed(queue)
+        from_us = -EVER_US if passed is None else passed.floors_us.get(agenda, -EVER_US)
+        return {"of_queue": queue, "from_us": from_us, "now_us": microseconds(now)}
+
+    def none_past(self, where: Mapping[str, Any], agenda: str) -> None:
+        """Note that a search with these parameters found every task that needs this kind of attention."""
+        if (passed := self._passed.get(where["of_queue"])) is not None:
+            passed.floors_us[agenda] = where["now_us"] - COMMIT_US
+
+    def entered(self, tasks: Iterable[Task | None]) -> None:
+        """Note that this process has stored new versions of tasks, some of which may be in a line."""
+        for task in tasks if self._passed else ():
+            if task is not None and task.status is TaskStatus.PENDING and task.not_before is None:
+                passed = self._passed.get(task.queue)
+                if passed is not None:
+                    passed.enter(line_key(task.priority, task.group), microseconds(task.created))
