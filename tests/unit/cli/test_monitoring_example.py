@@ -1,0 +1,52 @@
+"""The rules for Prometheus and the dashboard of Grafana use metrics that exist, and each alert fires."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from samtranslator.yaml_helper import yaml_parse
+
+from freshq.cli.commands.metrics import prometheus_name
+from freshq.queue.gauges import GAUGES
+
+FOLDER = Path(__file__).parents[3] / "examples" / "monitoring"
+SERVED = {prometheus_name(name) for name in GAUGES}
+
+
+def used(text: str) -> set[str]:
+    return set(re.findall(r"\bfreshq_\w+", text))
+
+
+def test_the_rules_use_metrics_that_are_served() -> None:
+    text = (FOLDER / "freshq.rules.yml").read_text("utf-8")
+    assert used(text) <= SERVED
+    assert "freshq_shed_ratio" in used(text)
+
+
+def test_the_dashboard_uses_metrics_that_are_served() -> None:
+    dashboard = json.loads((FOLDER / "grafana.json").read_text("utf-8"))
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(targets) >= len(dashboard["panels"])
+    assert used(" ".join(target["expr"] for target in targets)) <= SERVED
+
+
+def test_every_alert_has_a_test_and_says_what_to_do() -> None:
+    rules = yaml_parse((FOLDER / "freshq.rules.yml").read_text("utf-8"))["groups"][0]["rules"]
+    tests = yaml_parse((FOLDER / "freshq.rules.test.yml").read_text("utf-8"))["tests"]
+    fired = {each["alertname"] for test in tests for each in test["alert_rule_test"] if each["exp_alerts"]}
+    assert {rule["alert"] for rule in rules} == fired
+    assert all({"summary", "action"} == rule["annotations"].keys() for rule in rules)
+
+
+def test_each_alert_is_fired_by_its_cause() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert "FRESHQ_REQUIRE_PROMTOOL" not in os.environ
+        pytest.skip("promtool is missing; Debian has it in the package prometheus")
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "freshq.rules.test.yml"]):
+        done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
