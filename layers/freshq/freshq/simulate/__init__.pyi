@@ -15,10 +15,12 @@ from freshq.simulate.results import LevelResult as LevelResult
 from freshq.simulate.results import Result as Result
 from freshq.simulate.results import summarize as summarize
 from freshq.simulate.results import waits_in_time as waits_in_time
+from freshq.simulate.stress import ChainResult as ChainResult
 from freshq.simulate.stress import Clients as Clients
 from freshq.simulate.stress import Dip as Dip
 from freshq.simulate.stress import Slowdown as Slowdown
 from freshq.simulate.stress import Stress as Stress
+from freshq.simulate.stress import simulate_chains as simulate_chains
 from freshq.simulate.stress import simulate_stressed as simulate_stressed
 from freshq.simulate.sweep import Cell as Cell
 from freshq.simulate.sweep import load_sweep as load_sweep

@@ -1,4 +1,4 @@
-"""Simulate what tips a queue over: clients that try again, a loss of capacity, service that slows down.
+"""Simulate what tips a queue over: clients that try again, chains, a loss of capacity, slower service.
 
 A queue is in a metastable failure if its goodput stays low after the trigger is gone, because the work that
 failed comes again (Bronson, Aghayev, Charapko, Zhu, "Metastable Failures in Distributed Systems", HotOS 2021;
@@ -15,6 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
+from freshq.policy.reserve import KindTimes
+from freshq.policy.rules import DEFAULT_QUANTILE
+from freshq.policy.shedding import ShedReason
 from freshq.simulate.backlog import Fates
 from freshq.simulate.engine import Engine, Simulation, check_servers
 from freshq.simulate.load import MAX_TASKS, Load, positive
@@ -123,11 +126,51 @@ class Stress:
         clients: Clients that try again; None: each task is put once, and counts until its deadline.
         dip: A loss of capacity.
         slowdown: Service that slows down.
+        hops: Tasks of a chain: each run but the last puts the next task, as `put(..., parent=task)` does.
     """
 
     clients: Clients | None = None
     dip: Dip | None = None
     slowdown: Slowdown | None = None
+    hops: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the number of hops."""
+        if self.hops < 1:
+            msg = f"hops: must be 1 or more, got {self.hops}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainResult:
+    """What became of the chains of a run.
+
+    Attributes:
+        done_ratio: Chains whose last task was done by their deadline, as a share of all chains.
+        useful_ratio: Work done for these chains, as a share of all work.
+        refused: Tasks that were refused because of their parent's deadline.
+    """
+
+    done_ratio: float
+    useful_ratio: float
+    refused: int
+
+
+def simulate_chains(load: Load, rules: OverloadRules, servers: int, hops: int, seed: int = 1) -> ChainResult:
+    """Serve chains of tasks to their end.
+
+    Args:
+        load: The first task of each chain; the others take service times of other tasks of the load.
+        rules: The policy.
+        servers: Number of tasks in work at a time, 1 or more.
+        hops: Tasks of each chain.
+        seed: Seed of the door's random draws.
+
+    Raises:
+        ValueError: If there is no server, or too many, or too many tasks may be put.
+    """
+    engine = _engine(load, rules, servers, Stress(hops=hops), seed)
+    return engine.chains()
 
 
 def simulate_stressed(
@@ -148,14 +191,20 @@ def simulate_stressed(
     Raises:
         ValueError: If there is no server, or too many, or too many tasks may be put.
     """
+    return _engine(load, rules, servers, stress, seed).simulation(servers)
+
+
+def _engine(load: Load, rules: OverloadRules, servers: int, stress: Stress, seed: int) -> _StressedEngine:
+    """Return the state after a run."""
     check_servers(servers)
-    tries = 1 if stress.clients is None else 1 + stress.clients.retries
+    tries = stress.hops * (1 if stress.clients is None else 1 + stress.clients.retries)
     if len(load) * tries > MAX_TASKS:
-        msg = f"client_retries: up to {len(load) * tries:,} tasks may be put, more than {MAX_TASKS:,}; "
-        raise ValueError(msg + "shorten the run, or lower client_retries")
+        names = "client_retries" if stress.hops == 1 else "hops"
+        msg = f"{names}: up to {len(load) * tries:,} tasks may be put, more than {MAX_TASKS:,}; "
+        raise ValueError(msg + f"shorten the run, or lower {names}")
     engine = _StressedEngine(load, rules, servers, stress, seed)
     engine.serve()
-    return engine.simulation(servers)
+    return engine
 
 
 class _StressedEngine(Engine):
@@ -186,6 +235,11 @@ class _StressedEngine(Engine):
         # The place in the requests of each task, and how often it was put before.
         self._request_of: list[tuple[int, int]] = []
         self._events: list[tuple[float, int, int]] = []
+        # How many parents each task has, and the times of the tasks with as many.
+        self._hops = stress.hops
+        self._hop_of = bytearray()
+        self._times = KindTimes()
+        self._share = rules.reserve.quantile or DEFAULT_QUANTILE
         if stress.dip is not None:
             lost = servers - round(servers * stress.dip.factor)
             self._events += [(stress.dip.start, CAPACITY, -lost), (stress.dip.end, CAPACITY, lost)]
@@ -222,13 +276,30 @@ class _StressedEngine(Engine):
                 self._put(request, puts + 1, now)
             self._start_idle(now)
 
-    def _put(self, request: int, puts_before: int, now: float) -> None:
+    def chains(self) -> ChainResult:
+        """Return what became of the chains."""
+        codes, last = self.fates.codes, self._hops - 1
+        ends = [task for task, hop in enumerate(self._hop_of) if hop == last]
+        done = {self._request_of[task][0] for task in ends if codes[task] == Fates.IN_TIME}
+        worked_seconds = {True: 0.0, False: 0.0}
+        for task, code in enumerate(codes):
+            if code in (Fates.IN_TIME, Fates.LATE):
+                worked_seconds[self._request_of[task][0] in done] += self._load.service[task]
+        useful_ratio = worked_seconds[True] / (sum(worked_seconds.values()) or 1.0)
+        refused = codes.count(Fates.SHED[ShedReason.DEADLINE])
+        return ChainResult(len(done) / max(1, len(self._requests)), useful_ratio, refused)
+
+    def _put(self, request: int, puts_before: int, now: float, parent: int | None = None) -> None:
         put, requests = self._load, self._requests
-        task = len(put.created)
+        task, count = len(put.created), len(requests)
+        hop = 0 if parent is None else self._hop_of[parent] + 1
         age_seconds = requests.deadline[request] - requests.created[request]
         put.created.append(now)
-        put.service.append(requests.service[request])
-        put.deadline.append(now + age_seconds)
+        put.service.append(requests.service[(request + hop * count // self._hops) % count])
+        put.deadline.append(
+            now + age_seconds if parent is None else min(now + age_seconds, put.deadline[parent])
+        )
+        self._hop_of.append(hop)
         if requests.levels:
             self._levels.append(requests.levels[request])
         if requests.groups:
@@ -242,7 +313,11 @@ class _StressedEngine(Engine):
             gives_up = now + self._clients.timeout_seconds
             self._limits.append(min(gives_up, put.deadline[task]))
             heappush(self._events, (gives_up, TIMEOUT, task))
-        self._admission.put(task, now)
+        needed_seconds = 0.0 if parent is None else self._times.seconds(str(hop), self._share, now)
+        if parent is not None and put.deadline[task] - now <= needed_seconds:
+            self.fates.shed(task, ShedReason.DEADLINE)
+        else:
+            self._admission.put(task, now)
 
     def _time_out(self, task: int, now: float) -> None:
         """Let a client put its task again, if it was not done in time."""
@@ -256,6 +331,11 @@ class _StressedEngine(Engine):
         self._idle += 1
         self._in_work -= 1
         self._ended(task, now)
+        if self._hops > 1:
+            hop = self._hop_of[task]
+            self._times.observe(str(hop), now - self.starts[task], now)
+            if hop + 1 < self._hops:
+                self._put(self._request_of[task][0], 0, now, task)
 
     def _start_idle(self, now: float) -> None:
         """Let idle servers claim, until one finds nothing."""
