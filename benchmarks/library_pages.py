@@ -10,7 +10,7 @@ from benchmarks import overload_setting as setting
 from benchmarks.costs_page import all_steps
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
-from benchmarks.worker_page import rates
+from benchmarks.worker_page import rates, wakes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +58,7 @@ def summary_page() -> Sections:
     return {
         ("overload", "application"): [Prose(text), _application(found), Prose(notes)],
         ("worker", "rates"): [rates("postgresql"), rates("sqlite")],
+        ("wake", "latency"): wakes(),
         ("passed_over", "places"): [_passed_over()],
     }
 

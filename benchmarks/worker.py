@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import subprocess
 import sys
 import tempfile
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from freshq import Claim, Task
     from freshq.telemetry import Outcome
 
-LONE_SLOTS: Final = 8
-LONE_POLL_SECONDS: Final = 0.01
 BY_HAND: Final = 10
 CONCURRENCY: Final = (1, 8, 32, 256)
 # For each process: at least about a second of work at each contender's own speed.
@@ -85,45 +82,6 @@ class Watch(LoggingObserver):
 def opened(url: str) -> Queue:
     """Return a queue; on SQLite it does not wait for the disk, like every contender there."""
     return Queue.sql(url, durable=not url.startswith("sqlite"))
-
-
-def lone_figures(queue: Queue, tasks: int) -> dict[str, list[float]]:
-    """Put single tasks into the queue of an idle worker; return the milliseconds from each put."""
-    watch, found = Watch(), {"run_ms": list[float](), "settled_ms": list[float]()}
-    worker = Worker(queue, watch.run, concurrency=LONE_SLOTS, poll_seconds=LONE_POLL_SECONDS, observer=watch)
-    working = threading.Thread(target=worker.run)
-    working.start()
-    pauses = random.Random("lone")
-    for _ in range(tasks):
-        time.sleep(
-            pauses.uniform(2, 3) * LONE_POLL_SECONDS
-        )  # the put meets another moment of the poll each time
-        watch.began = None
-        watch.settled_one.clear()
-        put_at = time.monotonic()
-        queue.put(PAYLOAD)
-        if not watch.settled_one.wait(LONGEST_SECONDS):
-            msg = f"a task was not settled within {LONGEST_SECONDS} s"
-            raise TimeoutError(msg)
-        span = watch.span() or Span(0, 0, 0)
-        found["run_ms"].append(round(1000 * (span.first - put_at), 2))
-        found["settled_ms"].append(round(1000 * (span.last - put_at), 2))
-    worker.stop()
-    working.join()
-    return found
-
-
-def lone(tasks: int = 300) -> None:
-    """Measure a single task on an idle worker, from its put until it runs and until it is settled."""
-    logging.disable(logging.WARNING)
-    stores = {}
-    with Postgres(durable=True) as server, tempfile.TemporaryDirectory() as folder:
-        for name, url in (("postgresql", server.url), ("sqlite", f"sqlite:///{folder}/tasks.db")):
-            queue = opened(url)
-            queue.create_table()
-            stores[name] = lone_figures(queue, tasks)
-            queue.close()
-    figures.write("lone", {"slots": LONE_SLOTS, "poll_ms": 1000 * LONE_POLL_SECONDS, "stores": stores})
 
 
 def together(contender: str, url: str, tasks: int, concurrency: int, processes: int) -> list[Span]:

@@ -11,10 +11,11 @@ from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, across, bold, columns, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 HAND: Final = "claims of ten by hand"
 WORKER: Final = "Worker"
+FRESHQ: Final = "freshq"
 # File of results by number of processes.
 FILES: Final = {1: "worker", 2: "worker_two"}
 STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
@@ -40,7 +41,7 @@ def throughput_page() -> Sections:
         (file, STORES[store]): _tables(read(file), store) for file, store in product(FILES.values(), STORES)
     }
     return sections | {
-        ("lone", "lone task"): _lone(figures_of("lone")),
+        ("wake", "latency"): wakes(),
         ("distance", "distance"): _distance(read("distance")),
         ("worker", "bounds"): [_bounds(figures_of("worker")["sqlite"])],
     }
@@ -118,23 +119,38 @@ def ratio_cell(contenders: Mapping[str, Any], name: str, slots: str) -> str:
     return bold(spread(found, ".2f"), when=misses)
 
 
-def _lone(found: Mapping[str, Any]) -> list[Block]:
-    text = f"""`make bench PARTS=lone` puts {len(found["stores"]["sqlite"]["run_ms"])} tasks, one at a time,
-        into the queue of an idle `Worker` with {found["slots"]} slots that polls every {found["poll_ms"]:g}
-        ms (by default every half second). Half of the time is the wait for its next poll."""
+def wakes() -> list[Block]:
+    """Return the latencies between processes, for both pages."""
+    report = read("wake")
+    found, machine = report["figures"], report["machine"]
+    versions = ", ".join(f"{name} {each}" for name, each in found["versions"].items())
+    missing = f" Not installed, so not measured: {', '.join(found['missing'])}." if found["missing"] else ""
+    text = f"""`make bench PARTS=wake` puts {found["rounds"] * found["tasks"]} single tasks, in
+        {found["rounds"]} turns, for an idle worker with {found["slots"]} slots in another process. The
+        contenders are on PostgreSQL unless named otherwise ({versions or "no other queue"}; they keep no
+        results). Load average {machine["load_before"]} before, {machine["load"]} at the end.{missing}"""
 
-    def shown(numbers: Sequence[float]) -> str:
-        return f"{statistics.median(numbers):.1f} ({statistics.quantiles(numbers, n=10)[-1]:.1f})"
+    def shown(which: str) -> Callable[[Any], str]:
+        return lambda item: _percentiles([each[which] for each in item[1] if which in each])
 
+    idle = found["idle_per_second"]
     table = columns(
-        found["stores"].items(),
+        found["contenders"].items(),
         {
-            "ms from the put, median (p90)": lambda item: STORES[item[0]],
-            "until it runs": lambda item: shown(item[1]["run_ms"]),
-            "until it is settled": lambda item: shown(item[1]["settled_ms"]),
+            "ms, p50 / p99": "{0[0]}",
+            "put to start": shown("start_ms"),
+            "put to result": shown("result_ms"),
+            "idle transactions a second": lambda item: f"{idle[item[0]]:.1f}" if item[0] in idle else "",
         },
     )
     return [Prose(text), table]
+
+
+def _percentiles(numbers: Sequence[float]) -> str:
+    if not numbers:
+        return ""
+    cuts = statistics.quantiles(numbers, n=100, method="inclusive")
+    return f"{cuts[49]:.1f} / {cuts[98]:.1f}"
 
 
 def _distance(result: Mapping[str, Any]) -> list[Block]:

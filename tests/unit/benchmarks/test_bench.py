@@ -58,7 +58,7 @@ def test_every_result_belongs_to_a_part_and_says_where_it_was_found() -> None:
 
 
 def test_a_page_names_the_queues_that_were_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = {name: figures.read(name) for name in ("worker", "worker_two", "distance")}
+    results = {name: figures.read(name) for name in ("worker", "worker_two", "distance", "wake")}
     monkeypatch.setattr(worker_page, "read", results.__getitem__)
     for missing, said in ((["oban", "huey"], True), ([], False)):
         results["worker"]["figures"]["missing"] = missing
@@ -242,9 +242,9 @@ def test_contenders_take_turns_and_each_round_starts_with_the_next() -> None:
 
 
 def test_the_sections_of_a_part_are_those_of_its_files() -> None:
-    shown = sections_of(PARTS["lone"].files)
-    assert "until it is settled" in shown
-    assert shown in (DOCS / PARTS["lone"].page).read_text("utf-8")
+    shown = sections_of(PARTS["floor"].files)
+    assert "freshq, µs a task" in shown
+    assert shown in (DOCS / PARTS["floor"].page).read_text("utf-8")
 
 
 def test_blocks_become_markdown() -> None:

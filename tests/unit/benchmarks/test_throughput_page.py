@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks import worker
+from benchmarks import wake, worker
 from benchmarks.figures import figures_of, rotated
 from benchmarks.worker import together
 from benchmarks.worker_page import FILES, HAND, WORKER, ratio_cell, ratio_rounds
@@ -67,14 +67,15 @@ def test_everything_is_done_when_it_is_measured(tmp_path: Path, contender: str) 
     queue.close()
 
 
-def test_a_lone_task_runs_before_it_is_settled(tmp_path: Path) -> None:
-    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
-    queue.create_table()
-    found = worker.lone_figures(queue, 3)
-    assert len(found["run_ms"]) == 3
-    assert all(0 < ran < settled for ran, settled in zip(found["run_ms"], found["settled_ms"], strict=True))
-    assert counts(queue.stats()) == {"success": 3}
-    queue.close()
+def test_a_task_for_an_idle_worker_starts_before_its_result_is_known(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with Queue.sql(url) as queue:
+        queue.create_table()
+        with wake.working(url):
+            found = wake.round_trips(queue, 3)
+        assert len(found) == 3
+        assert all(0 < each["start_ms"] < each["result_ms"] for each in found)
+        assert counts(queue.stats()) == {"success": 3}
 
 
 def test_a_peer_begins_with_all_and_says_what_it_did(tmp_path: Path) -> None:
