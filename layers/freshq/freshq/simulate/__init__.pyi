@@ -1,5 +1,11 @@
 # The public names of this package, listed once: for type checkers, and for `__init__.py`, which loads them.
 
+from freshq.simulate.advice import Advice as Advice
+from freshq.simulate.advice import Objective as Objective
+from freshq.simulate.advice import Settings as Settings
+from freshq.simulate.advice import advise as advise
+from freshq.simulate.advice import outages as outages
+from freshq.simulate.advice import replay as replay
 from freshq.simulate.engine import Simulation as Simulation
 from freshq.simulate.engine import simulate_load as simulate_load
 from freshq.simulate.load import ArrivalProcess as ArrivalProcess

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from freshq.queue.queue import Queue
+    from freshq.simulate.advice import Replay
     from freshq.testing.tasks import ManualClock
 
 
@@ -29,3 +33,26 @@ def freshq_queue(freshq_clock: ManualClock) -> Queue:
     from freshq.queue.queue import Queue  # noqa: PLC0415 - see above
 
     return Queue.memory(clock=freshq_clock, rng=random.Random(1))  # noqa: S311 - for repeatable tests
+
+
+@pytest.fixture
+def freshq_replay() -> Callable[..., Replay]:
+    """Return a function that fails the test if new settings serve a recorded load worse.
+
+    It takes the recording, the present settings and the new ones, each a path of a TOML file or a dict, and
+    `fail_if`, such as "in_time<-1%". It returns the measures.
+    """
+    from freshq.simulate.advice import Threshold, read_settings, replay  # noqa: PLC0415 - see above
+    from freshq.simulate.recording import read_recording  # noqa: PLC0415
+
+    def check(
+        recording: Path, settings: Path | dict[str, object], against: Path | dict[str, object],
+        fail_if: str = "in_time<-1%",
+    ) -> Replay:  # fmt: skip
+        now, new = read_settings(settings, "settings"), read_settings(against, "against")
+        found = replay(read_recording(recording), now, new, Threshold.parse(fail_if))
+        if found.fails:
+            pytest.fail(f"{found}; the limit is {fail_if}")
+        return found
+
+    return check

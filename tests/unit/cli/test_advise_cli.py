@@ -1,0 +1,129 @@
+"""The commands `freshq advise` and `freshq replay`."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from freshq.cli.commands.advise import command_of
+from freshq.cli.main import app
+from freshq.simulate import Source
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture
+def overloaded(tmp_path: Path) -> Path:
+    """Return a recording of twice the capacity of 10 servers; one task of ten never ran."""
+    load = Source(20.0, 100.0, 10.0, seed=1).load()
+    lines = [
+        {"at_seconds": 1e9 + at, "deadline_seconds": 10.0} | ({"service_seconds": own} if n % 10 else {})
+        for n, (at, own) in enumerate(zip(load.created, load.service, strict=True))
+    ]
+    file = tmp_path / "load.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    file = tmp_path / "fifo.toml"
+    file.write_text('order = "fifo"\nreserve = "none"\nservers = 10\n')
+    return file
+
+
+def test_advice_in_three_lines(overloaded: Path, fifo: Path) -> None:
+    done = invoke("advise", overloaded, "--settings", fifo)
+    assert done.exit_code == 0, done.stderr
+    what, sure, servers = done.stdout.splitlines()
+    assert re.match(r"Set .*: \d+\.\d% of the tasks are done in time, instead of \d+\.\d%\.", what)
+    assert re.match(r"That is \+\d+\.\d\d points \(95% interval \+\d+\.\d\d to \+\d+\.\d\d\)\. ", sure)
+    assert servers.startswith("11 servers instead of 10 bring +")
+    assert "of 2,0" in servers
+    assert "which never ran, were drawn. freshq configure --" in servers
+
+
+def test_no_difference_is_said(overloaded: Path) -> None:
+    done = invoke("advise", overloaded, "--servers", 40, "--table")
+    first, second, *table = done.stdout.splitlines()
+    assert first.startswith("No difference: keep today's settings, with which ")
+    assert "No difference to " in second
+    assert "configure" not in done.stdout
+    assert any("today's settings" in line for line in table)
+
+
+def test_advice_as_json(overloaded: Path, fifo: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "advice.svg"
+    done = invoke("advise", overloaded, "--settings", fifo, "--servers", 9, "--json", "--plot", plot)
+    answer: Any = json.loads(done.stdout)
+    assert answer["servers"] == 9
+    assert answer["no_difference"] is False
+    assert answer["best"]["gain"]["low"] > 0
+    assert answer["command"] == command_of(answer["settings"])
+    assert answer["stack_command"].startswith("freshq configure --stack NAME --")
+    assert len(answer["answer"]) == 3
+    assert answer["compared"][0]["share"] >= answer["compared"][-1]["share"]
+    assert answer["drawn"] == pytest.approx(answer["tasks"] / 10, abs=1)
+    assert "points" in plot.read_text("utf-8")
+
+
+def test_which_outage_tips_an_order_over(overloaded: Path) -> None:
+    done = invoke("advise", overloaded, "--servers", 30, "--outage", "--objective", "0.9@2s")
+    lines = done.stdout.splitlines()[3:]
+    assert [line.partition(":")[0] for line in lines] == [
+        "fifo without a deadline", "fifo without a reserve", "fifo", "adaptive", "lifo",
+    ]  # fmt: skip
+    assert re.search(r"an outage of [\d.]+ s tips it over", lines[0])
+    assert "no outage that was tried tips it over; after " in lines[-1]
+
+
+def test_the_command_is_one_that_configure_takes() -> None:
+    assert command_of({}) is None
+    changes = {"order": "fifo", "max_age_seconds": "5", "backlog": "10,drop-oldest"}
+    assert command_of(changes) == (
+        "freshq configure --order fifo --max-age-seconds 5 --backlog 10,drop-oldest"
+    )
+
+
+def test_replay(overloaded: Path, fifo: Path, tmp_path: Path) -> None:
+    now = tmp_path / "now.toml"
+    now.write_text("servers = 10\n")
+    worse = invoke("replay", overloaded, "--settings", now, "--against", fifo, "--fail-if", "in_time<-1%")
+    assert worse.exit_code == 1
+    assert re.match(
+        r"worse: in_time: \d+\.\d\d% instead of \d+\.\d\d%, -\d+\.\d\d points \(95% interval -", worse.stdout
+    )
+    better = invoke("replay", overloaded, "--settings", fifo, "--against", now, "--json")
+    assert better.exit_code == 0
+    assert json.loads(better.stdout)["fails"] is False
+    same = invoke("replay", overloaded, "--settings", now, "--against", now, "--fail-if", "value<-0.1%")
+    assert same.exit_code == 0
+    assert "+0.00 points" in same.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["advise", "no.jsonl"], "no.jsonl: cannot be read"),
+        (["advise", "{}", "--servers", "0"], "servers: must be from 1"),
+        (["advise", "{}", "--objective", "fast"], "objective: must be in-time, value"),
+        (["advise", "{}", "--settings", "no.toml"], "no.toml: cannot be read"),
+        (["advise", "{}", "--plot", "a.pdf"], "plot: must end in"),
+        (["replay", "{}", "--settings", "no.toml", "--against", "no.toml"], "no.toml: cannot be read"),
+        (
+            ["replay", "{}", "--settings", "a.toml", "--against", "a.toml", "--fail-if", "in_time"],
+            "fail_if: must look like",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_line(overloaded: Path, arguments: list[str], why: str) -> None:
+    done = invoke(*(str(overloaded) if each == "{}" else each for each in arguments))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
