@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from freshq.cli.commands.advise import command_of
+from freshq.cli.commands.recording import command_of
 from freshq.cli.main import app
 from freshq.simulate import Source
 

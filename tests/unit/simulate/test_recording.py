@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from freshq.simulate import Recording, ServiceDistribution, read_recording, read_trace
-from freshq.simulate.recording import MOST_ENDED, SWEEP_EVENTS, Recorder, parsed_events
+from freshq.simulate.load import MOST_ENDED, SWEEP_EVENTS, Recorder, parsed_events
 
 START_MS: Final = 1_700_000_000_000.0
 

@@ -202,8 +202,8 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "Match callers to resources, such as call-center agents.",
     ),
     Listed("recording", "Other", "commands.recording:recording", "Save the load of a queue, to simulate it."),
-    Listed("advise", "Other", "commands.advise:advise", "Say which settings serve a recorded load best."),
-    Listed("replay", "Other", "commands.advise:replay", "Fail if new settings serve a recorded load worse."),
+    Listed("advise", "Other", "commands.recording:advise", "Say which settings serve a recorded load best."),
+    Listed("replay", "Other", "commands.recording:replay", "Fail if new settings serve a load worse."),
     Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
     Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
 )

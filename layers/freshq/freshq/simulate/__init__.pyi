@@ -11,11 +11,11 @@ from freshq.simulate.engine import simulate_load as simulate_load
 from freshq.simulate.load import ArrivalProcess as ArrivalProcess
 from freshq.simulate.load import Burst as Burst
 from freshq.simulate.load import Load as Load
+from freshq.simulate.load import Recording as Recording
 from freshq.simulate.load import ServiceDistribution as ServiceDistribution
 from freshq.simulate.load import Source as Source
-from freshq.simulate.recording import Recording as Recording
-from freshq.simulate.recording import read_recording as read_recording
-from freshq.simulate.recording import read_trace as read_trace
+from freshq.simulate.load import read_recording as read_recording
+from freshq.simulate.load import read_trace as read_trace
 from freshq.simulate.results import GroupResult as GroupResult
 from freshq.simulate.results import LevelResult as LevelResult
 from freshq.simulate.results import Result as Result

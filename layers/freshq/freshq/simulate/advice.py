@@ -41,7 +41,7 @@ from freshq.simulate.stress import Clients, Dip, Stress, simulate_stressed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from freshq.simulate.recording import Recording
+    from freshq.simulate.load import Recording
 
 # Resamples, and tasks in each at most. Two-sided 95 % quantile of Student's t with one degree less.
 RESAMPLES: Final = 20

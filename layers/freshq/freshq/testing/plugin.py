@@ -43,7 +43,7 @@ def freshq_replay() -> Callable[..., Replay]:
     `fail_if`, such as "in_time<-1%". It returns the measures.
     """
     from freshq.simulate.advice import Threshold, read_settings, replay  # noqa: PLC0415 - see above
-    from freshq.simulate.recording import read_recording  # noqa: PLC0415
+    from freshq.simulate.load import read_recording  # noqa: PLC0415
 
     def check(
         recording: Path, settings: Path | dict[str, object], against: Path | dict[str, object],
