@@ -16,7 +16,16 @@ from freshq_pipeline.report.ending import show_replay
 from freshq_pipeline.report.sections import figures, replay_section, shed_counts, table
 from freshq_pipeline.report.tables import Sums, Tables
 from freshq_pipeline.report.time_steps import by_minute
-from freshq_pipeline.report.words import age_labels, cell, conclusions, duration, fates_of, headline, share
+from freshq_pipeline.report.words import (
+    age_labels,
+    cell,
+    conclusions,
+    duration,
+    fates_of,
+    headline,
+    next_step,
+    share,
+)
 from freshq_pipeline.schemas import OUTCOMES, TABLES
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import keep_replay, last_replay
@@ -33,6 +42,20 @@ def test_the_headline_says_what_became_of_the_tasks() -> None:
     in_time = FIGURES | {"success": 22, "in_time": 22}
     assert headline(fates_of(in_time), 0.06) == "100% done in time; median wait 60 ms."
     assert headline(fates_of(FIGURES), None) == "No tasks."
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"success": 99, "in_time": 99, "shed": 1}, "nothing to do"),
+        ({"success": 90, "in_time": 90, "shed": 10}, "add workers"),
+        ({"success": 98, "in_time": 98, "failure": 2}, "why tasks fail"),
+        ({"success": 100, "in_time": 90}, "too late"),
+        ({"success": 50, "shed": 50, "ledger_violations": 1}, "the table violations"),
+    ],
+)
+def test_the_report_says_what_to_do_next(counts: dict[str, int], said: str) -> None:
+    assert said in next_step({"tasks": 100} | FIGURES | counts)
 
 
 def test_something_is_never_nothing_and_not_everything_never_everything() -> None:

@@ -167,12 +167,19 @@ def test_another_stack_is_bad_input() -> None:
 def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) -> None:
     application = Application("SUBMITTED", "RUNNING", "SUCCESS")
     put(s3, "out/summary.json", SUMMARY)
-    ended = command(application, ["--as-of", "5", "--json"])
+    ended = command(application, ["--as-of", "1767225600000", "--json"])
     assert ended.exit_code == 0, ended.stderr
     assert json.loads(ended.stdout) == SUMMARY
     driver = application.started["jobDriver"]["sparkSubmit"]
     assert driver["entryPoint"] == "s3://own/job/main.py"
-    assert driver["entryPointArguments"] == ["run", *PLACES, *OF_STACK, *RETENTION, "--as-of", "5"]
+    assert driver["entryPointArguments"] == [
+        "run",
+        *PLACES,
+        *OF_STACK,
+        *RETENTION,
+        "--as-of",
+        "1767225600000",
+    ]
     assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
     assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
     assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr

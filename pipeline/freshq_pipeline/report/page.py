@@ -14,6 +14,7 @@ import vl_convert
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
+from freshq_pipeline.report.evidence import events_of
 from freshq_pipeline.report.sections import PageDrawing, Section, figures, replay_section, shed_section
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
 from freshq_pipeline.report.words import (
@@ -23,6 +24,7 @@ from freshq_pipeline.report.words import (
     heading,
     headline,
     moment,
+    next_step,
     queue_name,
 )
 from freshq_pipeline.schemas import OUTCOMES
@@ -119,8 +121,8 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     sections.append(_ledger(ledger, recent))
     violations = tables.first("violations", MAX_VIOLATIONS)
     if len(violations):
-        text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
-        sections.append(Section("Violations", text, table=violations))
+        text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger, each with a link to its events."
+        sections.append(Section("Violations", text, table=violations, events=events_of(tables, violations)))
     return [*_queues(summary), *sections, _quality(summary)]
 
 
@@ -146,8 +148,8 @@ def _headlines(summary: dict[str, Any]) -> dict[str, str]:
     """Return a sentence about the tasks of each queue."""
     figures = {queue_name(row["queue"]): row for row in summary["queues"]}
     return {
-        queue: headline(fates_of(figures[queue]), figures[queue]["wait_p50_seconds"])
-        for queue in _largest(summary)
+        queue: f"{headline(fates_of(one), one['wait_p50_seconds'])} {next_step(one)}"
+        for queue, one in ((name, figures[name]) for name in _largest(summary))
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -50,6 +51,7 @@ class Section:
         charts: Charts as Vega-Lite, in rows, by queue.
         table: A table; columns of zeros are listed below it.
         notes: Explanations, below charts and table.
+        events: Events of tasks in the table, by task id, below it; the ids are links to them.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Section:
     charts: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     table: pd.DataFrame | None = None
     notes: str = ""
+    events: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 class PageDrawing:
@@ -80,7 +83,10 @@ class PageDrawing:
             named = f"<h3>Queue {html.escape(queue)}</h3>" if self._names_queues else ""
             parts.append(f"{named}<div class='row'>{''.join(map(self._place, drawn))}</div>")
         if section.table is not None:
-            parts.append(table(section.table))
+            places = {task: f"events{number}" for number, task in enumerate(section.events)}
+            parts.append(table(section.table, places))
+            for task, events in section.events.items():
+                parts.append(f"<h3 id='{places[task]}'>Events of {html.escape(task)}</h3>{table(events)}")
         if section.notes:
             parts.append(f"<p class='muted'>{html.escape(section.notes)}</p>")
         return "".join([*parts, "</section>"])
@@ -91,22 +97,31 @@ class PageDrawing:
         return f"<div class='chart' id='{name}'></div>"
 
 
-def table(rows: pd.DataFrame) -> str:
-    """Return rows as HTML, with units; columns of zeros are listed below."""
+def table(rows: pd.DataFrame, places: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return rows as HTML, with units; columns of zeros are listed below.
+
+    Args:
+        rows: The rows.
+        places: Ids of elements of the page by task id, to which the ids in `task_id` become links.
+    """
     zeros = [str(name) for name in rows if name not in ALWAYS and _is_zero(rows[name])]
     shown = rows.drop(columns=zeros)
     tags = {name: "" if pd.api.types.is_numeric_dtype(shown[name]) else " class='text'" for name in shown}
     head = "".join(f"<th{tags[name]}>{html.escape(heading(str(name)))}</th>" for name in shown)
-    body = "".join(f"<tr>{_cells(row, tags)}</tr>" for row in shown.astype(object).to_dict("records"))
+    body = "".join(f"<tr>{_cells(row, tags, places)}</tr>" for row in shown.astype(object).to_dict("records"))
     listed = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     size = "scroll tall" if len(shown) > TALL_ROWS else "scroll"
     return f"<div class='{size}'>{listed}</div>{_all_zero(map(heading, zeros))}"
 
 
-def _cells(row: Mapping[Any, Any], tags: Mapping[Any, str]) -> str:
-    return "".join(
-        f"<td{tags[name]}>{html.escape(cell(str(name), value))}</td>" for name, value in row.items()
-    )
+def _cells(row: Mapping[Any, Any], tags: Mapping[Any, str], places: Mapping[str, str]) -> str:
+    return "".join(f"<td{tags[name]}>{_linked(str(name), row[name], places)}</td>" for name in row)
+
+
+def _linked(name: str, value: Any, places: Mapping[str, str]) -> str:
+    text = html.escape(cell(name, value))
+    place = places.get(value) if name == "task_id" else None
+    return text if place is None else f"<a href='#{place}'>{text}</a>"
 
 
 def _is_zero(column: pd.Series[Any]) -> bool:

@@ -75,6 +75,28 @@ def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
     return f"{', '.join(parts)}{wait}."
 
 
+# Shares of the tasks from which on an operator should act.
+_MUCH_SHED: Final = 0.05
+_MANY_FAILED: Final = 0.01
+
+
+def next_step(figures: Mapping[str, int]) -> str:
+    """Return what an operator does next as a sentence, given the figures of a queue in the summary."""
+    total = figures["tasks"]
+    if figures.get("ledger_violations"):
+        return "Next: see the table violations for tasks that are not accounted for."
+    if figures["shed"] > _MUCH_SHED * total:
+        return (
+            "Next: add workers, or offer less; `freshq-pipeline replay` shows what more capacity completes."
+        )
+    if figures["failure"] > _MANY_FAILED * total:
+        return "Next: find out why tasks fail; the table tasks has them (outcome failure)."
+    late = figures["success"] - figures["in_time"]
+    if late > _MUCH_SHED * total:
+        return "Next: shorten the work or the wait before it, because tasks are done too late."
+    return "Next: nothing to do."
+
+
 def fates_of(figures: Mapping[str, int]) -> dict[str, int]:
     """Return the number of tasks by fate, in plain words, given the figures of a queue in the summary."""
     return {

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from freshq_pipeline.errors import PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
@@ -30,20 +32,24 @@ PARTS: Final = {
     "report": "writing the report",
 }
 POLL_SECONDS: Final = 0.5
+# Interval of progress in a log.
+LOG_SECONDS: Final = 30.0
 
 
 class RunProgress:
-    """Shows the current part of a run and Spark's progress in it, if the console is a terminal."""
+    """Shows the current part of a run and Spark's progress in it: on a terminal, or in a log every 30 s."""
 
     def __init__(self, console: Console) -> None:
         """Prepare the progress line for a console."""
-        self._shown = console.is_terminal
+        self._console = console
+        self._logged_at = time.monotonic()
+        self._stages = StageClock()
         columns = (
             SpinnerColumn(), TextColumn("{task.fields[place]} {task.description}"), BarColumn(20),
             TextColumn("{task.fields[done]}"), TimeElapsedColumn(),
         )  # fmt: skip
         self._line = Progress(
-            *columns, console=console, transient=True, refresh_per_second=4, disable=not self._shown
+            *columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal
         )
         self._task = self._line.add_task("", total=None, place="", done="")
         self._ended = threading.Event()
@@ -54,8 +60,7 @@ class RunProgress:
     def __enter__(self) -> Self:
         """Start showing progress."""
         self._line.start()
-        if self._shown:
-            self._poll.start()
+        self._poll.start()
         return self
 
     def __exit__(
@@ -63,8 +68,7 @@ class RunProgress:
     ) -> None:
         """Remove the progress line."""
         self._ended.set()
-        if self._shown:
-            self._poll.join()
+        self._poll.join()
         self._line.stop()
 
     def begin(self, part: str, how: str = "") -> None:
@@ -88,19 +92,42 @@ class RunProgress:
         while not self._ended.wait(POLL_SECONDS):
             with self._asking:
                 if self._spark is not None:
-                    self._line.update(self._task, **spark_work(self._spark))
+                    self._line.update(self._task, **self._stages.work(self._spark))
+            if not self._console.is_terminal and time.monotonic() - self._logged_at >= LOG_SECONDS:
+                self._logged_at = time.monotonic()
+                part = self._line.tasks[self._task]
+                text = f"{PREFIX}{part.fields['place']} {part.description} {part.fields['done']}".rstrip()
+                self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def spark_work(spark: SparkSession) -> dict[str, Any]:
-    """Return the `total` and `completed` tasks of Spark's active stages, and both as text in `done`."""
-    tracker = spark.sparkContext.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    found = [stage for stage in stages if stage is not None]
-    total = sum(stage.numTasks for stage in found)
-    if not total:
-        return {"total": None, "done": ""}
-    completed = sum(stage.numCompletedTasks for stage in found)
-    return {"total": total, "completed": completed, "done": f"{completed} of {total}"}
+@dataclass(slots=True)
+class StageClock:
+    """Measures how fast Spark completes the tasks of its active stages.
+
+    Attributes:
+        stages: Ids of the stages that were active at the last look.
+        since: Monotonic time at which they were first seen.
+    """
+
+    stages: list[int] = field(default_factory=list)
+    since: float = 0.0
+
+    def work(self, spark: SparkSession) -> dict[str, Any]:
+        """Return the `total` and `completed` tasks of the active stages, and both in words in `done`."""
+        tracker, now = spark.sparkContext.statusTracker(), time.monotonic()
+        active = sorted(tracker.getActiveStageIds())
+        if active != self.stages:
+            self.stages, self.since = active, now
+        found = [stage for stage in map(tracker.getStageInfo, active) if stage is not None]
+        total = sum(stage.numTasks for stage in found)
+        if not total:
+            return {"total": None, "done": ""}
+        completed = sum(stage.numCompletedTasks for stage in found)
+        done = f"stage {active[-1]}: {completed} of {total} tasks, {completed / total:.0%}"
+        if completed:
+            left_seconds = (now - self.since) * (total - completed) / completed
+            done += f", about {left_seconds:.0f} s left"
+        return {"total": total, "completed": completed, "done": done}
 
 
 @dataclass(slots=True)

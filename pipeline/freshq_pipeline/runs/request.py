@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 _OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "other_order")
 
 
+# From 1973 to 5138. Numbers outside are times in another unit.
+AS_OF_MS: Final = range(10**11, 10**14)
+_UNITS: Final = {"seconds": (1000, 1), "microseconds": (1, 1000), "nanoseconds": (1, 1_000_000)}
+
+
+def _as_of_expected(given: int | None) -> str:
+    """Return what `as_of_ms` must be, and the value to give instead of a time in another unit."""
+    expected = "milliseconds since the Unix epoch"
+    for unit, (times, over) in _UNITS.items():
+        as_of_ms = (given or 0) * times // over
+        if as_of_ms in AS_OF_MS:
+            return f"{expected} (if it is in {unit}, give {as_of_ms})"
+    return expected
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a run, validated on construction.
@@ -68,7 +83,7 @@ class Options:
         checks = (
             (0 <= self.max_reject_ratio <= 1, "max-reject-ratio", "from 0 to 1", self.max_reject_ratio),
             (self.keep_runs >= 1, "keep-runs", "1 or more", self.keep_runs),
-            (as_of_ms is None or as_of_ms > 0, "as-of", "milliseconds since the Unix epoch", as_of_ms),
+            (as_of_ms is None or as_of_ms in AS_OF_MS, "as-of", _as_of_expected(as_of_ms), as_of_ms),
             (lag is None or 0 <= lag < float("inf"), "index-lag-seconds", "0 or more", lag),
             (order is None or all(order.split(",")), "other-order", "queues, separated by commas", order),
             (keep_days is None or keep_days >= 1, "keep-silver-days", "1 or more", keep_days),
