@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.figures import figures
-from freshq_pipeline.gold.inversions import CLAIM, index_lag_us, inversions, inversions_here
+from freshq_pipeline.gold.inversions import CLAIM, GROUP_ROWS, index_lag_us, inversions, inversions_here
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_days import open_all, open_days
 from freshq_pipeline.gold.silver_days import index_ids, silver_files, start_us
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.state import State
 
 INVERSIONS: Final = "inversions"
+# Spark's driver keeps the size of each of these partitions for each task that writes to them.
+MOST_BUCKETS: Final = 4096
 _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
 # Up to this many steps, claims and waits are compared in this process, at about 100 bytes each.
 FEW_STEPS: Final = 200_000
@@ -105,8 +107,18 @@ class _Run:
     def write(self, name: str, table: DataFrame, columns: dict[str, str], *partitions: str) -> DataFrame:
         """Write a table; return it as read from its files."""
         path = self.out.at(draft_path(self.state.run_id, name))
-        table.select(*columns).write.partitionBy(*partitions).parquet(path)
+        rows = table.select(*columns)
+        if partitions and self.spark.conf.get("spark.sql.adaptive.enabled") == "true":
+            # Otherwise each task would write a file to each folder. Without AQE there are one or two tasks.
+            rows = rows.hint("rebalance", self._buckets(), *partitions)
+        rows.write.partitionBy(*partitions).parquet(path)
         return self.spark.read.schema(ddl(columns)).parquet(path)
+
+    def _buckets(self) -> int:
+        """Return a number of partitions in which few folders of a day and a queue share one."""
+        every = recorded_days(self.state.days, self.as_of_us)
+        days = self.opened.tasks | (every if self.opened.clock is None else self.opened.clock)
+        return min(MOST_BUCKETS, 2 * len(days) * len(self.state.starts_us))
 
     def names(self) -> list[str] | None:
         """Return the names of the days whose tasks are computed; None if all are."""
@@ -262,7 +274,8 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
             rows = found.filter(pc.field("day") == day).select(list(CLAIM))
             run.out.write_parquet(f"{draft}/day={iso(day)}/0{PARQUET}", rows.to_batches(), rows.schema)
     else:
-        by_day = inversions(steps, *of_steps).withColumn("day", F.date_from_unix_date("day"))
+        many = _steps_at_most(run) > GROUP_ROWS
+        by_day = inversions(steps, *of_steps, many=many).withColumn("day", F.date_from_unix_date("day"))
         run.write(INVERSIONS, by_day, CLAIM | {"day": "string"}, "day")
     paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
     if not paths:

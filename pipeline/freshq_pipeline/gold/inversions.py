@@ -6,12 +6,15 @@ Arrow tables: executors take one chunk of time of one level at a time; few steps
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.minutes import blocks
 from freshq_pipeline.gold.steps import by_queue_name
 from freshq_pipeline.schemas import ddl
 from freshq_pipeline.storage.arrow import arrow_schema
@@ -21,25 +24,35 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from freshq_pipeline.storage.recording import IndexLag
 
     Moments: TypeAlias = NDArray[np.int64]
 
-# Levels are cut into chunks of time, so that executors share busy levels; a wait is in every chunk it
-# overlaps.
+# Levels are cut into chunks of time, so that executors share busy levels.
 CHUNK_US: Final = 900 * 1_000_000
+# A chunk with more claims and waits, of about 100 bytes each, is cut into this many pieces of a quarter of a
+# second. Then a group has as many rows as changes come in that time.
+GROUP_ROWS: Final = 1 << 20
+PIECES: Final = 3600
 NEVER_US: Final = -FOREVER_US
 # A claim out of turn; events without a queue form a queue of their own.
 CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
 SCHEMA: Final = ddl(CLAIM | {"day": "int"})
 _ARROW: Final = arrow_schema(CLAIM | {"day": "int"})
 _LEVEL: Final = ("queue", "priority")
+# A wait of 2**20 chunks of 15 minutes lasts thirty years, which is more than a clock may be behind.
+MOST_LEVELS: Final = 20
 
 
 def inversions(
-    steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
+    steps: DataFrame,
+    as_of_us: int,
+    lag_us: Column | int = 0,
+    days: Collection[int] | None = None,
+    *,
+    many: bool = False,
 ) -> DataFrame:
     """Return `queue`, `task_id`, `life` and `day` of claims out of turn; a claim may occur several times.
 
@@ -48,16 +61,83 @@ def inversions(
         as_of_us: End of the recording.
         lag_us: Time after which a claimable task must be visible to claims.
         days: Days whose claims to check; None: all.
+        many: Whether a chunk may have more than `GROUP_ROWS` rows. Such chunks are found by another job.
     """
     claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
-    first = F.expr(f"since_us div {CHUNK_US}")
-    last = F.floor(F.least(F.col("until_us"), F.lit(as_of_us)) / CHUNK_US)
-    rows = claims.withColumn("chunk", first).unionByName(
-        waits.withColumn("chunk", F.explode(F.sequence(first, last)))
-    )
     if days is not None:
-        rows = rows.where(F.expr(f"chunk div {DAY_US // CHUNK_US}").isin(*days))
-    return rows.groupBy(*_LEVEL, "chunk").applyInArrow(_out_of_turn, SCHEMA)
+        claims = claims.where(F.expr(f"since_us div {DAY_US}").isin(*days))
+    waits = waits.withColumn("until_us", F.least("until_us", F.lit(as_of_us + 1)))
+    return (
+        chunks(claims, waits, many=many)
+        .groupBy(*_LEVEL, "chunk_us", "chunk")
+        .applyInArrow(_out_of_turn, SCHEMA)
+    )
+
+
+def chunks(claims: DataFrame, waits: DataFrame, chunk_us: int = CHUNK_US, *, many: bool) -> DataFrame:
+    """Return claims, and the waits that matter to them, by `chunk`, the number of their time in `chunk_us`.
+
+    A wait is in the chunks of its start and of its end. All waits that cover a whole chunk are one row, since
+    only the newest of their tasks matters. So there are at most two rows for a wait and two for a claim.
+
+    Args:
+        claims: Claims, whose `until_us` is null.
+        waits: Waits.
+        chunk_us: Duration of a chunk.
+        many: Whether a chunk may have more than `GROUP_ROWS` rows; they are cut into pieces.
+    """
+    length = F.lit(chunk_us).alias("chunk_us")
+    first, last = (F.expr(f"{name} div {chunk_us}") for name in ("since_us", "until_us"))
+    begun = claims.withColumn("chunk", first)
+    spans = waits.withColumns({"first": first, "last": last})
+    ends = F.explode(F.array_distinct(F.array("first", "last")))
+    rows = begun.unionByName(spans.withColumn("chunk", ends).drop("first", "last"))
+    rows = rows.unionByName(_covering(begun, spans, chunk_us)).select("*", length)
+    if not many:
+        return rows
+    crowded = rows.groupBy(*_LEVEL, "chunk").count().where(F.col("count") > GROUP_ROWS).drop("count")
+    found = crowded.toArrow()
+    if not len(found):
+        return rows
+    hot = F.broadcast(rows.sparkSession.createDataFrame(found.to_pandas(), crowded.schema))
+    same = reduce(Column.__and__, (rows[name].eqNullSafe(hot[name]) for name in (*_LEVEL, "chunk")))
+    begin_us = F.col("chunk") * chunk_us
+    within = rows.join(hot, same, "left_semi").withColumns(
+        {
+            "since_us": F.greatest("since_us", begin_us - 1),
+            "until_us": F.when(F.col("until_us").isNotNull(), F.least("until_us", begin_us + chunk_us)),
+        }
+    )
+    within = within.drop("chunk", "chunk_us")
+    parts = (within.where("until_us is null"), within.where("until_us is not null"))
+    shorter = chunks(*parts, chunk_us // PIECES, many=False)
+    return rows.join(hot, same, "left_anti").unionByName(shorter)
+
+
+def _covering(claims: DataFrame, spans: DataFrame, chunk_us: int) -> DataFrame:
+    """Return a wait for each chunk with claims that other waits cover as a whole, of their newest task.
+
+    Args:
+        claims: Claims with their `chunk`.
+        spans: Waits with their `first` and `last` chunk.
+        chunk_us: Duration of a chunk.
+    """
+    newest = F.max("created_us").alias("created_us")
+    inner = spans.where(F.col("last") - F.col("first") > 1).groupBy(*_LEVEL, "first", "last").agg(newest)
+    inner = inner.withColumns({"first": F.col("first") + 1, "last": F.col("last") - 1})
+    covering = blocks(inner, (*_LEVEL, "created_us")).groupBy(*_LEVEL, "level", "block").agg(newest)
+    wanted = claims.select(*_LEVEL, "chunk").distinct()
+    levels = F.explode(F.sequence(F.lit(0), F.lit(MOST_LEVELS))).alias("level")
+    wanted = wanted.select("*", levels).withColumn("block", F.expr("shiftright(chunk, level)"))
+    same = (wanted[name].eqNullSafe(covering[name]) for name in (*_LEVEL, "level", "block"))
+    found = wanted.join(covering, reduce(Column.__and__, same)).select(
+        *(wanted[name] for name in (*_LEVEL, "chunk")), covering["created_us"]
+    )
+    begin_us = F.col("chunk") * chunk_us
+    return found.groupBy(*_LEVEL, "chunk").agg(newest).select(
+        *_LEVEL, (begin_us - 1).alias("since_us"), (begin_us + chunk_us).alias("until_us"), "created_us",
+        *_no_task(), "chunk",
+    )  # fmt: skip
 
 
 def inversions_here(
@@ -99,11 +179,14 @@ def _claims_and_waits(steps: DataFrame, as_of_us: int, lag_us: Column | int) -> 
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
     since = F.col("changed_us") + lag_us
-    nothing = (F.lit(None).cast(CLAIM[name]).alias(name) for name in ("task_id", "life"))
     waits = waiting.where(since < F.least(until, F.lit(as_of_us))).select(
-        *_LEVEL, since.alias("since_us"), until.alias("until_us"), "created_us", *nothing
+        *_LEVEL, since.alias("since_us"), until.alias("until_us"), "created_us", *_no_task()
     )
     return claims, waits
+
+
+def _no_task() -> list[Column]:
+    return [F.lit(None).cast(CLAIM[name]).alias(name) for name in ("task_id", "life")]
 
 
 def _out_of_turn(chunk: pa.Table) -> pa.Table:

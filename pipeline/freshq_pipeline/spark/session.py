@@ -37,6 +37,8 @@ _ALWAYS: Final = {
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Tables are written in partitions of this size, which become files of about half of it.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "256m",
     # Keeping several folders open while writing avoids a sort by folder.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     # Compressing cached columns costs more than it saves: they are read only a few times.
