@@ -70,6 +70,7 @@ def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPat
     assert len(workers([])) == 0
 
 
+NO_SPARK: Any = None
 SILVER = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
 
 
@@ -83,7 +84,7 @@ def add(out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> No
         rows = pa.record_batch([named, pa.array(of_queues)], schema=SILVER)
         out.write_parquet(path, [rows], SILVER)
         state.days.setdefault(day, Day()).silver[run_id] = 1
-    index_ids(out, state)
+    index_ids(NO_SPARK, out, state)
 
 
 def links(state: State) -> dict[int, list[int]]:
@@ -104,7 +105,7 @@ def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.Monk
     assert links(state) == {1: [3], 2: [5, 6], 3: [1, 4], 4: [3], 5: [2], 6: [2]}
     # What is indexed is not read again.
     (tmp_path / silver_path("a", 1) / "0.parquet").write_text("damaged")
-    index_ids(out, state)
+    index_ids(NO_SPARK, out, state)
     assert state.ids == ["c-all", "d"]
 
 

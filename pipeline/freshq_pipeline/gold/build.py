@@ -178,7 +178,7 @@ def _opened(
 ) -> tuple[_Run, DataFrame | None]:  # fmt: skip
     """Return the run, and the steps of the days to compute, which Spark caches until `held` closes."""
     with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
-        indexed = beside.submit(index_ids, out, state)
+        indexed = beside.submit(index_ids, spark, out, state)
         if before is None:
             opened, known = open_all(spark, out, state), {}
         else:

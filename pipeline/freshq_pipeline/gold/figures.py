@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
 from math import floor
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.steps import MICROS
 from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, scan_totals, summed
-from freshq_pipeline.schemas import OUTCOMES
+from freshq_pipeline.schemas import OUTCOMES, TOTALS, ddl
 from freshq_pipeline.storage.arrow import grouped
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.table_files import paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
 
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
@@ -78,18 +83,23 @@ def _named(waits: list[float | None]) -> dict[str, float | None]:
     return dict(zip(("wait_p50_seconds", "wait_p99_seconds"), waits, strict=True))
 
 
+# Up to this many violations are compared in this process, at about 100 bytes each.
+VIOLATIONS_HERE: Final = 500_000
+
+
 def with_new_violations(
-    found: dict[str, Any], out: Folder, state: State, before: State | None
+    spark: SparkSession, found: dict[str, Any], out: Folder, state: State, before: State | None
 ) -> dict[str, Any]:
     """Add the number of ledger violations that the previous run did not have.
 
     Args:
+        spark: The session, for many violations.
         found: Figures from `figures`.
         out: The output folder.
         state: State of the run, with its tables.
         before: State of the previous run, whose files still exist; None: all violations are new.
     """
-    new = _new_violations(out, state, before)
+    new = _new_violations(spark, out, state, before)
     queues = [_beside_all(row, new[row["queue"]]) for row in found["queues"]]
     return _beside_all(found, new.total()) | {"queues": queues}
 
@@ -101,16 +111,34 @@ def _beside_all(row: dict[str, Any], new: int) -> dict[str, Any]:
     return dict([*items[:place], (NEW, new), *items[place:]])
 
 
-def _new_violations(out: Folder, state: State, before: State | None) -> Counter[str | None]:
+def _new_violations(
+    spark: SparkSession, out: Folder, state: State, before: State | None
+) -> Counter[str | None]:
     """Return the number of new violations by queue.
 
     Only the days that the run computed can have new ones.
     """
-    parts = [
-        _violating(out, one, state.opened, known=known) for one, known in ((state, 0), (before, 1)) if one
-    ]
+    runs = [(one, known) for one, known in ((state, 0), (before, 1)) if one]
+    paths = [path for one, _ in runs for path in paths_of(one.tables, TOTAL)]
+    if scan_totals(out, paths, VIOLATIONS, ["day"]).count_rows() > VIOLATIONS_HERE:
+        return _new_by_spark(spark, out, runs, state.opened)
+    parts = [_violating(out, one, state.opened, known=known) for one, known in runs]
     found = pa.concat_tables(parts).group_by(_VIOLATION, use_threads=False).aggregate([("known", "max")])
     return Counter(found.filter(pc.field("known_max") == 0)["queue"].to_pylist())
+
+
+def _new_by_spark(
+    spark: SparkSession, out: Folder, runs: list[tuple[State, int]], days: list[str]
+) -> Counter[str | None]:
+    """Return the same by Spark: one row for each queue reaches this process."""
+    parts = []
+    for one, known in runs:
+        rows = spark.read.schema(ddl(TOTALS)).parquet(*map(out.at, paths_of(one.tables, TOTAL)))
+        rows = rows.where((F.col("kind") == VIOLATIONS) & F.col("day").isin(*days))
+        parts.append(rows.select(*_VIOLATION, F.lit(known).alias("known")))
+    every = reduce(DataFrame.unionByName, parts).groupBy(*_VIOLATION).agg(F.max("known").alias("known"))
+    counts = every.where("known = 0").groupBy("queue").count().collect()
+    return Counter({row["queue"]: row["count"] for row in counts})
 
 
 def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:

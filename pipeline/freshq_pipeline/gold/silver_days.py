@@ -1,8 +1,8 @@
 """Silver by day: its events, days that share task ids, and the start of each queue's recording.
 
-Arrow finds shared ids with an index of a hash and a day for each id, without a Spark job. It reads two
-columns of the new events, and from the index only hashes that they contain. If two ids have the same hash, a
-run only reads more than it needs.
+An index of a hash and a day for each id shows which days share ids. Up to some size, Arrow finds them in this
+process without a Spark job: it reads two columns of the new events, and from the index only hashes that they
+contain. Beyond it Spark does the same. If two ids have the same hash, a run only reads more than it needs.
 """
 
 from __future__ import annotations
@@ -115,23 +115,48 @@ _IDS: Final = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
 _SHIFT: Final = np.int64(-7046029254386353131)
 
 
-def index_ids(out: Folder, state: State) -> None:
+# Up to these sizes of new silver and of the index, this process hashes and compares ids. An id takes 133
+# bytes here, and about 30 bytes of silver.
+SILVER_HERE_BYTES: Final = 64 << 20
+INDEX_HERE_BYTES: Final = 256 << 20
+
+
+def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
     """Add the ids of new silver parts to the index, and link days that share ids."""
     parts = state.silver_parts() - set(state.indexed)
     if not parts:
         return
-    out.write_parquet(f"ids/{state.run_id}/0{PARQUET}", _ids_of(out, state, parts), _INDEX)
+    few = _silver_bytes(state, parts) <= SILVER_HERE_BYTES
+    if few:
+        out.write_parquet(f"ids/{state.run_id}/0{PARQUET}", _ids_of(out, state, parts), _INDEX)
+    else:
+        _ids_by_spark(spark, out, parts).write.parquet(out.at(f"ids/{state.run_id}"))
     state.ids.append(state.run_id)
     state.indexed = sorted(state.silver_parts())
     if len(state.days) > 1:
-        for day, other in _days_that_share(out, state):
-            _link(state, day, other)
-            _link(state, other, day)
+        _link_days(spark, out, state, few=few)
     if len(state.ids) > MAX_PARTS:
         merged = f"{state.run_id}{ALL}"
         whole = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names)
         out.write_parquet(f"ids/{merged}/0{PARQUET}", whole.to_batches(), _INDEX)
         state.ids = [merged]
+
+
+def _silver_bytes(state: State, parts: set[str]) -> int:
+    sizes = (size for day in state.days.values() for part, size in day.silver.items() if part in parts)
+    return sum(sizes)
+
+
+def _link_days(spark: SparkSession, out: Folder, state: State, *, few: bool) -> None:
+    """Link days that share ids with the events of this run."""
+    index_bytes = sum(file.size_bytes for part in state.ids for file in out.files(f"ids/{part}"))
+    if few and index_bytes <= INDEX_HERE_BYTES:
+        pairs = _days_that_share(out, state)
+    else:
+        pairs = _shared_by_spark(spark, out, state)
+    for day, other in pairs:
+        _link(state, day, other)
+        _link(state, other, day)
 
 
 def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +174,11 @@ def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBat
 def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
     """Return a hash of each id, together with its queue, in a file of silver."""
     events = out.scan([path], _IDS, _IDS.names).to_table()
-    ids = events.group_by(_IDS.names, use_threads=False).aggregate([])
+    return _id_hashes(events.group_by(_IDS.names, use_threads=False).aggregate([]))
+
+
+def _id_hashes(ids: pa.Table) -> NDArray[np.int64]:
+    """Return a hash of each id, together with its queue."""
     queues = ids["queue"].combine_chunks().fill_null("").dictionary_encode()
     of_queue = hashed(queues.dictionary.to_numpy(zero_copy_only=False))[queues.indices.to_numpy()]
     # The factor keeps ids that equal the names of their queues from getting the same hash.
@@ -161,6 +190,29 @@ def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
     """Return the hashes stored in the index."""
     found: NDArray[np.int64] = pd.util.hash_array(ids, categorize=False).view(np.int64)
     return found
+
+
+def _ids_by_spark(spark: SparkSession, out: Folder, parts: set[str]) -> DataFrame:
+    """Return the rows of the index for some silver parts."""
+    reader = spark.read.schema("queue string, task_id string, day date")
+    read = [reader.parquet(out.at(f"silver/{part}")) for part in sorted(parts)]
+    ids = reduce(DataFrame.unionByName, read).withColumn("day", F.unix_date("day")).distinct()
+    return ids.mapInArrow(_hashed_batches, "id_hash bigint, day int").distinct()
+
+
+def _hashed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        hashes = pa.array(_id_hashes(pa.Table.from_batches([batch])))
+        yield pa.record_batch([hashes, batch["day"]], schema=_INDEX)
+
+
+def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tuple[int, int]]:
+    """Return the same as `_days_that_share`. Only pairs of days reach this process."""
+    reader = spark.read.schema("id_hash bigint, day int")
+    fresh = reader.parquet(out.at(f"ids/{state.run_id}"))
+    others = reader.parquet(*(out.at(f"ids/{part}") for part in state.ids)).withColumnRenamed("day", "other")
+    pairs = fresh.join(others, "id_hash").where("day <> other").select("day", "other").distinct()
+    return {(row["day"], row["other"]) for row in pairs.collect()}
 
 
 def _days_that_share(out: Folder, state: State) -> set[tuple[int, int]]:

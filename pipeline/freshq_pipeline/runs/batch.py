@@ -336,7 +336,7 @@ def _work(
         check_recorded(state, options)
     table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on, options.other_orders())
     figures = build(spark, out, state, base, table_options, watch.part)
-    figures = with_new_violations(figures, out, state, before)
+    figures = with_new_violations(spark, figures, out, state, before)
     if options.keep_silver_days is not None:
         state.forget(options.keep_silver_days)
     join_parts(spark, out, state)

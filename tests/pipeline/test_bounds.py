@@ -1,0 +1,127 @@
+"""What reaches the driver is bounded, whatever the number of events; above a bound Spark does the work."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import freshq_pipeline
+from freshq_pipeline.gold import figures, silver_days
+from freshq_pipeline.gold.totals import SCHEMA, TOTAL, VIOLATIONS
+from freshq_pipeline.schemas import TOTALS
+from freshq_pipeline.storage.days import Day
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import State, silver_path
+
+# Each function that brings rows into the driver, and the bound of these rows.
+BOUNDS = {
+    "gold.build._inverted": "days of at most FEW_STEPS steps",
+    "gold.build._others": "days, queues and groups",
+    "gold.figures._new_by_spark": "queues",
+    "gold.figures._new_violations": "VIOLATIONS_HERE",
+    "gold.figures._violating": "VIOLATIONS_HERE",
+    "gold.figures._waits": "queues and histogram classes",
+    "gold.figures.figures": "days, queues, groups and histogram classes",
+    "gold.inversions.chunks": "rows over GROUP_ROWS",
+    "gold.inversions.inversions_here": "FEW_STEPS",
+    "gold.open_days._opened": "days",
+    "gold.open_days._surveyed": "days",
+    "gold.silver_days._days_that_share": "ids in SILVER_HERE_BYTES",
+    "gold.silver_days._hashes": "ids in SILVER_HERE_BYTES",
+    "gold.silver_days._shared_by_spark": "pairs of days",
+    "gold.silver_days.starts_us": "queues",
+    "ingest.silver._quarantine": "reasons, and damaged files",
+    "ingest.silver._unknown_fields": "MAX_UNKNOWN_FIELDS",
+    "ingest.sound_files._by_day": "days",
+    "ingest.sound_files.write_sound": "files",
+    "ingest.sources.irregular_files": "files",
+    "replays.record.recorded": "queues",
+    "replays.record.recorded_loads": "queues",
+    "replays.replaying._read": "MAX_TASKS",
+    "replays.replaying.replay": "queues",
+    "replays.scenarios._simulated": "scenarios",
+    "report.evidence.events_of": "events of MAX_VIOLATIONS tasks",
+    "report.sections.shed_counts": "queues, groups and reasons",
+    "report.tables.all": "days and queues",
+    "report.tables.first": "rows shown",
+    "report.tables.largest": "rows shown",
+    "report.time_steps._ends": "a day of a short recording",
+    "report.time_steps._lists": "steps of time",
+    "report.time_steps.by_minute": "steps of time",
+    "report.time_steps.short_recording": "a day of a short recording",
+    "runs.stream.run": "files in a batch",
+}
+CALLS = {"collect", "toArrow", "toPandas", "toLocalIterator", "to_table", "to_pandas", "to_pylist"}
+
+
+def test_each_call_that_brings_rows_to_the_driver_has_a_bound() -> None:
+    root = Path(freshq_pipeline.__file__).parent
+    found = set()
+    for file in root.rglob("*.py"):
+        module = ".".join(file.relative_to(root).with_suffix("").parts)
+        for function in ast.walk(ast.parse(file.read_text())):
+            if isinstance(function, ast.FunctionDef) and any(
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in CALLS
+                for call in ast.walk(function)
+            ):
+                found.add(f"{module}.{function.name}")
+    assert found == BOUNDS.keys()
+
+
+def add(spark: SparkSession, out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
+    state.run_id = run_id
+    schema = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+    for day, tasks in ids.items():
+        names = pa.array([None if "/" not in task else task.partition("/")[0] for task in tasks], pa.string())
+        rows = pa.record_batch([names, pa.array([task.rpartition("/")[2] for task in tasks])], schema=schema)
+        out.write_parquet(f"{silver_path(run_id, day)}/0.parquet", [rows], schema)
+        state.days.setdefault(day, Day()).silver[run_id] = 1
+    silver_days.index_ids(spark, out, state)
+
+
+@pytest.mark.parametrize("here", ["nothing", "silver"])
+def test_spark_links_the_same_days(
+    here: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0 if here == "nothing" else 1 << 40)
+    monkeypatch.setattr(silver_days, "INDEX_HERE_BYTES", 0)
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    add(spark, out, state, "a", {1: ["x", "mail/y", "x"], 2: ["z", "ship/y"]})
+    # Arrow made this part of the index, if the first run was smaller.
+    monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0)
+    add(spark, out, state, "b", {3: ["mail/y", "new"], 4: ["new", "mail/z"], 5: ["x"]})
+    assert {day: sorted(known.linked) for day, known in state.days.items()} == {
+        1: [3, 5], 2: [], 3: [1, 4], 4: [3], 5: [1],
+    }  # fmt: skip
+
+
+def test_spark_counts_the_same_new_violations(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Folder(str(tmp_path))
+
+    def run(run_id: str, rows: list[tuple[str | None, str, int, str]]) -> State:
+        values: dict[str, Any] = dict.fromkeys(TOTALS)
+        named = [
+            values | {"kind": VIOLATIONS, "queue": queue, "task_id": task, "created_us": created, "day": day}
+            for queue, task, created, day in rows
+        ]
+        path = f"parts/totals/{run_id}.parquet"
+        out.write_parquet(path, pa.Table.from_pylist(named, SCHEMA).to_batches(), SCHEMA)
+        return State(run_id, "in", "landed", opened=["2026-01-02"], tables={TOTAL: {"": [path]}})
+
+    day = "2026-01-02"
+    before = run("1", [("a", "x", 1, day), (None, "x", 1, day), ("a", "gone", 1, day)])
+    after = run("2", [("a", "x", 1, day), ("a", "x", 2, day), ("a", "y", 1, day), ("a", "y", 1, day),
+                      (None, "x", 1, day), (None, "y", 1, day), ("a", "z", 1, "2026-01-01")])  # fmt: skip
+    found = []
+    for here in (figures.VIOLATIONS_HERE, 0):
+        monkeypatch.setattr(figures, "VIOLATIONS_HERE", here)
+        found.append([figures._new_violations(spark, out, after, one) for one in (None, before)])
+    assert found == [[Counter({"a": 3, None: 2}), Counter({"a": 2, None: 1})]] * 2
