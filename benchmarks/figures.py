@@ -90,6 +90,8 @@ PARTS: Final = {
         "the pipeline on 20 million events, beside DuckDB"),
     "pipeline-nights": Part("pipeline:nights", ("pipeline_nights",), 15, PIPELINE,
         "a nightly run of the pipeline, beside a run over 62 days"),
+    "pipeline-scale": Part("scale", ("pipeline_scale",), 10, PIPELINE,
+        "the pipeline on a cluster of two workers, by number of events"),
     "pipeline-small": Part("pipeline:small", ("pipeline_small",), 5, PIPELINE,
         "the pipeline on 1,000 events, beside a bare PySpark script"),
 }  # fmt: skip

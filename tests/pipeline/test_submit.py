@@ -305,9 +305,9 @@ def test_what_the_replay_of_another_version_left_is_not_shown(command: Callable[
     [
         (["--events", "/here"], "events: must begin with s3://"),
         (["--as-of", "-1"], "as-of: must be milliseconds"),
-        (["--policies", "fifo"], "policies: run has no such option; it has --as-of"),
+        (["--policies", "fifo"], "policies: run has no such option; it has --accept-damaged, --as-of"),
         (["stream", "--since", "2026-11-01"], "since: stream has no such option"),
-        (["replay", "--as-of", "5"], "as-of: replay has no such option; it has --capacity"),
+        (["replay", "--as-of", "1767225600000"], "as-of: replay has no such option; it has --capacity"),
         (["replay", "--policies", "newest"], "policies: "),
     ],
 )
