@@ -116,7 +116,7 @@ _SHIFT: Final = np.int64(-7046029254386353131)
 
 
 # Up to these sizes of new silver and of the index, this process hashes and compares ids. An id takes 133
-# bytes here, and about 30 bytes of silver.
+# bytes here, and about 60 bytes of silver.
 SILVER_HERE_BYTES: Final = 64 << 20
 INDEX_HERE_BYTES: Final = 256 << 20
 
