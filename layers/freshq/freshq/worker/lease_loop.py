@@ -161,18 +161,26 @@ class LeaseLoop(WorkLoop):
 
     @override
     def _start_what_fits(self) -> None:
-        claims = self._claim()
+        claims, limit = self._claim()
         now = self._queue.admin.now()
         for _claim in claims:
             self._limits.started()
         runs = [self._runs.begin(claim, now) for claim in claims]
         self._crew.start(runs)
         self._crew.wake()
+        if len(claims) < limit:  # after the start, because it may read the store
+            self._lookout.found_few(len(claims), more=claims.more)
+            if claims.more:
+                self._last_work = time.monotonic()  # it is not idle
 
-    def _claim(self) -> list[Claim]:
-        """Claim what can start now, unless it backs off or nothing can have changed since the last claim."""
+    def _claim(self) -> tuple[Claims, int]:
+        """Claim what can start now, unless it backs off or nothing can have changed since the last claim.
+
+        Returns:
+            The claims, and how many there was room for; 0 if it did not claim.
+        """
         if self._backoff.active or not self._lookout.is_due or self._settles_late():
-            return []
+            return Claims(), 0
         limit = 0
         try:
             limit = self._limits.available(self._held()) + self._crew.prefetched()
@@ -180,18 +188,14 @@ class LeaseLoop(WorkLoop):
             claims = self._queue.claim(limit) if limit > 0 else Claims()
         except StoreError as error:
             self._store_failed(error)
-            return []
+            return Claims(), 0
         if self._abandoned:
             self._queue.settle_many([Settlement.release(claim) for claim in claims])
-            return []
+            return Claims(), 0
         self._store_answered()
-        if len(claims) < limit:
-            self._lookout.found_few(len(claims), more=claims.more)
-            if claims.more:
-                self._last_work = time.monotonic()  # it is not idle
         self.report.claimed += len(claims)
         self._tell(claims)
-        return claims
+        return claims, limit
 
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
