@@ -182,6 +182,7 @@ VERBS: Final[tuple[Listed, ...]] = (
         recover="Return tasks with expired leases to their lines.",
     ),
     *_on_queue("Queue", "commands.configure", configure="Show the options of the queue, or store some."),
+    *_on_queue("Queue", "commands.doctor", doctor="Look for what is wrong with a queue, and say what to do."),
     Listed("record", "Other", "commands.attach:app", "Records of an attached table."),
 )
 COMMANDS: Final[tuple[Listed, ...]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -349,6 +350,32 @@ class SharedRecord:
     version: str
 
 
+class Health(StrEnum):
+    """What a look at a queue found."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that an operator may have to know of a queue.
+
+    Attributes:
+        health: How bad it is.
+        subject: What was looked at, in a word or two.
+        text: What was found.
+        action: What to do; empty if nothing.
+    """
+
+    health: Health
+    subject: str
+    text: str
+    action: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """The number of tasks by status, and the age of those that wait.
@@ -660,6 +687,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Look for what makes the store unsafe or out of date; change nothing.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        yield from ()
 
     @cached_property
     def wakes(self) -> Wakes:

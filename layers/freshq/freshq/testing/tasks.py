@@ -1,18 +1,21 @@
-"""Help for an application's tests: a clock, tasks, a drained queue."""
+"""Help for an application's tests: a clock, tasks, a drained queue, a store that fails."""
 
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
-from freshq.errors import LeaseLost
+from freshq.errors import LeaseLost, Unreachable
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, keep_clock
 from freshq.model.validation import json_copy, json_text
+from freshq.queue.queue import Queue
+from freshq.queue.shared.options import RECORD
+from freshq.stores.memory import MemoryStore
 from freshq.worker.report import Outcome
 from freshq.worker.run import TaskRun
 from freshq.worker.runner import checked_runner, codec_of, instrumented
@@ -21,12 +24,15 @@ from freshq.worker.worker import blocking_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
+    from freshq.model.options import QueueOptions
     from freshq.model.task import Progress
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
+    from freshq.stores.base import Store
     from freshq.worker.runner import Runner
 
 # 2026-01-01T00:00:00Z: a fixed start makes failures reproducible.
@@ -251,3 +257,66 @@ def _shown(seen: list[dict[str, Any]]) -> str:
         return "the queue has no task"
     more = f" and {len(seen) - MAX_TASKS_SHOWN} more" if len(seen) > MAX_TASKS_SHOWN else ""
     return f"the queue has {', '.join(map(str, seen[:MAX_TASKS_SHOWN]))}{more}"
+
+
+# Methods without a call to the database.
+_LOCAL: Final = frozenset({"clock", "close", "take_quarantined"})
+
+
+class FaultyStore:
+    """Wraps a store, and fails calls before or after they reach it.
+
+    A call that fails raises `Unreachable`, as when the network is gone.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        """Wrap a store; None for a new one in memory."""
+        self._store: Any = MemoryStore() if store is None else store
+        self._is_down = False
+        self._calls_to_fail = 0
+        self._replies_to_lose = 0
+
+    def queue(self, **options: Unpack[QueueOptions]) -> Queue:
+        """Return a queue on this store, with the options of `Queue.memory`."""
+        return Queue(cast("Store", self), **options)
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Fail every call in the block."""
+        self._is_down = True
+        try:
+            yield
+        finally:
+            self._is_down = False
+
+    def fail_next(self, calls: int = 1) -> None:
+        """Fail the next calls without carrying them out."""
+        self._calls_to_fail = calls
+
+    def lose_replies(self, calls: int = 1) -> None:
+        """Carry out the next calls but fail them, as if their replies were lost."""
+        self._replies_to_lose = calls
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the store's attribute; methods get the faults."""
+        attribute = getattr(self._store, name)
+        if name in _LOCAL or name.startswith("_") or not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # A verb reads the stored options now and then: that is not the call that a test counts.
+            if name == "read_record" and RECORD in args and not self._is_down:
+                return attribute(*args, **kwargs)
+            if self._is_down or self._take("_calls_to_fail"):
+                raise Unreachable("the test made the store fail")
+            answer = attribute(*args, **kwargs)
+            if self._take("_replies_to_lose"):
+                raise Unreachable("the test lost the store's reply")
+            return answer
+
+        return call
+
+    def _take(self, counter: str) -> bool:
+        left: int = getattr(self, counter)
+        setattr(self, counter, max(0, left - 1))
+        return left > 0

@@ -16,8 +16,11 @@ from freshq.stores.dynamodb.schema import create_table
 from freshq.stores.dynamodb.tasks import DynamoTasks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.stores.base import Finding
     from freshq.stores.dynamodb.queries import StatusIndex
 
 
@@ -80,3 +83,10 @@ class DynamoDBStore(TableStore):
     def create_table(self) -> None:
         with translated(self.calls.table):
             create_table(self.calls.client, self.calls.table)
+
+    @override
+    def examine(self) -> Iterator[Finding]:
+        from freshq.stores.dynamodb.table import examine_table  # noqa: PLC0415 - functions have no use of it
+
+        with translated(self.calls.table):
+            yield from examine_table(self.calls.client, self.calls.table)

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
+from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable, quoted
 from freshq.model.validation import first_problem, problem_of
+from freshq.stores.base import Finding, Health
+from freshq.stores.dynamodb.batches import ACCESS_DENIED
 from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
+from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX, TTL_ATTRIBUTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +44,7 @@ UNKNOWN: Final = "UNKNOWN"
 # The answers while another change of the table is in progress, or after it made this very change:
 # the ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
+FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
 # The archive needs the old image of a record that left the queue.
 VIEW: Final = "NEW_AND_OLD_IMAGES"
 
@@ -701,3 +706,62 @@ def enable_stream(
         msg = f"table {table!r}: its stream is not enabled, although the change was accepted; attach again"
         raise StoreError(msg)
     return arn
+
+
+def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
+    """Look at a table of freshq's own; change nothing.
+
+    Args:
+        client: A client; some of the calls may be denied to it.
+        table: Name of the table.
+
+    Raises:
+        ClientError: If the table cannot be described.
+    """
+    found = client.describe_table(TableName=table)["Table"]
+    states = {each["IndexName"]: each["IndexStatus"] for each in found.get("GlobalSecondaryIndexes", [])}
+    missing = sorted({STATUS_INDEX, DUE_INDEX} - states.keys())
+    for name in missing:
+        yield Finding(Health.WRONG, "table", f"{table} has no index {name}", "see docs/upgrades.md")
+    if not missing:
+        yield Finding(
+            Health.OK,
+            "table",
+            f"{table} and its indexes are {', '.join({found['TableStatus'], *states.values()})}",
+        )
+    yield from _asked("ttl", lambda: _ttl(client, table))
+    yield from _asked("backups", lambda: _backups(client, table))
+    if found.get("DeletionProtectionEnabled"):
+        yield Finding(Health.OK, "deletion", "the table is protected")
+    else:
+        yield Finding(
+            Health.WARNING, "deletion", "the table can be deleted", "in production, deploy with Stage=prod"
+        )
+
+
+def _asked(subject: str, ask: Callable[[], Finding]) -> Iterator[Finding]:
+    """Yield an answer, or that it is not allowed to ask."""
+    try:
+        yield ask()
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in ACCESS_DENIED:
+            raise
+        denied = error.response["Error"].get("Message", "access denied")
+        yield Finding(Health.UNKNOWN, subject, denied, "allow it to those who run freshq doctor")
+
+
+def _ttl(client: DynamoDBClient, table: str) -> Finding:
+    found = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    if found.get("TimeToLiveStatus") == "ENABLED" and found.get("AttributeName") == TTL_ATTRIBUTE:
+        return Finding(Health.OK, "ttl", f"items end at {TTL_ATTRIBUTE}")
+    text = "ended tasks are never deleted"
+    return Finding(Health.WRONG, "ttl", text, f"enable TTL on the attribute {TTL_ATTRIBUTE}")
+
+
+def _backups(client: DynamoDBClient, table: str) -> Finding:
+    found = client.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
+    recovery = found.get("PointInTimeRecoveryDescription", {}).get("PointInTimeRecoveryStatus")
+    if recovery == "ENABLED":
+        return Finding(Health.OK, "backups", "point-in-time recovery is on")
+    text = "there is no point-in-time recovery"
+    return Finding(Health.WARNING, "backups", text, FOR_PRODUCTION)

@@ -172,10 +172,9 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
     lock_changes(connection, schema.migrations.name)
     check_owned(connection, [schema.migrations])
-    is_new = not sa.inspect(connection).has_table(schema.migrations.name)
-    version = schema.migrations.c.version
-    newest = sa.select(sa.func.coalesce(sa.func.max(version), 0))
-    reached = 0 if is_new else connection.execute(newest).scalar_one()
+    reached = reached_version(connection, schema)
+    is_new = reached is None
+    reached = reached or 0
     if reached > migrations[-1].version:
         msg = (
             f"table {schema.tasks.name!r}: version {reached} is newer than this program knows; update freshq"
@@ -193,6 +192,15 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
         )
     return [migration.name for migration in missing]
+
+
+def reached_version(connection: sa.Connection, schema: Schema) -> int | None:
+    """Return the version that the tables have; None if there are none."""
+    if not sa.inspect(connection).has_table(schema.migrations.name):
+        return None
+    newest = sa.select(sa.func.coalesce(sa.func.max(schema.migrations.c.version), 0))
+    version: int = connection.execute(newest).scalar_one()
+    return version
 
 
 def lock_changes(connection: sa.Connection, name: str) -> None:

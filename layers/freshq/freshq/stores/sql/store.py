@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.stores.base import Finding, Health
 from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.lines import SqlLines
-from freshq.stores.sql.migrations import migrate
+from freshq.stores.sql.migrations import MIGRATIONS, migrate, reached_version
 from freshq.stores.sql.records import SqlRecords
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.tasks import SqlTasks
@@ -22,12 +23,34 @@ from freshq.stores.sql.transactions import SqlTransactions
 from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_for, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 logger = logging.getLogger(__name__)
-# Whether the server waits for the disk at each commit: 1.
-FLUSH: Final = sa.text("SELECT @@innodb_flush_log_at_trx_commit")
+_FLUSH: Final = (
+    "innodb_flush_log_at_trx_commit",
+    sa.text("SELECT CAST(@@innodb_flush_log_at_trx_commit AS CHAR)"),
+    ("1",),
+)
+# By dialect: the setting that decides whether a commit survives a crash, how to read it, and its safe values.
+DURABLE: Final[Mapping[str, tuple[str, sa.TextClause, tuple[str, ...]]]] = {
+    "postgresql": (
+        "synchronous_commit",
+        sa.text("SHOW synchronous_commit"),
+        ("on", "local", "remote_write", "remote_apply"),
+    ),
+    "mysql": _FLUSH,
+    "mariadb": _FLUSH,
+}
+_CIPHER: Final = sa.text(
+    "SELECT VARIABLE_VALUE <> '' FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME = 'Ssl_cipher'"
+)
+# By dialect: whether the connection is encrypted.
+ENCRYPTED: Final[Mapping[str, sa.TextClause]] = {
+    "postgresql": sa.text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"),
+    "mariadb": _CIPHER,
+}
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
@@ -84,13 +107,54 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         """Migrate the tables to the newest version; return the names of the applied migrations."""
         self.database.allow_new_file()
         applied = migrate(self.database, self.schema)
-        if self.database.dialect in ("mysql", "mariadb") and self.database.rows(FLUSH, {})[0][0] != 1:
-            logger.warning(
-                "table %r: the server may lose acknowledged puts when it crashes; set "
-                "innodb_flush_log_at_trx_commit=1",
-                self.schema.tasks.name,
-            )
+        for finding in self._durability():
+            if finding.action:
+                logger.warning("table %r: %s; %s", self.schema.tasks.name, finding.text, finding.action)
         return applied
+
+    @override
+    def examine(self) -> Iterator[Finding]:
+        """Look at the version of the tables, at the durability of commits, and at the encryption."""
+        table = self.schema.tasks.name
+        reached = self.database.read(lambda connection: reached_version(connection, self.schema))
+        newest = MIGRATIONS[-1].version
+        create = "freshq table create with the address of the queue"
+        if reached is None:
+            yield Finding(Health.WRONG, "table", f"{table} does not exist", create)
+            return
+        if reached == newest:
+            yield Finding(Health.OK, "table", f"{table}, version {reached}")
+        elif reached < newest:
+            yield Finding(Health.WARNING, "table", f"{table} has version {reached} of {newest}", create)
+        else:
+            newer = f"{table} has version {reached}, and this program knows {newest}"
+            yield Finding(Health.WRONG, "table", newer, "update freshq")
+        yield from self._durability()
+        yield from self._encryption()
+
+    def _durability(self) -> Iterator[Finding]:
+        """Look whether commits survive a crash of the server."""
+        setting = DURABLE.get(self.database.dialect)
+        if setting is None:
+            return
+        name, query, safe = setting
+        value = self.database.rows(query, {})[0][0]
+        if value in safe:
+            yield Finding(Health.OK, "durability", f"{name}={value}")
+        else:
+            lost = "the server may lose acknowledged puts when it crashes"
+            yield Finding(Health.WARNING, "durability", lost, f"set {name}={safe[0]}")
+
+    def _encryption(self) -> Iterator[Finding]:
+        """Look whether a password went to another machine in clear text."""
+        url, query = self.database.engine.url, ENCRYPTED.get(self.database.dialect)
+        if query is None or url.password is None or url.host in (None, "", *LOCAL_HOSTS):
+            return
+        if self.database.rows(query, {})[0][0]:
+            yield Finding(Health.OK, "encryption", f"TLS to {url.host}")
+        else:
+            clear = f"the password goes to {url.host} without TLS"
+            yield Finding(Health.WARNING, "encryption", clear, "see docs/sql.md, Encryption")
 
     @override
     def close(self) -> None:

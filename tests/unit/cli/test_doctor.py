@@ -1,0 +1,181 @@
+"""`freshq doctor` finds what it looks for, and says what to do."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from botocore.stub import Stubber
+from typer.testing import CliRunner
+from types_boto3_dynamodb import DynamoDBClient
+
+from freshq import Queue
+from freshq.cli import stacks as stacks_module
+from freshq.cli.commands import doctor
+from freshq.cli.main import app
+from freshq.stores.base import Health
+from freshq.stores.dynamodb import store, table
+from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE
+
+STACK: dict[str, Any] = {
+    "StackName": "app",
+    "StackStatus": "UPDATE_ROLLBACK_COMPLETE",
+    "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
+    "Parameters": [{"ParameterKey": "Order", "ParameterValue": "fifo"}],
+    "Outputs": [{"OutputKey": "QueueTableName", "OutputValue": "Tasks"}],
+}
+
+
+def examined(*arguments: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
+    """Return the exit status, and what was found by subject."""
+    done = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+    rows = json.loads(done.stdout)
+    return done.exit_code, {row["subject"]: (row["health"], row["text"], row["action"]) for row in rows}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    address = f"sqlite:///{tmp_path / 'tasks.db'}"
+    with Queue.sql(address) as queue:
+        queue.create_table()
+    return address
+
+
+class TestQueue:
+    def test_a_healthy_queue(self, address: str) -> None:
+        status, found = examined("--queue", address)
+        assert status == 0
+        assert {health for health, _text, _action in found.values()} == {"ok"}
+        assert {"table", "clock", "options", "load", "dead"} <= found.keys()
+
+    def test_people_read_it_as_lines(self, address: str) -> None:
+        done = CliRunner().invoke(app, ["doctor", "--queue", address])
+        assert done.stdout.splitlines()[-1] == "ok       dead     no dead letters"
+
+    def test_what_operators_did_and_forgot(self, address: str) -> None:
+        with Queue.sql(address) as queue:
+            queue.put(1)
+            queue.fail(queue.claim()[0], error="no")
+            queue.pause()
+        status, found = examined("--queue", address)
+        assert status == 0
+        assert found["claims"][0] == "warning"
+        assert found["dead"][0] == "warning"
+        assert "freshq resume" in found["claims"][2]
+        assert found["dead"][1].startswith("1 dead letter, the oldest ")
+
+    def test_an_option_that_contradicts_the_stored_one(self, address: str) -> None:
+        with Queue.sql(address) as queue:
+            queue.configure(order="fifo")
+        status, found = examined("--queue", f"{address}?order=lifo")
+        assert status == 1
+        assert found["options"][0] == "wrong"
+
+    def test_a_missing_database(self, tmp_path: Path) -> None:
+        status, found = examined("--queue", f"sqlite:///{tmp_path / 'none.db'}")
+        assert (status, found["store"][0]) == (1, "wrong")
+
+    def test_a_wrong_clock(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "CLOCK_SECONDS", -1)
+        _status, found = examined("--queue", address)
+        assert found["clock"][0] == "warning"
+
+    def test_an_overload(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "OVERLOAD_RATIO", -1)
+        _status, found = examined("--queue", address)
+        assert found["load"][0] == "warning"
+
+
+class TestDynamoDB:
+    @pytest.fixture
+    def client(self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> DynamoDBClient:
+        monkeypatch.setattr(store, "default_client", lambda: moto_client)
+        Queue.dynamodb("Tasks", moto_client).create_table()
+        return moto_client
+
+    def test_a_table_for_trials(self, client: DynamoDBClient) -> None:
+        status, found = examined("--queue", "dynamodb://Tasks")
+        assert status == 0
+        assert found["table"][:2] == ("ok", "Tasks and its indexes are ACTIVE")
+        assert found["ttl"][0] == "ok"
+        assert (found["backups"][0], found["deletion"][0]) == ("warning", "warning")
+        client.update_continuous_backups(
+            TableName="Tasks", PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
+        )
+        client.update_table(TableName="Tasks", DeletionProtectionEnabled=True)
+        _status, found = examined("--queue", "dynamodb://Tasks")
+        assert (found["backups"][0], found["deletion"][0]) == ("ok", "ok")
+
+    def test_a_restored_table_without_ttl(self, client: DynamoDBClient) -> None:
+        client.update_time_to_live(
+            TableName="Tasks", TimeToLiveSpecification={"Enabled": False, "AttributeName": TTL_ATTRIBUTE}
+        )
+        status, found = examined("--queue", "dynamodb://Tasks")
+        assert (status, found["ttl"][0]) == (1, "wrong")
+
+    def test_a_missing_index(self, client: DynamoDBClient) -> None:
+        index = "due-index"
+        client.update_table(TableName="Tasks", GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": index}}])
+        (finding,) = [each for each in table.examine_table(client, "Tasks") if each.subject == "table"]
+        assert (finding.health, finding.text) == (Health.WRONG, f"Tasks has no index {index}")
+
+    def test_what_it_may_not_ask(self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not you"}}, "Describe")
+
+        def refuse(**_arguments: object) -> None:
+            raise denied
+
+        monkeypatch.setattr(client, "describe_continuous_backups", refuse)
+        status, found = examined("--queue", "dynamodb://Tasks")
+        assert (status, found["backups"][:2]) == (0, ("unknown", "not you"))
+
+    def test_other_errors_are_errors(self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        failed = ClientError({"Error": {"Code": "InternalServerError", "Message": "sorry"}}, "Describe")
+
+        def fail(**_arguments: object) -> None:
+            raise failed
+
+        monkeypatch.setattr(client, "describe_time_to_live", fail)
+        status, found = examined("--queue", "dynamodb://Tasks")
+        assert (status, found["store"][0]) == (1, "wrong")
+
+    @pytest.fixture
+    def stacks(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
+        stub = boto3.client("cloudformation")
+        monkeypatch.setattr(stacks_module, "cloudformation", lambda: stub)
+        with Stubber(stub) as stubber:
+            yield stubber
+
+    def test_a_stack(self, client: DynamoDBClient, stacks: Stubber, monkeypatch: pytest.MonkeyPatch) -> None:
+        del client  # the table of the stack
+        for _ in range(2):
+            stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
+        alarm = {"AlarmName": "app-ShedRatioAlarm-1", "AlarmDescription": "More is shed."}
+        monkeypatch.setattr(doctor, "_alarms", lambda _stack: [alarm])
+        done = CliRunner().invoke(app, ["doctor", "--stack", "app"])
+        assert done.exit_code == 1
+        assert "warning  stack     app is UPDATE_ROLLBACK_COMPLETE" in done.stdout
+        assert "Order do not count any more; freshq configure --stack app --adopt" in done.stdout
+        assert "wrong    alarm     app-ShedRatioAlarm-1: More is shed." in done.stdout
+
+    def test_alarms_are_those_of_the_stack_that_stand(self, client: DynamoDBClient) -> None:
+        del client  # moto answers
+        cloudwatch = boto3.client("cloudwatch")
+        for name in ("app-A", "app-B", "other-A"):
+            cloudwatch.put_metric_alarm(
+                AlarmName=name,
+                MetricName="Errors",
+                Namespace="AWS/Lambda",
+                Statistic="Sum",
+                Period=60,
+                EvaluationPeriods=1,
+                Threshold=1,
+                ComparisonOperator="GreaterThanThreshold",
+            )
+        for name in ("app-B", "other-A"):
+            cloudwatch.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="test")
+        assert [alarm["AlarmName"] for alarm in doctor._alarms("app")] == ["app-B"]
