@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements options check scan docs format lock release soak bench pipeline-package clean
+.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements options check scan docs format lock prove release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ soak: setup ## Random verbs and inputs, killed processes, a failing network, res
 	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/house/test_fuzz.py
 	@FRESHQ_SOAK_SECONDS=$(APPLICATION_SOAK_SECONDS) $(BIN)/python -m pytest -m soak tests/e2e
 	@$(BIN)/python -m pytest -m soak tests/pipeline
+
+prove: setup ## Check the specifications of the protocol with TLC (docs/contributing/proof.md); SHORT=1 with smaller constants
+	@$(BIN)/python -m local.prove $(if $(SHORT),--short)
 
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster

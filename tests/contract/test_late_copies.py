@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
-from freshq import Claim, Queue, Settlement
+from freshq import Claim, Queue, Settlement, TaskStatus
 from freshq.queue.claim import with_fresh_leases
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.store import DynamoDBStore
 from tests.conftest import StoreUnderTest
 from tests.support.readings import known
@@ -139,6 +140,68 @@ def test_a_task_that_a_copy_of_an_older_claim_takes_comes_back_when_its_lease_en
     assert queue.claim() == []
     assert recovered(queue, table) == 1
     assert claimed(queue).task.task_id == "a"
+
+
+def other(table: StoreUnderTest) -> Queue:
+    return Queue(
+        DynamoDBStore(table.table or "", table.client),
+        clock=table.clock,
+        lease_seconds=LEASE_SECONDS,
+        max_attempts=9,
+    )
+
+
+def rewrite_its_lease_record(queue: Queue) -> None:
+    """Claim among so many newer tasks that the record names no older one ahead."""
+    queue.put_many([{"payload": number} for number in range(20)])
+    queue.complete(claimed(queue))
+
+
+def test_a_copy_of_a_claim_arrives_when_nobody_remembers_the_task(
+    queue: Queue, copies: Copies, table: StoreUnderTest
+) -> None:
+    """Two claims of one task have ended, and both processes wrote their lease records anew since then."""
+    second = other(table)
+    queue.put("work", task_id="a")
+    queue.release(claimed(queue))
+    older = copies.claims()
+    second.release(claimed(second))
+    table.clock.advance(LEASE_SECONDS + 1)
+    rewrite_its_lease_record(queue)
+    rewrite_its_lease_record(second)
+    copies.arrive(older)
+    assert known(queue, "a").status is TaskStatus.TAKEN
+    table.clock.advance(LATE_CLAIM_SECONDS)
+    assert queue.admin.recover() == 1
+    assert known(queue, "a").status is TaskStatus.PENDING
+
+
+def test_a_copy_of_a_refused_claim_arrives_when_nobody_remembers_the_task(
+    queue: Queue, copies: Copies, table: StoreUnderTest
+) -> None:
+    """The first copy of a claim is slow; the second one is refused, because another process was faster."""
+    second = other(table)
+    queue.put("work", task_id="a")
+    held: list[Claim] = []
+
+    def lose_the_first_copy() -> None:
+        if not held:
+            held.extend(second.claim())
+            raise ReadTimeoutError(endpoint_url="table")
+
+    copies.before_update = lose_the_first_copy
+    assert queue.claim() == []
+    older = copies.claims()[:1]
+    second.release(held[0])
+    table.clock.advance(1)
+    rewrite_its_lease_record(queue)
+    table.clock.advance(LEASE_SECONDS)
+    rewrite_its_lease_record(second)
+    copies.arrive(older)
+    assert known(queue, "a").status is TaskStatus.TAKEN
+    table.clock.advance(LATE_CLAIM_SECONDS)
+    assert queue.admin.recover() == 1
+    assert known(queue, "a").status is TaskStatus.PENDING
 
 
 def test_a_copy_of_an_older_lease_record_does_not_replace_a_newer_one(

@@ -19,7 +19,6 @@ from freshq.stores.dynamodb.calls import (
     error_code,
     is_too_large,
     made_by,
-    sent_despite_lost_reply,
     translated,
 )
 from freshq.stores.dynamodb.schema import KEY
@@ -252,9 +251,7 @@ class Batches:
         client: Any = self._calls.client
         try:
             with translated(self._calls.table):
-                answer = sent_despite_lost_reply(
-                    lambda: client.batch_execute_statement(Statements=statements)
-                )
+                answer = self._calls.sent(lambda: client.batch_execute_statement(Statements=statements))
         except FreshqError as error:
             if error_code(error) not in CALL_NOT_ALLOWED:
                 raise

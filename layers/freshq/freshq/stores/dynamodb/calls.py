@@ -167,6 +167,9 @@ class TableCalls:
     """The calls that a store makes to its table, under freshq's own names.
 
     In an expression every name has a `#` in front.
+
+    Attributes:
+        repeats: Changes with each write that was sent more than once, of which a copy may still arrive.
     """
 
     def __init__(self, client: DynamoDBClient, table: str, names: Names | None = None) -> None:
@@ -182,6 +185,7 @@ class TableCalls:
         self.names = names or Names()
         self._is_attached = self.names.is_attached
         self.lacks_deadlines = False
+        self.repeats = 0
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
@@ -330,15 +334,32 @@ class TableCalls:
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
         arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
         try:
-            try:
-                return send(**arguments)
-            except LOST_REPLIES:
-                return send(**arguments)
+            return self.sent(lambda: send(**arguments))
         except SDK_ERRORS as error:
             failure = freshq_error(error, self.table)
             if isinstance(failure, ConditionFailed) and failure.item is not None:
                 failure.item = self._own(failure.item)
             raise failure from error
+
+    def sent(self, send: Callable[[], Any]) -> Any:
+        """Send a write, and repeat it immediately, once, if no reply came. Counts the repeated ones.
+
+        Args:
+            send: Sends it; it must be safe to repeat.
+        """
+        tries = iter(range(2))
+
+        def counted() -> Any:
+            self.repeats += next(tries)
+            return send()
+
+        try:
+            response = sent_despite_lost_reply(counted)
+        except ClientError as error:
+            self.repeats += _was_retried(error.response)
+            raise
+        self.repeats += _was_retried(response)
+        return response
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
         """Send entries in batches; `send` returns the entries of a batch that stayed unprocessed."""
@@ -380,6 +401,11 @@ def sent_despite_lost_reply(send: Callable[[], T]) -> T:
         return send()
     except LOST_REPLIES:
         return send()
+
+
+def _was_retried(response: Mapping[str, Any]) -> bool:
+    """Return whether the SDK sent a call more than once before this response."""
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
 def made_by(item: Item | None, token: str) -> bool:

@@ -177,9 +177,11 @@ class LeaseRecord:
         self._held: dict[Holding, float] = {}
         # Tasks that earlier, full records name. The sweep checks those records until nothing is held.
         self._held_earlier: dict[Holding, float] = {}
-        # Tasks that went back to their lines, until their leases would have ended: a copy of the claim that
-        # arrives late may take them again.
+        # Tasks that went back to their lines: a copy of the claim that arrives late may take them again. The
+        # record that names them is left to the sweep once one of their leases would have ended.
         self._returned: dict[Holding, float] = {}
+        # Whether a claim under the version in the table was sent more than once.
+        self._is_left = False
         self._versions = 0
         # When the sweep looks at the version in the table, at the earliest.
         self._due_at = inf
@@ -197,16 +199,17 @@ class LeaseRecord:
     def begin(self, naming: _Naming) -> tuple[str, _Version]:
         """Return the record id and the version to write. Until it is committed, `cover` covers nothing."""
         with self._lock:
-            if self._record_id is None or self._expired(naming.now):
-                # The sweep acts on the record that names the expired leases: leave that one as it is.
+            ended = min(self._returned.values(), default=inf) <= naming.now
+            if self._record_id is None or self._is_left or ended or self._expired(naming.now):
+                # The sweep acts on the record that names the expired leases, and the tasks that a late copy
+                # of a claim may take: leave that one as it is.
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
+                self._returned, self._is_left = {}, False
             if _size_bytes([*self._held, *self._returned, *naming.held]) > MAX_NAMED_BYTES:
                 self._record_id, self._version = self._new_id(), None
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
                 self._held, self._returned = {}, {}
-            if self._returned:
-                self._returned = _unexpired(self._returned, naming.now)
             self._versions += 1
             version = _Version.naming(self._held, naming, self._version, self._returned, self._versions)
             self._version = None
@@ -240,12 +243,17 @@ class LeaseRecord:
                 if (until := held.pop((task_id, named_token), None)) is not None:
                     held[task_id, token] = until
 
+    def leave(self) -> None:
+        """Leave the version in the table to the sweep: a claim was sent twice, and a copy may arrive late."""
+        with self._lock:
+            self._is_left = True
+
     def forget(self, holding: Holding, *, returned: bool = False) -> None:
         """Note that a task is no longer held; the next version leaves it out.
 
         Args:
             holding: The task.
-            returned: Whether it went back to its line. Then it is named until its lease would have ended.
+            returned: Whether it went back to its line. Then the record names it until the sweep deletes that.
         """
         with self._lock:
             self._held_earlier.pop(holding, None)
@@ -254,9 +262,9 @@ class LeaseRecord:
                 self._returned[holding] = until
 
     def deletable(self) -> str | None:
-        """Return the record id; None if a task is held or went back to its line, or nothing was written."""
+        """Return the record id; None if a task is held or may be taken again, or nothing was written."""
         with self._lock:
-            return None if self._held or self._returned else self._record_id
+            return None if self._held or self._returned or self._is_left else self._record_id
 
     def _new_id(self) -> str:
         return f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}"

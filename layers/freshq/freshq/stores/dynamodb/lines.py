@@ -323,12 +323,17 @@ class Taking:
             raise errors[0]
 
     def _update(self, updates: Sequence[Item]) -> Sequence[Item | FreshqError | None]:
-        if len(updates) > 1:
-            return self._store.batches.update(updates)
+        calls = self._store.calls
+        repeats = calls.repeats
         try:
-            return [self._store.calls.update(updates[0])]
+            if len(updates) > 1:
+                return self._store.batches.update(updates)
+            return [calls.update(updates[0])]
         except FreshqError as error:
-            return [error]
+            return [error] * len(updates)
+        finally:
+            if calls.repeats != repeats:
+                self._store.lease_records.of(self._request.queue).leave()
 
     def _is_taken(self, task_id: str, answer: Item | FreshqError | None) -> bool:
         """Return whether a task was claimed, and keep it; otherwise note why it was not."""
