@@ -2,11 +2,18 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import capacity, figures
-from benchmarks.capacity import Bench, Cost, metered
+from benchmarks.capacity import Bench, Cost, metered, new_bench
 from types_boto3_dynamodb import DynamoDBClient
+
+from freshq.queue import polling
+from freshq.queue.core import core_of
+from freshq.queue.polling import Lookout
+from freshq.worker.background import REST_SECONDS
+from freshq.worker.options import WorkerConfig
 
 
 def by_step(costs: list[Cost]) -> dict[str, Cost]:
@@ -105,6 +112,40 @@ def test_approximate_stats_cost_the_same_calls_whatever_the_backlog(dynamodb_loc
     few, many = (capacity.approximate_stats(dynamodb_local, tasks) for tasks in (200, 1000))
     assert few.calls == many.calls <= 7
     assert many.read_units <= 128 + few.calls  # a page is 1 MB: 128 units where it is full
+
+
+def test_an_idle_worker_reads_at_most_a_unit_a_second(dynamodb_local: DynamoDBClient) -> None:
+    """Count what it does each time, instead of waiting for it."""
+    poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
+    with new_bench(dynamodb_local) as bench:
+        queue = bench.queue()
+        lookout = Lookout(core_of(queue), poll_seconds)
+
+        def look() -> None:
+            bench.clock.now += 2 * poll_seconds
+            lookout.begin()
+            assert queue.claim() == []
+            lookout.found_few(0)
+
+        look()
+        queue.admin.upkeep()
+        with metered(dynamodb_local) as looks:
+            look()
+        with metered(dynamodb_local) as portions:
+            queue.admin.upkeep()
+    # Queries of a line, of due tasks and of the next due time; consistent reads of the pause and the options.
+    assert (looks.read_units, looks.write_units) == (3.5, 0)
+    assert 0 < looks.read_units / poll_seconds + portions.read_units / REST_SECONDS <= 1
+
+
+def test_the_operator_bounds_the_looks_of_an_idle_worker(
+    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_bench(dynamodb_local) as bench:
+        monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=bench.clock))
+        lookout = Lookout(core_of(bench.queue()), 30)
+        bench.clock.now += 3600
+        assert lookout.seconds() == 30
 
 
 @pytest.mark.usefixtures("read_once")
