@@ -68,6 +68,7 @@ TESTS: Final = {
     "worker": (
         *("tests/unit/worker", "tests/sql/test_transaction_worker.py", "tests/contract/test_kind.py"),
         "tests/unit/model/test_codec.py",
+        "tests/contract/test_parents.py",
     ),
 }
 # SQLite runs the tests that need a database.
