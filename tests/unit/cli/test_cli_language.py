@@ -16,15 +16,17 @@ from freshq.model.storable_options import StoredOptions
 
 # Where a command's flags differ from the arguments of its verb: more, and less.
 CLAIM: Final = ({"task_id", "token"}, {"claim"})
+FILTERS: Final = ("kind", "group", "error", "since")
 DIFFERENCES: Final[dict[str, tuple[set[str], set[str]]]] = {
     "put": ({"text", "lines"}, {"trace_context", "parent", "connection"}),
     "claim": ({"dead", "complete"}, set()),
     **dict.fromkeys(("complete", "fail", "retry", "release", "extend"), CLAIM),
     "wait": ({"task_ids"}, {"task_id"}),
-    "cancel": ({"task_ids", "yes"}, {"task_id"}),
-    "redrive": ({"all_dead", "yes", "current"}, set()),
+    "list": ({*FILTERS, "top"}, set()),
+    "cancel": ({*FILTERS, "task_ids", "yes"}, {"task_id"}),
+    "redrive": ({*FILTERS, "all_dead", "yes", "current"}, {"where"}),
     "stats": ({"exact"}, set()),
-    "purge": ({"yes"}, {"confirm"}),
+    "purge": ({*FILTERS, "yes"}, {"confirm", "where"}),
     "configure": (
         {*StoredOptions.model_fields, *PassOptions.model_fields, "adopt"} - {"shards"},
         {"options"},

@@ -139,6 +139,7 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "claim": "claim --dead",
         "redrive": "redrive",
         "restore": "redrive --as-new",
+        "top": "list --status FAILURE --top",
         "purge": "purge --status FAILURE",
         "index": "recover --index-dead",
     },

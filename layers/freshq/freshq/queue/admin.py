@@ -90,6 +90,7 @@ class Tending(Verbs):
         task_ids: Iterable[str] | None = None,
         *,
         limit: int | None = None,
+        where: Callable[[Task], bool] | None = None,
         as_new: bool = False,
         force: bool = False,
     ) -> int:
@@ -99,12 +100,11 @@ class Tending(Verbs):
         `as_new` they stay dead letters.
 
         Args:
-            task_ids: Redrive exactly these; all are checked before the first write. None for all dead
-                letters.
+            task_ids: Redrive exactly these; all are checked before the first write. None for all.
             limit: Most dead letters to redrive; None for all. Not with `task_ids`.
+            where: Redrive only the dead letters that it returns true for. Not with `task_ids`.
             as_new: As if they were put now: with a new creation time and deadline. Then a PENDING task may be
-                among `task_ids`; its attempts and its delay stay. In a table attached with an order of its
-                own, a record gets the position of its current value.
+                among `task_ids`; its attempts and delay stay. An attached record gets its current position.
             force: With `task_ids` and `as_new`: take TAKEN tasks from their workers.
 
         Returns:
@@ -116,7 +116,7 @@ class Tending(Verbs):
             IllegalTransition: If one of `task_ids` is no dead letter, or is stale, and the arguments do not
                 allow it; or its record lacks the attribute that orders the table.
         """
-        ids = _checked_ids(task_ids, limit)
+        ids = _checked_ids(task_ids, limit, where)
         if force and not (as_new and ids is not None):
             raise ValueError("force: only for task_ids that return as new, with as_new=True")
         core = self._core
@@ -124,20 +124,25 @@ class Tending(Verbs):
         redriven = partial(self._renewed, force=force) if as_new else core.lifecycle.redriven
         if ids is not None:
             return core.change_each(ids, redriven, core.move if as_new else core.store.replace)
-        return self._redrive_dead(redriven, limit, as_new=as_new)
+        return self._redrive_dead(redriven, limit, where, as_new=as_new)
 
     def _renewed(self, task: Task, now: float, *, force: bool) -> Task:
         return self._core.lifecycle.renewed(task, now, self._core.stamp(now), force=force)
 
     def _redrive_dead(
-        self, redriven: Callable[[Task, float], Task], limit: int | None, *, as_new: bool
+        self,
+        redriven: Callable[[Task, float], Task],
+        limit: int | None,
+        where: Callable[[Task], bool] | None,
+        *,
+        as_new: bool,
     ) -> int:
         """Redrive dead letters that can be claimed then, the last to die first; return how many."""
         core = self._core
         write_many = core.move_many if as_new else core.store.replace_many
 
         def changes() -> Iterator[tuple[Task, Guard]]:
-            for task in core.store.dead(self.name):
+            for task in filter(where or is_any, core.store.dead(self.name)):
                 now = core.now()
                 if as_new or core.lifecycle.live_until(task) > now:
                     yield redriven(task, now), Guard.unchanged(task)
@@ -157,6 +162,7 @@ class Tending(Verbs):
         status: TaskStatus | str | None = None,
         task_ids: Iterable[str] | None = None,
         limit: int | None = None,
+        where: Callable[[Task], bool] | None = None,
         confirm: str,
     ) -> int:
         """Delete tasks, including TAKEN ones. On an attached table the records stay, and become READY.
@@ -165,6 +171,7 @@ class Tending(Verbs):
             status: Delete only tasks with this status.
             task_ids: Delete exactly these; all are checked before the first is deleted. None for all tasks.
             limit: Most tasks to delete; None for no limit. Not with `task_ids`.
+            where: Delete only tasks for which it returns true. Not with `task_ids`.
             confirm: The name of the queue.
 
         Returns:
@@ -181,14 +188,21 @@ class Tending(Verbs):
             wrong = f"must be the queue's name {self.name!r}, got {quoted(confirm)}"
             msg = f"confirm: {wrong}; nothing was deleted"
             raise ValueError(msg)
-        wanted, ids = checked_status(status), _checked_ids(task_ids, limit)
+        wanted, ids = checked_status(status), _checked_ids(task_ids, limit, where)
         if ids is not None:
             return self._purge_each(ids, wanted)
-        if wanted is None and limit is None:
+        if wanted is None and limit is None and where is None:
             return core.store.purge(self.name)
-        tasks = core.store.dead(self.name) if wanted is TaskStatus.FAILURE else core.store.scan(self.name)
-        found = (task for task in tasks if wanted in (None, core.with_current_status(task).status))
+        found = self._found(wanted, where or is_any)
         return sum(islice((1 for task in found if self._delete_unchanged(task)), limit))
+
+    def _found(self, wanted: TaskStatus | None, where: Callable[[Task], bool]) -> Iterator[Task]:
+        """Yield the tasks with a status, or with any."""
+        core = self._core
+        tasks = core.store.dead(self.name) if wanted is TaskStatus.FAILURE else core.store.scan(self.name)
+        for task in filter(where, tasks):
+            if wanted in (None, core.with_current_status(task).status):
+                yield task
 
     def _delete_unchanged(self, task: Task) -> bool:
         """Delete a task; return False if it changed in between."""
@@ -229,7 +243,14 @@ class Tending(Verbs):
         return self._core.store.paused(self.name)
 
 
-def _checked_ids(task_ids: Iterable[str] | None, limit: int | None) -> list[str] | None:
+def is_any(_task: Task) -> bool:
+    """Return true: every task is meant."""
+    return True
+
+
+def _checked_ids(
+    task_ids: Iterable[str] | None, limit: int | None, where: Callable[[Task], bool] | None
+) -> list[str] | None:
     """Return distinct ids, in order; None if there is no list of ids.
 
     Raises:
@@ -237,10 +258,16 @@ def _checked_ids(task_ids: Iterable[str] | None, limit: int | None) -> list[str]
     """
     if limit is not None:
         checked_count("limit", limit)
+    given: object = where
+    if given is not None and not callable(given):
+        msg = f"where: must be a function that takes a task, got {type(given).__name__}"
+        raise ValueError(msg)
     if task_ids is None:
         return None
-    if limit is not None:
-        raise ValueError("limit: not with task_ids, which says which tasks")
+    for name, unwanted in (("limit", limit), ("where", where)):
+        if unwanted is not None:
+            msg = f"{name}: not with task_ids, which says which tasks"
+            raise ValueError(msg)
     return checked_ids(task_ids)
 
 

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from freshq.cli.command import Cursor, Error, Limit, QueueContext, TaskId, Yes, complete_task_id
+from freshq.cli.command import Cursor, Limit, QueueContext, TaskId, Yes, complete_task_id, instant
 from freshq.cli.errors import printable, raise_last
-from freshq.cli.output import counted, fields, span
-from freshq.errors import RefusedError, StoreError
+from freshq.cli.output import counted, excerpt, fields, span
+from freshq.errors import RefusedError, StoreError, quoted
 from freshq.model.checks import checked_count
-from freshq.model.task import TaskStatus
+from freshq.model.task import Task, TaskStatus
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
-    from freshq.model.task import Task
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.table import Table
+
+    from freshq.cli.session import Session
+    from freshq.model.answers import Page
     from freshq.queue.base import BaseQueue
 
-# Dead letters that are read at a time.
+# Tasks that are read at a time.
 PAGE_TASKS: Final = 100
 STALE_HINT: Final = "; expired dead letters stay: freshq redrive --all --as-new returns them as new"
+# Parts of an error that differ between tasks with the same cause, and what stands for them, in this order.
+MASKS: Final = (
+    (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),  # a UUID
+    (re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "<id>"),  # a hash, an address
+    (
+        re.compile(r"\b(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{12,}\b", re.IGNORECASE),
+        "<id>",
+    ),  # a key of letters and digits
+    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+)
+NO_ERROR: Final = "no error"
+# Characters of an error in a table for people.
+ERROR_CHARS: Final = 80
+AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+SECONDS_OF: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 StatusName = Annotated[
     str | None,
     typer.Option(
@@ -63,6 +86,13 @@ AllDead = Annotated[bool, typer.Option("--all", help="Instead of ids: all dead l
 MaxTasks = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 TimeoutSeconds = Annotated[float | None, typer.Option(help="Stop waiting after this time.")]
 PollSeconds = Annotated[float, typer.Option(help="Longest time between two looks at a task.")]
+Top = Annotated[bool, typer.Option("--top", help="Group dead letters by error and kind, and count them.")]
+ErrorOrPart = Annotated[
+    str | None,
+    typer.Option(
+        "--error", metavar="TEXT", help="With --dead or ids: the reason to store. Else: only tasks with it."
+    ),
+]
 Dead = Annotated[bool, typer.Option("--dead", help="Make the tasks dead letters, with status FAILURE.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Also change a task that a worker holds. The worker loses its lease.")
@@ -85,6 +115,22 @@ IndexDead = Annotated[
 ]
 
 
+OfKind = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
+OfGroup = Annotated[str | None, typer.Option("--group", help="Only tasks of this group.")]
+WithError = Annotated[
+    str | None,
+    typer.Option("--error", metavar="TEXT", help="Only tasks whose error has this text, as it is or masked."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only tasks that died or, if they are no dead letters, were created since: 15m, 2h, 1d, "
+        "or a time such as 2026-12-01T08:00Z.",
+    ),
+]
+
+
 def get(context: QueueContext, task_id: TaskId = None) -> None:
     """Show everything about a task."""
     session = context.session
@@ -94,19 +140,37 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     session.output.task(task, session.queue.admin.now())
 
 
-def list_(context: QueueContext, status: StatusName = None, limit: Limit = 20, cursor: Cursor = None) -> None:
+def list_(
+    context: QueueContext,
+    status: StatusName = None,
+    kind: OfKind = None,
+    group: OfGroup = None,
+    error: WithError = None,
+    since: Since = None,
+    top: Top = False,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> None:
     """List tasks, all or by status.
 
     Dead letters (FAILURE) are listed with their errors, the latest first.
     """
-    session = context.session
+    session, queue = context.session, context.session.queue
     wanted = None if status is None else status.upper()
     if wanted == TaskStatus.READY:
         session.attached("list --status READY")
-    page = session.queue.list(wanted, limit=limit, cursor=cursor)
-    session.see(*(task.task_id for task in page))
+    selection = Selection.of(queue, kind, group, error, since)
+    if top:
+        if wanted != TaskStatus.FAILURE:
+            raise ValueError("--top: only for dead letters, with --status FAILURE")
+        found = causes_of(queue, selection)
+        table = partial(causes_table, found[:limit], queue.admin.now())
+        session.output.answer(causes_answer(found[:limit]), table if found else "no dead letters")
+        return
+    tasks, following = selected_page(queue, wanted, selection, limit, cursor)
+    session.see(*(task.task_id for task in tasks))
     errors = wanted == TaskStatus.FAILURE
-    session.output.tasks(page.tasks, page.cursor, session.queue.admin.now(), errors=errors)
+    session.output.tasks(tasks, following, queue.admin.now(), errors=errors)
 
 
 def peek(context: QueueContext, limit: Limit = 10) -> None:
@@ -195,41 +259,68 @@ def reprioritize(context: QueueContext, priority: Priority, task_id: TaskId = No
 def cancel(
     context: QueueContext,
     task_ids: SomeTasks = None,
+    kind: OfKind = None,
+    group: OfGroup = None,
+    since: Since = None,
     dead: Dead = False,
-    error: Error = None,
+    error: ErrorOrPart = None,
     force: Force = False,
     yes: Yes = False,
 ) -> None:
     """Cancel tasks, or make them dead letters.
 
-    Several tasks need confirmation.
+    Name the tasks, or select waiting ones by kind, group, error or time. Several need confirmation.
     """
-    session = context.session
-    verb = partial(session.queue.cancel, force=force, dead=dead, error=error)
-    wanted = task_ids or [session.task_id(None)]
-    if len(wanted) > 1:
-        question = f"Make {len(wanted)} tasks dead letters?" if dead else f"Cancel {len(wanted)} tasks?"
-        session.confirm(question, yes=yes)
+    session, queue = context.session, context.session.queue
+    part, reason = (None, error) if dead or task_ids else (error, None)
+    selection = Selection.of(queue, kind, group, part, since, task_ids)
+    wanted = task_ids or _waiting_ids(session, selection)
+    is_one = len(wanted) == 1 and selection.predicate is None
+    if wanted and not is_one:
+        question = "Make {} dead letters?" if dead else "Cancel {}?"
+        session.confirm(question.format(counted(len(wanted), "task")), yes=yes)
+    changed, refused = _each(session, wanted, partial(queue.cancel, force=force, dead=dead, error=reason))
+    now = queue.admin.now()
+    _print_each(session, [fields(task, now) for task in changed], is_one=is_one)
+    raise_last(refused)
+
+
+def _print_each(session: Session, changed: list[dict[str, Any]], *, is_one: bool) -> None:
+    lines = (f"task {printable(task['task_id'])}: {task['status']}" for task in changed)
+    session.output.answer(next(iter(changed), None) if is_one else changed, *lines)
+
+
+def _each(
+    session: Session, task_ids: list[str], verb: Callable[[str], Task]
+) -> tuple[list[Task], list[RefusedError]]:
+    """Apply a verb to tasks; return the changed tasks and the refusals."""
     changed: list[Task] = []
     refused: list[RefusedError] = []
-    for task_id in wanted:
+    for task_id in task_ids:
         try:
             changed.append(verb(task_id))
         except RefusedError as refusal:
             refused.append(refusal)
         else:
             session.claims.pop(task_id, None)
-    now = session.queue.admin.now()
-    answer = [fields(task, now) for task in changed]
-    lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
-    session.output.answer(answer if len(wanted) > 1 else next(iter(answer), None), *lines)
-    raise_last(refused)
+    return changed, refused
+
+
+def _waiting_ids(session: Session, selection: Selection) -> list[str]:
+    """Return the ids of the selected waiting tasks; the current task if nothing is selected."""
+    if selection.predicate is None:
+        return [session.task_id(None)]
+    return [task.task_id for task in selected(session.queue, TaskStatus.PENDING, selection)]
 
 
 def redrive(
     context: QueueContext,
     task_ids: TheseTasks = None,
     all_dead: AllDead = False,
+    kind: OfKind = None,
+    group: OfGroup = None,
+    error: WithError = None,
+    since: Since = None,
     limit: MaxTasks = None,
     as_new: AsNew = False,
     force: Force = False,
@@ -238,27 +329,32 @@ def redrive(
 ) -> None:
     """Return dead letters to their lines.
 
-    Name the tasks, or pass --all or --limit. More than one task needs confirmation. Attempts start again,
-    and dead letters keep their places unless they return as new. With --all, expired ones stay unless they
-    return as new. Of several ids all return, or none.
+    Name the tasks, or pass --all, --limit or a filter. More than one task needs confirmation. Attempts start
+    again, and dead letters keep their places unless they return as new. Without ids, expired ones stay unless
+    they return as new. Of several ids all return, or none.
     """
     session, queue = context.session, context.session.queue
-    task_ids = task_ids or ([session.task_id(None)] if current else [])
-    several = _several(task_ids, limit, all_dead=all_dead)
+    selection = Selection.of(queue, kind, group, error, since, task_ids)
+    where = selection.predicate
+    if not task_ids:
+        task_ids = [session.task_id(None)] if current and where is None else []
+    several = _several(task_ids, limit, all_dead=all_dead, is_filtered=where is not None)
     if several is not None:
-        session.confirm(f"Return {several} of queue {queue.name!r} to their lines?", yes=yes)
-    redriven = queue.redrive(task_ids or None, limit=limit, as_new=as_new, force=force)
-    if task_ids:
-        for task_id in task_ids:
-            session.claims.pop(task_id, None)
-        lines = [f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in task_ids]
-    else:
-        has_stale = limit is None and not as_new and _has_stale(queue)
-        lines = [f"{redriven:,} redriven{STALE_HINT * has_stale}"]
-    session.output.answer({"redriven": redriven}, *lines)
+        session.confirm(f"Return {several}{selection} of queue {queue.name!r} to their lines?", yes=yes)
+    redriven = queue.redrive(task_ids or None, limit=limit, where=where, as_new=as_new, force=force)
+    for task_id in task_ids:
+        session.claims.pop(task_id, None)
+    lines = [f"task {printable(task_id)}: {TaskStatus.PENDING}" for task_id in task_ids]
+    may_be_stale = limit is None and not as_new
+    session.output.answer({"redriven": redriven}, *(lines or [_redriven(queue, redriven, may_be_stale)]))
 
 
-def _several(task_ids: list[str], limit: int | None, *, all_dead: bool) -> str | None:
+def _redriven(queue: BaseQueue, redriven: int, may_be_stale: bool) -> str:
+    """Return the line about dead letters that were redriven without their ids."""
+    return f"{redriven:,} redriven{STALE_HINT * (may_be_stale and _has_stale(queue))}"
+
+
+def _several(task_ids: list[str], limit: int | None, *, all_dead: bool, is_filtered: bool) -> str | None:
     """Return which tasks the arguments select; None if it is a single id.
 
     Raises:
@@ -270,7 +366,7 @@ def _several(task_ids: list[str], limit: int | None, *, all_dead: bool) -> str |
         return f"{len(task_ids)} tasks" if len(task_ids) > 1 else None
     if limit is not None:
         return f"up to {counted(checked_count('limit', limit), 'dead letter')}"
-    if all_dead:
+    if all_dead or is_filtered:
         return "all dead letters"
     raise ValueError("task_ids: name the tasks, or pass --all for all dead letters. Nothing was done")
 
@@ -302,6 +398,10 @@ def purge(
     context: QueueContext,
     task_ids: OnlyTasks = None,
     status: StatusName = None,
+    kind: OfKind = None,
+    group: OfGroup = None,
+    error: WithError = None,
+    since: Since = None,
     limit: MaxTasks = None,
     yes: Yes = False,
 ) -> None:
@@ -312,9 +412,14 @@ def purge(
     session, queue = context.session, context.session.queue
     which = f"{len(task_ids)} tasks" if task_ids else "every task" if limit is None else f"{limit} tasks"
     which += ", including claimed ones," if status is None else f" with status {status.upper()}"
-    session.confirm(f"Delete {which} of queue {queue.name!r}?", yes=yes)
+    selection = Selection.of(queue, kind, group, error, since, task_ids)
+    session.confirm(f"Delete {which}{selection} of queue {queue.name!r}?", yes=yes)
     deleted = queue.purge(
-        status=status and status.upper(), task_ids=task_ids or None, limit=limit, confirm=queue.name
+        status=status and status.upper(),
+        task_ids=task_ids or None,
+        limit=limit,
+        where=selection.predicate,
+        confirm=queue.name,
     )
     session.output.answer({"deleted": deleted}, f"queue {queue.name}: {counted(deleted, 'task')} deleted")
 
@@ -332,3 +437,170 @@ def recover(context: QueueContext, index_dead: IndexDead = False) -> None:
         return
     recovered = session.queue.admin.recover()
     session.output.answer({"recovered": recovered}, f"{recovered:,} recovered")
+
+
+def masked(error: str | None) -> str:
+    """Return an error with its numbers and ids masked, which is the same for tasks with the same cause."""
+    text = error or NO_ERROR
+    for pattern, mask in MASKS:
+        text = pattern.sub(mask, text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tasks a command is about. A field that is None selects all.
+
+    Attributes:
+        kind: Their kind.
+        group: Their group.
+        error: A part of their errors; numbers and ids may be masked.
+        since: When they died at the earliest, or for others were created, in seconds since the epoch.
+    """
+
+    kind: str | None = None
+    group: str | None = None
+    error: str | None = None
+    since: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        queue: BaseQueue,
+        kind: str | None,
+        group: str | None,
+        error: str | None,
+        since: str | None,
+        task_ids: Sequence[str] | None = None,
+    ) -> Selection:
+        """Return the selection of the flags; ids select by themselves.
+
+        Raises:
+            ValueError: If `since` is neither a time nor a time span, or there are ids besides flags.
+        """
+        selection = cls(kind, group, error, None if since is None else _moment(queue, since))
+        if task_ids and selection.predicate is not None:
+            raise ValueError("--kind, --group, --error, --since: not with task_ids, which say which tasks")
+        return selection
+
+    @property
+    def predicate(self) -> Callable[[Task], bool] | None:
+        """Whether a task is selected; None if all are."""
+        return None if self == Selection() else self.selects
+
+    def selects(self, task: Task) -> bool:
+        """Return whether a task is selected."""
+        at = task.created if task.dead_at is None else task.dead_at
+        return (
+            self.kind in (None, task.kind)
+            and self.group in (None, task.group)
+            and (self.since is None or at >= self.since)
+            and self._has_error(task)
+        )
+
+    def _has_error(self, task: Task) -> bool:
+        if self.error is None:
+            return True
+        return self.error in (task.error or NO_ERROR) or self.error in masked(task.error)
+
+    def __str__(self) -> str:
+        """Return the selection as words behind a noun; empty if all are selected."""
+        named = {"kind": self.kind, "group": self.group, "error": self.error}
+        words = [f"{name} {quoted(value)}" for name, value in named.items() if value is not None]
+        return f" with {' and '.join(words)}" if words else ""
+
+
+def _moment(queue: BaseQueue, text: str) -> float:
+    found = AGO.fullmatch(text)
+    if found is None:
+        return instant("since", text).timestamp()
+    return queue.admin.now() - float(found[1]) * SECONDS_OF[found[2]]
+
+
+def selected(queue: BaseQueue, status: str | None, selection: Selection) -> Iterator[Task]:
+    """Yield the selected tasks of a queue with a status, or with any."""
+    cursor: str | None = None
+    while True:
+        page = queue.list(status, limit=PAGE_TASKS, cursor=cursor)
+        yield from filter(selection.selects, page)
+        if page.cursor is None:
+            return
+        cursor = page.cursor
+
+
+def selected_page(
+    queue: BaseQueue, status: str | None, selection: Selection, limit: int, cursor: str | None
+) -> tuple[list[Task], str | None]:
+    """Return up to `limit` selected tasks, and where the next page starts; None on the last page."""
+    if selection.predicate is None:
+        page = queue.list(status, limit=limit, cursor=cursor)
+        return list(page), page.cursor
+    found: list[Task] = []
+    while True:
+        page = queue.list(status, limit=max(PAGE_TASKS, limit), cursor=cursor)
+        places = [place for place, task in enumerate(page) if selection.selects(task)]
+        if len(found) + len(places) > limit:
+            page = _up_to(queue, status, cursor, places[limit - len(found) - 1] + 1)
+        found += filter(selection.selects, page)
+        if page.cursor is None or len(found) >= limit:
+            return found[:limit], page.cursor
+        cursor = page.cursor
+
+
+def _up_to(queue: BaseQueue, status: str | None, cursor: str | None, count: int) -> Page:
+    """Read a page again, shorter: a cursor starts only behind the last task of a page."""
+    return queue.list(status, limit=count, cursor=cursor)
+
+
+@dataclass(slots=True)
+class Cause:
+    """Dead letters of one kind with the same error.
+
+    Attributes:
+        error: The error, its numbers and ids masked.
+        kind: The kind; None for tasks without one.
+        count: How many there are.
+        first_at: When the first of them died, in seconds since the epoch.
+        last_at: When the last of them died.
+    """
+
+    error: str
+    kind: str | None
+    count: int
+    first_at: float
+    last_at: float
+
+
+def causes(tasks: Iterable[Task]) -> list[Cause]:
+    """Return the causes of dead letters, the most frequent first."""
+    found: dict[tuple[str, str | None], Cause] = {}
+    for task in tasks:
+        at = task.updated if task.dead_at is None else task.dead_at
+        key = masked(task.error), task.kind
+        cause = found.setdefault(key, Cause(*key, 0, at, at))
+        cause.count += 1
+        cause.first_at, cause.last_at = min(cause.first_at, at), max(cause.last_at, at)
+    return sorted(found.values(), key=lambda cause: (-cause.count, -cause.last_at, cause.error))
+
+
+def causes_of(queue: BaseQueue, selection: Selection) -> list[Cause]:
+    """Return the causes of the selected dead letters of a queue; reads all its dead letters."""
+    return causes(filter(selection.selects, core_of(queue).store.dead(queue.name)))
+
+
+def causes_answer(found: list[Cause]) -> dict[str, object]:
+    """Return causes as values for JSON."""
+    return {"groups": [asdict(cause) for cause in found]}
+
+
+def causes_table(found: list[Cause], now: float) -> Table:
+    """Return causes as a table for people."""
+    from rich.table import Table
+
+    table = Table("count", "kind", "error", "first", "last", title=f"dead letters ({TaskStatus.FAILURE})")
+    table.columns[0].justify = "right"
+    for cause in found:
+        ages = (f"{span(max(0.0, now - at))} ago" for at in (cause.first_at, cause.last_at))
+        kind = "-" if cause.kind is None else printable(cause.kind)
+        table.add_row(f"{cause.count:,}", kind, excerpt(cause.error, ERROR_CHARS), *ages)
+    return table
