@@ -42,6 +42,9 @@ CREATE INDEX tasks_dead ON tasks (queue, dead_us, task_id)
 WHERE status = 'FAILURE';
 CREATE INDEX tasks_lines ON tasks (queue, line, created_us, task_id, deadline_us)
 WHERE line IS NOT NULL;
+CREATE INDEX tasks_running ON tasks (queue, task_group)
+WHERE status = 'TAKEN'
+AND task_group IS NOT NULL;
 
 -- table tasks_counts
 CREATE TABLE tasks_counts (

@@ -200,6 +200,11 @@ GROUPS: Final = (
     GroupRules(separator="/"),
     GroupRules(of={"b": GroupRule(weight=2), "b/c": GroupRule(weight=0.5)}, separator="/"),
 )
+LIMITS: Final = (
+    GroupRules(default=GroupRule(max_running=1)),
+    GroupRules(of={"b": GroupRule(max_running=1), "a": GroupRule(rate_per_second=1.5)}, separator="/"),
+    GroupRules(GroupRule(rate_per_second=0.3), {"b/c": GroupRule(weight=3, max_running=2)}, "/"),
+)
 # What each family of scenarios chooses from.
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
     **{order.value: {"order": [order]} for order in Order},
@@ -207,6 +212,7 @@ FAMILIES: Final[dict[str, dict[str, Any]]] = {
     "codel": {"order": [Order.FIFO], "codel": [(0.02, 0.1), (0.05, 0.1), (0.1, 0.5)]},
     "codel, reserve": {"order": [Order.FIFO], "codel": [(0.05, 0.1)], "reserve": RESERVES[1:]},
     "weights and parents": {"groups": GROUPS},
+    "limits by group": {"groups": LIMITS},
     "backlog": {"backlog": BACKLOGS},
     "door": {"door": [Door(1.0), Door(1.5), Door(2.0)]},
     "door, backlog": {"door": [Door(1.0), Door(2.0)], "backlog": BACKLOGS},

@@ -136,7 +136,7 @@ class QueueRules(StorableOptions):
 
     groups: GroupRules = Field(
         GroupRules(),
-        description="Weights and a hierarchy of groups. As text: JSON such as "
+        description="Weights, limits and a hierarchy of groups. As text: JSON such as "
         '`{"of": {"acme": {"weight": 3}}, "separator": "/"}`, or `none`.',
     )
 

@@ -165,6 +165,8 @@ class GroupTurns:
             groups: Groups that may have work, at least one.
         """
         credit, depth, found = self._credit(), 0, groups
+        if self._rules.separator is None:
+            return self._next_sibling(groups, credit)
         while True:
             first = min(found, key=lambda group: self._start(self._path(group)[depth], credit))
             path = self._path(first)
@@ -172,6 +174,18 @@ class GroupTurns:
                 return first
             found = [group for group in found if self._path(group)[depth][1] == path[depth][1]]
             depth += 1
+
+    def _next_sibling(self, groups: Collection[_Group], credit: float) -> _Group:
+        """As `next_group`, of groups without parents; claims spend most of their time here."""
+        siblings = self._siblings.get(None)
+        if siblings is None:
+            return next(iter(groups))
+        floor, finish = siblings.now - credit, siblings.finish
+        starts = [finish.get(group, floor) for group in groups]
+        least = min(starts)
+        if least > floor:
+            return next(islice(groups, starts.index(least), None))
+        return next(group for group, start in zip(groups, starts, strict=True) if start <= floor)
 
     def plan(self, groups: Sequence[_Group], count: int) -> dict[_Group, int]:
         """Return how many of the next turns each group has if all of them always have work.

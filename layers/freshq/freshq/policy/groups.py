@@ -1,8 +1,9 @@
-"""The rules of groups: weights, limits, and a hierarchy by name."""
+"""The rules of groups: weights, limits, and a hierarchy by name; and which groups the limits leave room."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from freshq.errors import plain, quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 Group: TypeAlias = str | None
@@ -17,6 +19,9 @@ Group: TypeAlias = str | None
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
+# Starts closer together than this part of a window count as one moment, the later one: a log stays short,
+# and a limit is never exceeded.
+MOMENTS_PER_WINDOW: Final = 50
 # Every process reads the rules every few seconds.
 MAX_RULES: Final = 1_000
 
@@ -134,6 +139,16 @@ class GroupRules:
             values["of"] = {name: rule.values() for name, rule in self.of.items()}
         return values if self.separator is None else {**values, "separator": self.separator}
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether they limit any group."""
+        return self.default.has_limit or any(rule.has_limit for rule in self.of.values())
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether they limit the starts of any group."""
+        return any(rule.rate_per_second is not None for rule in (self.default, *self.of.values()))
+
     def rule(self, name: Group) -> GroupRule:
         """Return the rule of a group or a parent. Tasks without a group have the default rule."""
         return self.default if name is None else self.of.get(name, self.default)
@@ -168,3 +183,154 @@ def _only(values: Mapping[str, Any], *known: str) -> None:
         if name not in known:
             msg = f"{plain(str(name))}: unknown; use one of {', '.join(known)}"
             raise ValueError(msg)
+
+
+def rate_window(rate_per_second: float) -> tuple[int, float]:
+    """Return how many starts a rate allows in any window of which length, in seconds.
+
+    That is about a second; below one start per second, it is one start per interval.
+    """
+    starts = max(1, math.floor(rate_per_second))
+    return starts, starts / rate_per_second
+
+
+class StartLog:
+    """The recent starts of the groups and parents with a rate. All workers share one, as JSON values."""
+
+    __slots__ = ("_starts",)
+
+    def __init__(self, values: Mapping[str, Sequence[Sequence[float]]] | None = None) -> None:
+        """Start with what `values` returned; None: no start.
+
+        Raises:
+            TypeError, ValueError: If the values are damaged.
+        """
+        # By name: times and numbers of starts, the oldest first.
+        self._starts = {
+            name: [(float(at), int(count)) for at, count in starts] for name, starts in (values or {}).items()
+        }
+
+    def __len__(self) -> int:
+        """Return how many groups and parents have starts."""
+        return len(self._starts)
+
+    def room(self, name: str, rate_per_second: float, now: float) -> int:
+        """Return how many tasks of a group may start at `now` (seconds)."""
+        most, window_seconds = rate_window(rate_per_second)
+        after = now - window_seconds
+        return most - sum(count for at, count in self._starts.get(name, ()) if at > after)
+
+    def add(self, name: str, rate_per_second: float, now: float) -> None:
+        """Count a start at `now` (seconds), and forget those that no longer matter."""
+        _most, window_seconds = rate_window(rate_per_second)
+        starts = [(at, count) for at, count in self._starts.get(name, ()) if at > now - window_seconds]
+        if starts and now - starts[-1][0] <= window_seconds / MOMENTS_PER_WINDOW:
+            starts[-1] = max(now, starts[-1][0]), starts[-1][1] + 1
+        else:
+            starts.append((now, 1))
+        self._starts[name] = starts
+
+    def values(self, rules: GroupRules, now: float) -> dict[str, list[list[float]]]:
+        """Return the starts that still count at `now` (seconds), as JSON values."""
+        values = {}
+        for name, starts in self._starts.items():
+            rate = rules.rule(name).rate_per_second
+            after = math.inf if rate is None else now - rate_window(rate)[1]
+            if kept := [[at, count] for at, count in starts if at > after]:
+                values[name] = kept
+        return values
+
+
+class GroupRoom:
+    """The room that the limits leave to each group during one claim.
+
+    Tasks without a group have no limit.
+
+    Attributes:
+        full: For each group found without room, the group or parent at its limit of tasks in work; None if
+            only a rate is used up.
+        log: The recent starts.
+        started: Whether a task of a group was started.
+    """
+
+    __slots__ = ("_now", "_rules", "_running", "_started", "full", "log", "started")
+
+    def __init__(self, rules: GroupRules, running: Callable[[str], int], log: StartLog, now: float) -> None:
+        """Start a claim.
+
+        Args:
+            rules: The limits.
+            running: Returns the tasks in work of a group, or of a parent with all below it.
+            log: The recent starts; those of the claim are added.
+            now: Time of the claim, in seconds.
+        """
+        self._rules = rules
+        self._running = running
+        self.log = log
+        self._now = now
+        self._started: Counter[str] = Counter()
+        self.full: dict[Group, str | None] = {}
+        self.started = False
+
+    def allows(self, group: Group) -> bool:
+        """Return whether a task of a group may start now."""
+        if group in self.full:
+            return False
+        for name in self._rules.lineage(group):
+            if name is None:
+                return True
+            rule = self._rules.rule(name)
+            if rule.max_running is not None and self._in_work(name) >= rule.max_running:
+                self.full[group] = name
+                return False
+            rate = rule.rate_per_second
+            if rate is not None and self.log.room(name, rate, self._now) < 1:
+                self.full[group] = None
+                return False
+        return True
+
+    def _in_work(self, name: str) -> int:
+        if name not in self._started:
+            self._started[name] = self._running(name)
+        return self._started[name]
+
+    def start(self, group: Group) -> None:
+        """Count a task of a group that starts."""
+        for name in self._rules.lineage(group):
+            if name is None:
+                return
+            self.started = True
+            rule = self._rules.rule(name)
+            if rule.max_running is not None:
+                self._started[name] = self._in_work(name) + 1
+            if rule.rate_per_second is not None:
+                self.log.add(name, rule.rate_per_second, self._now)
+
+
+class RunningCounts:
+    """The tasks in work by group, in one process."""
+
+    __slots__ = ("_by_group",)
+
+    def __init__(self) -> None:
+        self._by_group: Counter[str] = Counter()
+
+    def add(self, group: Group, number: int) -> None:
+        """Add to the tasks in work of a group; a negative number takes away."""
+        if group is not None:
+            self._by_group[group] += number
+            if not self._by_group[group]:
+                del self._by_group[group]
+
+    def of(self, name: str, separator: str | None) -> int:
+        """Return the tasks in work of a group, and of those below it if there is a separator."""
+        if separator is None:
+            return self._by_group[name]
+        below = name + separator
+        return sum(
+            count for group, count in self._by_group.items() if group == name or group.startswith(below)
+        )
+
+    def by_group(self) -> dict[str, Any]:
+        """Return the tasks in work by group."""
+        return dict(self._by_group)

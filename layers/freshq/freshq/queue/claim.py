@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from freshq.policy.order import Order
     from freshq.queue.core import Core
     from freshq.queue.shared.door import LineCodel
+    from freshq.queue.shared.limits import SharedRunning
     from freshq.stores.base import HeldTask
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,9 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
         task or _extended_alone(core, claim, now, lease_until)
         for claim, task in zip(claims, stored, strict=True)
     ]
-    return [Claim.of(task) for task in tasks if task is not None]
+    extended = [task for task in tasks if task is not None]
+    core.note_extended(extended, now)
+    return [Claim.of(task) for task in extended]
 
 
 def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) -> Task | None:
@@ -165,6 +168,7 @@ def _give_back(core: Core, claims: Sequence[Claim]) -> None:
     try:
         if releases:
             core.store.replace_many(releases)
+            core.let_go([claim.task for claim in claims])
     except StoreError:
         logger.warning(
             "queue %r: could not release %d tasks; each returns when its lease expires",
@@ -172,6 +176,40 @@ def _give_back(core: Core, claims: Sequence[Claim]) -> None:
             len(claims),
             exc_info=True,
         )
+
+
+def _count_end(core: Core, work: HeldTask) -> None:
+    settled = work.settled or work.failed
+    if settled is not None:
+        core.ended(work.as_claim(), settled, is_served=settled is work.settled)
+
+
+def refuse_limits(core: Core) -> None:
+    """Raise if groups have limits, which a transaction cannot keep.
+
+    Raises:
+        ValueError: If they do.
+    """
+    if core.config.groups.has_limits:
+        msg = "groups: a transaction cannot keep the limits of groups, as others do not see what it holds; "
+        raise ValueError(msg + "claim under leases, or remove max_running and rate_per_second")
+
+
+def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> list[Claim]:
+    """Return the claims that the limits of groups admit; release the others.
+
+    Raises:
+        StoreError: If the store did not answer; all were released.
+    """
+    if not any(claim.task.group for claim in claims):
+        return claims
+    try:
+        admitted = running.admitted(claims, core.config.groups, core.now())
+    except StoreError:
+        _give_back(core, claims)
+        raise
+    _give_back(core, [claim for claim in claims if claim not in admitted])
+    return admitted
 
 
 def waiting(
@@ -260,6 +298,7 @@ def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], no
         stored = core.store.replace_many(changes)
     except StoreError as error:
         problem = error
+    core.let_go([claim.task for claim in doomed])
     lost = len(doomed) - sum(task is not None for task in stored[: len(doomed)])
     if lost:
         logger.warning(
@@ -459,6 +498,7 @@ class Claiming(Verbs):
         """
         transactions = transactions_of(self._core.store, "transaction")
         self._core.begin()
+        refuse_limits(self._core)
         if self._core.store.paused(self.name):
             yield None
             return
@@ -480,20 +520,24 @@ class Claiming(Verbs):
         finally:
             if work is not None:
                 self._core.store.wakes.changed(self.name, [work.settled, work.failed])
-        settled = None if work is None else work.settled or work.failed
-        if work is not None and settled is not None:
-            self._core.ended(work.as_claim(), settled, is_served=settled is work.settled)
+        if work is not None:
+            _count_end(self._core, work)
 
     def _take(
         self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> list[Claim]:
+        core = self._core
         request = self._request(limit, lease_seconds, longest_wait_seconds)
-        tasks = self._core.store.claim(request)
-        self._core.turns.claimed(tasks)
+        running = core.running if request.groups.has_limits else None
+        if running is not None:
+            request = replace(request, room=running.room(request.groups, core.now()))
+        tasks = core.store.claim(request)
+        core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
-        return [Claim.of(task) for task in tasks]
+        claims = [Claim.of(task) for task in tasks]
+        return claims if running is None else within_limits(core, running, claims)
 
     def _request(
         self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
@@ -504,6 +548,7 @@ class Claiming(Verbs):
             queue=core.name,
             orders=core.orders,
             turns=core.turns,
+            groups=config.groups,
             limit=limit,
             tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
             clock=core.now,

@@ -18,6 +18,7 @@ from freshq.model.task import TaskStatus
 from freshq.model.telemetry import Telemetry, guarded
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
+from freshq.queue.shared.limits import SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
 from freshq.queue.upkeep import Upkeep
@@ -67,6 +68,7 @@ class Core:
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
         turns: Decides which line of a level is served next.
+        running: Keeps the limits of groups; None if the store does.
         reserve: Time that must be left before the deadline for a task to be claimed.
         codel: Decides which claimed tasks to shed because they waited too long; None to shed none.
         meter: Counts the flow, and measures the pressure on the queue.
@@ -105,6 +107,7 @@ class Core:
         self.kinds = config.kinds
         self.checks_new = config.kinds is not None
         self.turns = LineTurns()
+        self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
@@ -412,12 +415,17 @@ class Core:
         for _ in range(MAX_READ_WRITE_TRIES):
             guard = Guard(TaskStatus.TAKEN, lease_token=claim.token, request_token=held.request_token)
             try:
-                return self.store.replace(self.lifecycle.extended(held, now, lease_until, progress), guard)
+                extended = self.store.replace(
+                    self.lifecycle.extended(held, now, lease_until, progress), guard
+                )
             except Conflict as conflict:
                 current = conflict.current
                 if current is None or not replace(guard, request_token=None).admits(current):
                     raise self.lease_lost(claim, current) from None
                 held = current
+            else:
+                self.note_extended([extended], now)
+                return extended
         raise LostRace.of_task(claim.task.task_id, MAX_READ_WRITE_TRIES)
 
     def lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
@@ -426,6 +434,16 @@ class Core:
             return LeaseLost.of_task(claim.task.task_id, "it was deleted")
         status = current.status_at(self.now())
         return LeaseLost.of_task(claim.task.task_id, f"it is {status} now", status)
+
+    def note_extended(self, tasks: Sequence[Task], now: float) -> None:
+        """Count tasks as in work until their extended leases end."""
+        if self.running is not None:
+            self.running.extended(tasks, now)
+
+    def let_go(self, tasks: Sequence[Task]) -> None:
+        """Stop counting tasks as in work."""
+        if self.running is not None:
+            self.running.ended(tasks, self.now())
 
     def ended(self, claim: Claim, settled: Task, *, is_served: bool) -> Task:
         """Count the end of an attempt, and the time that it took; return the settled task.
@@ -438,6 +456,7 @@ class Core:
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         self.turns.settled(task, took_seconds)
+        self.let_go([task])
         if is_served:
             self.meter.served(settled.updated, in_time=settled.updated <= settled.stale_at)
             self.reserve.observe(took_seconds, task.kind, settled.updated)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from freshq.policy.backlog_limit import Victim
 from freshq.policy.codel import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND
 from freshq.policy.fairness import GroupCosts, GroupTurns
+from freshq.policy.groups import GroupRoom, RunningCounts, StartLog
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ class Backlog(Protocol):
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task that is to be shed; None if there is none."""
 
-    def ended(self, task: int, took_seconds: float) -> None:
-        """Replace the cost of a task's turn by the time that it took."""
+    def ended(self, task: int, took_seconds: float | None) -> None:
+        """Replace the cost of a task's turn by the time that it took; None if it was shed instead."""
 
 
 class _Level:
@@ -126,7 +127,8 @@ class LevelBacklog:
         waiting: The lines that a store lists, by level and group, in the order in which it does.
     """
 
-    __slots__ = ("_charged", "_costs", "_groups", "_known", "_levels", "_levels_of", "_new_line", "waiting")
+    __slots__ = ("_charged", "_costs", "_groups", "_known", "_levels", "_levels_of", "_new_line", "_rules",
+                 "_running", "_starts", "waiting")  # fmt: skip
 
     def __init__(self, load: Load, rules: OverloadRules, fates: Fates) -> None:
         """Start with no task.
@@ -144,6 +146,9 @@ class LevelBacklog:
         self._levels = {level: _Level(GroupTurns(self._costs, rules.groups)) for level in levels}
         # What the turns of the tasks in work cost.
         self._charged: dict[int, float] = {}
+        self._rules = rules.groups if self._groups and rules.groups.has_limits else None
+        self._running = RunningCounts()
+        self._starts = StartLog()
         # Every line ever used.
         self._known: dict[tuple[int, str | None], LineBacklog] = {}
         self.waiting: dict[tuple[int, str | None], LineBacklog] = {}
@@ -170,16 +175,18 @@ class LevelBacklog:
 
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
         """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
+        room = self._room(now)
         for number, level in self._levels.items():
-            working = level.lines.copy() if len(level.lines) > 1 else level.lines
+            working = level.lines.copy() if len(level.lines) > 1 or room else level.lines
             while working:
                 group = level.turns.next_group(working)
                 line = working[group]
+                if room is not None and not room.allows(group):
+                    del working[group]
+                    continue
                 task = line.take(now, reserve_seconds, longest_wait_seconds)
                 if task is not None:
-                    cost = level.turns.record(group)
-                    if self._groups:
-                        self._charged[task] = cost
+                    self._taken(task, group, level, room)
                 self._unlist_if_empty((number, group), line)
                 if task is not None:
                     return task
@@ -187,6 +194,22 @@ class LevelBacklog:
                     break
                 del working[group]
         return None
+
+    def _taken(self, task: int, group: str | None, level: _Level, room: GroupRoom | None) -> None:
+        """Count the turn and the start of a task."""
+        cost = level.turns.record(group)
+        if self._groups:
+            self._charged[task] = cost
+        self._running.add(group, 1)
+        if room is not None:
+            room.start(group)
+
+    def _room(self, now: float) -> GroupRoom | None:
+        """Return the room that the limits of groups leave at `now` (seconds); None if there are none."""
+        if self._rules is None:
+            return None
+        running = partial(self._running.of, separator=self._rules.separator)
+        return GroupRoom(self._rules, running, self._starts, now)
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
         """Remove and return the tasks that CoDel sheds behind one that was just shed."""
@@ -244,13 +267,16 @@ class LevelBacklog:
                 return task
         return None
 
-    def ended(self, task: int, took_seconds: float) -> None:
-        """Replace the cost of a task's turn by the time that it took."""
+    def ended(self, task: int, took_seconds: float | None) -> None:
+        """Replace the cost of a task's turn by the time that it took; None if it was shed instead."""
         if not self._groups:
             return
         number, group = self._key(task)
-        self._levels[number].turns.correct(group, self._charged.pop(task), took_seconds)
-        self._costs.observe(group, took_seconds)
+        self._running.add(group, -1)
+        charged = self._charged.pop(task)
+        if took_seconds is not None:
+            self._levels[number].turns.correct(group, charged, took_seconds)
+            self._costs.observe(group, took_seconds)
 
 
 def backlog_for(load: Load, rules: OverloadRules, fates: Fates) -> Backlog:
@@ -420,7 +446,7 @@ class LineBacklog:
             (self._skipped if task in self._skipped else self.waiting).remove(task)
         return task
 
-    def ended(self, task: int, took_seconds: float) -> None:
+    def ended(self, task: int, took_seconds: float | None) -> None:
         """Do nothing: one line has every turn."""
 
 

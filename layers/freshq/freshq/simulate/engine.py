@@ -164,6 +164,7 @@ class SimulatedClaimer:
         if codel is None or not codel.sheds(now, now - self._created[task]):
             return False
         self._admission.shed_early(task, ShedReason.CODEL, now)
+        self._backlog.ended(task, None)
         return True
 
     def _sync(self, now: float) -> None:

@@ -676,6 +676,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
             has none; raises StoreError if it was never read, and the store does not answer.
         named_shards: How many the process named; None: none, so the stored number counts.
+        counts_groups: Whether its claims keep the limits of groups.
     """
 
     transactions: Transactions | None = None
@@ -684,6 +685,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     place: object = None
     clock: Callable[[], float] = staticmethod(time.time)
     named_shards: int | None = None
+    counts_groups: bool = False
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""

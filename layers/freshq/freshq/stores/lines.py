@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
+    from freshq.policy.groups import GroupRoom
     from freshq.policy.order import OrderSwitch
 
 Line: TypeAlias = tuple[int, str | None]
@@ -150,24 +151,31 @@ class LineTurns:
             return self._levels[level].plan(groups, count)
 
     def interleave(
-        self, level: int, lines: Mapping[str | None, Iterator[_Candidate]]
+        self,
+        level: int,
+        lines: Mapping[str | None, Iterator[_Candidate]],
+        room: GroupRoom | None = None,
     ) -> Iterator[_Candidate]:
         """Yield the candidates of a level in the order of turns; within a group in its own order.
 
         Args:
             level: The priority level.
             lines: The candidates of each group that may have work, best first.
+            room: The limits of groups: groups at their limit are left out. None: no limits.
         """
         working = dict(lines)
         while working:
             with self._lock:
                 group = self._levels[level].next_group(working)
-            candidate = next(working[group], None)
+            allowed = room is None or room.allows(group)
+            candidate = next(working[group], None) if allowed else None
             if candidate is None:
                 del working[group]
                 continue
             with self._lock:
                 self._levels[level].record(group)
+            if room is not None:
+                room.start(group)
             yield candidate
 
 
@@ -190,6 +198,7 @@ class ClaimRequest:
         queue: Name of the queue.
         orders: Decides which end of each line is served.
         turns: Decides which group of a level is served next.
+        groups: The rules of groups, with their limits.
         limit: Maximum number of tasks.
         tokens: One new lease token for each of `limit` tasks.
         clock: Returns the time in seconds since the epoch, to the microsecond.
@@ -198,12 +207,14 @@ class ClaimRequest:
         reserve_seconds: Time that a task must have left before its deadline.
         retention_seconds: How long the store keeps a task that is over.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
+        room: The room that the limits of groups leave, for stores that do not count by group.
         effort: Where the store notes how far it got.
     """
 
     queue: str
     orders: LineOrders
     turns: LineTurns
+    groups: GroupRules
     limit: int
     tokens: Sequence[str]
     clock: Callable[[], float]
@@ -212,6 +223,7 @@ class ClaimRequest:
     reserve_seconds: float
     retention_seconds: float
     longest_wait_seconds: float = inf
+    room: GroupRoom | None = None
     effort: Effort = field(default_factory=Effort)
 
     @property

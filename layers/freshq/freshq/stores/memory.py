@@ -7,8 +7,10 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, defaultdict
 from copy import deepcopy
+from functools import partial
 from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sortedcontainers import SortedList
@@ -17,6 +19,7 @@ from typing_extensions import override
 from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
+from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, RunningCounts, StartLog
 from freshq.stores.base import (
     Conflict,
     DeadLetters,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from freshq.errors import FreshqError
     from freshq.model.lifecycle import ClaimMoment
+    from freshq.policy.groups import GroupRules
     from freshq.stores.base import OldestRequest, OnConflict, PutResult
     from freshq.stores.lines import ClaimRequest, Line
 
@@ -50,6 +54,10 @@ MAX_FRUITLESS: Final = 64
 FREED_CHUNKS: Final = 1
 # Groups of a level that one claim looks at: enough for fair turns, few enough for a claim of a millisecond.
 MAX_GROUPS: Final = 64
+# Windows of groups at their limit that one claim passes; those at a limit of tasks in work are passed once.
+MAX_WINDOWS: Final = 100
+# Groups with recent starts, after which those that no longer count are forgotten.
+MAX_LOGS: Final = 1_000
 # Comes after every task id.
 LAST_ID: Final = chr(0x10FFFF)
 # Creation time, task id, deadline.
@@ -342,42 +350,112 @@ class QueueLines:
 
     def __init__(self) -> None:
         self._levels: defaultdict[int, OrderedDict[str | None, WaitingLine]] = defaultdict(OrderedDict)
+        # The lines of groups at their limit of tasks in work: no claim looks at them until one ends.
+        self._parked: dict[Line, WaitingLine] = {}
+        # By the group or parent that is at its limit: the lines that it holds back.
+        self._parked_by: dict[str, list[Line]] = {}
+        self._rules: GroupRules | None = None
+        self.starts = StartLog()
 
     def line(self, line: Line) -> WaitingLine:
         """Return a line, which is added if there is none."""
         groups = self._levels[line[0]]
-        found = groups.get(line[1])
+        found = groups.get(line[1], self._parked.get(line))
         if found is None:
             found = groups[line[1]] = WaitingLine()
         return found
 
     def remove(self, line: Line, created: float, task_id: str) -> None:
         """Remove a task from its line, unless it was dropped as stale."""
-        found = self._levels[line[0]].get(line[1])
+        groups = self._levels[line[0]]
+        found = groups.get(line[1], self._parked.get(line))
         if found is not None:
             found.remove(created, task_id)
             if not found:
-                del self._levels[line[0]][line[1]]
+                groups.pop(line[1], None)
+                self._parked.pop(line, None)
+
+    def park(self, line: Line, at_limit: str) -> None:
+        """Leave out a line until a task in work ends of the group or parent that is at its limit."""
+        self._parked[line] = self._levels[line[0]].pop(line[1])
+        self._parked_by.setdefault(at_limit, []).append(line)
+
+    def ended(self, group: str | None) -> None:
+        """Look again at the lines that had to wait for the end of a task of a group."""
+        if group is None or self._rules is None:
+            return
+        for name in self._rules.lineage(group):
+            if name in self._parked_by:
+                self._unpark(name)
+
+    def follow(self, rules: GroupRules) -> None:
+        """Look again at every line if the rules have changed."""
+        if rules != self._rules:
+            self._rules = rules
+            for name in list(self._parked_by):
+                self._unpark(name)
+
+    def _unpark(self, name: str) -> None:
+        for line in self._parked_by.pop(name):
+            waiting = self._parked.pop(line, None)
+            if waiting is not None:
+                self._levels[line[0]][line[1]] = waiting
 
     def all(self) -> Iterator[tuple[Line, WaitingLine]]:
         """Yield every line, the lowest level first."""
-        for level in sorted(self._levels):
+        parked = sorted(self._parked, key=itemgetter(0))
+        for level in sorted({*self._levels, *(line[0] for line in parked)}):
             yield from (((level, group), line) for group, line in self._levels[level].items())
+            yield from ((line, self._parked[line]) for line in parked if line[0] == level)
 
     def few(self) -> list[tuple[Line, WaitingLine]] | None:
         """Return every line, the lowest level first; None if there are more than `MAX_GROUPS`."""
-        few = sum(map(len, self._levels.values())) <= MAX_GROUPS
+        few = len(self._parked) + sum(map(len, self._levels.values())) <= MAX_GROUPS
         return list(self.all()) if few else None
 
-    def windows(self) -> Iterator[tuple[int, dict[str | None, WaitingLine]]]:
-        """Yield the first `MAX_GROUPS` groups of each level with tasks, the highest level first."""
+    def windows(self, room: GroupRoom | None) -> Iterator[tuple[int, dict[str | None, WaitingLine]]]:
+        """Yield the first `MAX_GROUPS` groups of each level with tasks, the highest level first.
+
+        While all are found to be at their limit, yield the groups behind them; a few times, if these are
+        rates.
+        """
         for level in sorted(self._levels, reverse=True):
-            if self._levels[level]:
-                yield level, dict(islice(self._levels[level].items(), MAX_GROUPS))
+            for _ in range(MAX_WINDOWS):
+                window = dict(islice(self._levels[level].items(), MAX_GROUPS))
+                if window:
+                    yield level, window
+                if not self._leave_out(level, window, room):
+                    break
+
+    def _leave_out(
+        self, level: int, window: Mapping[str | None, WaitingLine], room: GroupRoom | None
+    ) -> bool:
+        """Leave out the groups of a window that are at their limit; return whether others may have room."""
+        groups = self._levels[level]
+        if room is None or len(groups) <= MAX_GROUPS:
+            return False
+        full = [group for group in window if group in room.full and group in groups]
+        for group in full:
+            at_limit = room.full[group]
+            if at_limit is None:
+                groups.move_to_end(group)
+            else:
+                self.park((level, group), at_limit)
+        return bool(full)
 
     def has_many(self) -> bool:
         """Return whether a level has more groups than one claim looks at."""
         return any(len(groups) > MAX_GROUPS for groups in self._levels.values())
+
+    def room(self, rules: GroupRules, running: RunningCounts, now: float) -> GroupRoom | None:
+        """Return the room that the limits of groups leave at `now` (seconds); None if there are none."""
+        if not rules.has_limits:
+            self.follow(SHARED_EQUALLY)
+            return None
+        self.follow(rules)
+        if len(self.starts) > MAX_LOGS:
+            self.starts = StartLog(self.starts.values(rules, now))
+        return GroupRoom(rules, partial(running.of, separator=rules.separator), self.starts, now)
 
     def looked_at(self, line: Line) -> None:
         """Forget a line that is empty; of more than `MAX_GROUPS`, let the others come first next time."""
@@ -392,6 +470,8 @@ class QueueLines:
 class MemoryPart(Store):
     """The base of the parts: the tasks, with the indexes that every change of a task keeps up to date."""
 
+    counts_groups = True
+
     def __init__(self) -> None:
         self.place = object()
         self._lock = threading.RLock()
@@ -402,6 +482,7 @@ class MemoryPart(Store):
         self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._dead: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._states: defaultdict[str, StateCounts] = defaultdict(StateCounts)
+        self._running: defaultdict[str, RunningCounts] = defaultdict(RunningCounts)
 
     def _store(self, task: Task) -> None:
         self._forget(task.task_id)
@@ -416,6 +497,8 @@ class MemoryPart(Store):
             self._dead[task.queue].add(place_of(task))
         self._retention[task.queue].add((task.expires, task.task_id))
         self._states[task.queue].add(task)
+        if task.status is TaskStatus.TAKEN:
+            self._running[task.queue].add(task.group, 1)
 
     def _forget(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
@@ -430,6 +513,9 @@ class MemoryPart(Store):
             self._dead[task.queue].remove(place_of(task))
         self._retention[task.queue].remove((task.expires, task_id))
         self._states[task.queue].remove(task)
+        if task.status is TaskStatus.TAKEN:
+            self._running[task.queue].add(task.group, -1)
+            self._lines[task.queue].ended(task.group)
 
 
 class MemoryTasks(MemoryPart):
@@ -525,7 +611,8 @@ class MemoryLines(MemoryPart):
         with self._lock:
             moment = request.moment()
             looked_at: list[Line] = []
-            chosen = list(islice(self._candidates(request, moment, looked_at), request.limit))
+            room = self._lines[request.queue].room(request.groups, self._running[request.queue], moment.now)
+            chosen = list(islice(self._candidates(request, moment, looked_at, room), request.limit))
             taken = [
                 claimed(self._tasks[task_id], moment, token)
                 for task_id, token in zip(chosen, request.tokens, strict=False)
@@ -541,10 +628,12 @@ class MemoryLines(MemoryPart):
     @override
     def peek(self, request: ClaimRequest) -> list[Task]:
         with self._lock:
-            chosen = islice(self._candidates(request, request.moment(), []), request.limit)
+            chosen = islice(self._candidates(request, request.moment(), [], None), request.limit)
             return [copied(self._tasks[task_id]) for task_id in chosen]
 
-    def _candidates(self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line]) -> Iterator[str]:
+    def _candidates(
+        self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line], room: GroupRoom | None
+    ) -> Iterator[str]:
         """Yield the ids of claimable tasks, best first; add each line to `looked_at` when it is read."""
 
         def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
@@ -552,10 +641,11 @@ class MemoryLines(MemoryPart):
             newest_first = request.orders.newest_first(line, moment.now, lambda: waiting.oldest(moment))
             yield from waiting.claimable(moment, newest_first=newest_first)
 
-        for level, lines in self._lines[request.queue].windows():
+        for level, lines in self._lines[request.queue].windows(room):
             yield from request.turns.interleave(
                 level,
                 {group: candidates((level, group), line) for group, line in lines.items()},
+                room,
             )
 
     @override

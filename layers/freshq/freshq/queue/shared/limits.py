@@ -1,21 +1,26 @@
-"""Limits that all workers of a queue share, to protect the downstream."""
+"""Limits that all workers of a queue share, to protect the downstream, and of its groups."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import uuid
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.backlog_limit import Share, WorkerShares
+from freshq.policy.groups import GroupRoom, StartLog
 from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, Signals
 from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task
+    from freshq.policy.groups import GroupRules
     from freshq.policy.limits import RetryBudget, SharedBucket
     from freshq.stores.base import Store
 
@@ -24,6 +29,7 @@ logger = logging.getLogger(__name__)
 SLOTS: Final = "slots"
 TOKENS: Final = "tokens"
 RETRIES: Final = "retries"
+RUNNING: Final = "freshq#group-running"
 # A worker that got fewer slots than it can use asks again after this time.
 ASK_AGAIN_SECONDS: Final = 1.0
 # First attempts per deposit into the shared budget.
@@ -232,3 +238,114 @@ class SharedRetries:
         with self._lock:
             self._first_attempts += deposited
         return True
+
+
+class SharedRunning:
+    """The tasks in work by group, of every process, in one shared record. Thread-safe.
+
+    Each process writes its own tasks in work, with the time at which their leases end: a killed process
+    counts until then. A claim counts only once it is written, and the write is conditional, so no two
+    processes start tasks on the same count. A task claimed beyond a limit is released before it runs.
+    """
+
+    def __init__(self, store: Store, queue: str) -> None:
+        """Start with nothing in work."""
+        self._store = store
+        self._queue = queue
+        self._process = uuid.uuid4().hex[:12]
+        self._lock = threading.Lock()
+        # By task id: its group, and when its lease ends.
+        self._held: dict[str, tuple[str, float]] = {}
+
+    def room(self, rules: GroupRules, now: float) -> GroupRoom:
+        """Return the room that the limits leave, as last written.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        record = self._store.read_record(self._queue, RUNNING)
+        return self._room({} if record is None else record.values, rules, now)
+
+    def admitted(self, claims: Sequence[Claim], rules: GroupRules, now: float) -> list[Claim]:
+        """Return the claims that are within the limits, and count them.
+
+        Raises:
+            StoreError: If the store did not answer, or other processes wrote each time; nothing was counted.
+        """
+        admitted: list[Claim] = []
+
+        def add(values: Mapping[str, Any]) -> dict[str, Any]:
+            room = self._room(values, rules, now)
+            admitted.clear()
+            for claim in claims:
+                if room.allows(claim.task.group):
+                    room.start(claim.task.group)
+                    admitted.append(claim)
+            with self._lock:
+                new = {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
+                held = self._held | new
+            starts = room.log.values(rules, now)
+            return {"held": self._others(values, now) | self._own(held, now), "starts": starts}
+
+        if not change_record(self._store, self._queue, RUNNING, add):
+            msg = f"queue {self._queue!r}: other processes changed the counts of groups each time"
+            raise StoreError(msg)
+        with self._lock:
+            self._held |= {claim.task.task_id: _entry(claim.task) for claim in admitted if claim.task.group}
+        return admitted
+
+    def extended(self, tasks: Sequence[Task], now: float) -> None:
+        """Count tasks until the end of their extended leases."""
+        with self._lock:
+            known = {task.task_id: _entry(task) for task in tasks if task.task_id in self._held}
+            self._held |= known
+        if known:
+            self._publish(now)
+
+    def ended(self, tasks: Sequence[Task], now: float) -> None:
+        """Stop counting tasks."""
+        with self._lock:
+            known = [self._held.pop(task.task_id, None) for task in tasks]
+        if any(known):
+            self._publish(now)
+
+    def _publish(self, now: float) -> None:
+        """Write this process's tasks in work; if that fails, they count until their leases end."""
+
+        def write(values: Mapping[str, Any]) -> dict[str, Any]:
+            with self._lock:
+                own = self._own(self._held, now)
+            return {**values, "held": self._others(values, now) | own}
+
+        try:
+            change_record(self._store, self._queue, RUNNING, write)
+        except StoreError:
+            logger.warning("queue %r: could not share the counts of groups", self._queue, exc_info=True)
+
+    def _room(self, values: Mapping[str, Any], rules: GroupRules, now: float) -> GroupRoom:
+        counts = Counter[str]()
+        with self._lock:
+            own = self._own(self._held, now)
+        for _until, groups in (self._others(values, now) | own).values():
+            for group, number in groups.items():
+                for name in rules.lineage(group):
+                    counts[str(name)] += number
+        return GroupRoom(rules, counts.__getitem__, StartLog(values.get("starts")), now)
+
+    def _others(self, values: Mapping[str, Any], now: float) -> dict[str, Any]:
+        held = values.get("held", {})
+        return {
+            process: [float(until), {str(group): int(number) for group, number in groups.items()}]
+            for process, (until, groups) in held.items()
+            if process != self._process and until > now
+        }
+
+    def _own(self, held: Mapping[str, tuple[str, float]], now: float) -> dict[str, Any]:
+        live = [(group, until) for group, until in held.values() if until > now]
+        if not live:
+            return {}
+        return {self._process: [max(until for _, until in live), Counter(group for group, _ in live)]}
+
+
+def _entry(task: Task) -> tuple[str, float]:
+    return str(task.group), task.lease_until or 0.0

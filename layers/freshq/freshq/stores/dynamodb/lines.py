@@ -128,15 +128,17 @@ class Candidates:
         # The ids on each page read so far.
         self._pages: list[list[str]] = []
         self._searches: list[GroupSearch] = []
+        self._windowed: Sequence[Line] = ()
 
     def best_first(self) -> Iterator[IndexEntry]:
         """Yield the candidates, reading pages as needed."""
         request = self.request
         lines = self._store.line_records.window(request.queue, self.moment.now, request.limit)
+        self._windowed = lines
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
             yield from request.turns.interleave(
-                level, {group: self._line((level, group)) for group in groups}
+                level, {group: self._line((level, group)) for group in groups}, request.room
             )
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
@@ -153,6 +155,10 @@ class Candidates:
             taken: The tasks that it took.
         """
         queue, lines = self.request.queue, self._store.line_records
+        full = () if self.request.room is None else self.request.room.full
+        for line in self._windowed:
+            if line[1] in full:  # so that the next claim looks into others
+                lines.served(queue, line)
         for search in self._searches:
             if search.shards_left or search.task_ids - tried or self.request.passes_over:
                 lines.served(queue, search.line)

@@ -20,13 +20,14 @@ from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 from freshq.stores.sql.tasks import as_dead_letter
-from freshq.stores.sql.windows import NO_OTHERS, LineWindow, live_in_line
+from freshq.stores.sql.windows import NO_OTHERS, LimitedLines, LineWindow, live_in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
+    from freshq.policy.groups import GroupRoom
     from freshq.stores.lines import ClaimRequest, Line
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.horizon import Find, Span
@@ -331,20 +332,21 @@ class SqlLines(SqlCounts):
         self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
         self.window = LineWindow(schema, database.engine.dialect)
         self._stale_tasks = StaleTasks(database, schema, self.horizon)
+        self.limited = LimitedLines(database, schema, self.window)
 
     def candidates(
         self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
     ) -> Iterator[Stored]:
         """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
-        return self._best_first(connection, request, moment, self.window, self.claim_sql.page)
+        levels = self._levels(connection, request, self.window, is_claim=True)
+        return self._best_first(connection, request, moment, levels, self.claim_sql.page)
 
     @override
     def peek(self, request: ClaimRequest) -> list[Task]:
         def look(connection: sa.Connection) -> list[Task]:
             # A separate window, so that this process's claims continue from the same place.
-            shown = self._best_first(
-                connection, request, request.moment(), self.window.copy(), self.claim_sql.shown
-            )
+            levels = self._levels(connection, request, self.window.copy())
+            shown = self._best_first(connection, request, request.moment(), levels, self.claim_sql.shown)
             return [each.task for each in islice((each for each in shown if not each.problem), request.limit)]
 
         return self.database.read(look)
@@ -354,22 +356,27 @@ class SqlLines(SqlCounts):
         connection: sa.Connection,
         request: ClaimRequest,
         moment: ClaimMoment,
-        window: LineWindow,
+        levels: Iterator[Sequence[Line]],
         pages: Mapping[bool, sa.Select[Any]],
+        room: GroupRoom | None = None,
     ) -> Iterator[Stored]:
-        def read(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
-            return connection.execute(window.sql.finds[name], parameters).scalars().all()
-
-        is_claim = pages is self.claim_sql.page
-        find: Find = self._remembering(request.queue, read) if is_claim else read
-        for lines in window.levels(find, request.queue):
+        for lines in levels:
             level, groups = lines[0][0], [group for _level, group in lines]
             share = max(1, request.limit // len(groups))
             of_group = {
                 group: self._candidates_of(connection, request, moment, (level, group), share, pages)
                 for group in groups
             }
-            yield from request.turns.interleave(level, of_group)
+            yield from request.turns.interleave(level, of_group, room)
+
+    def _levels(
+        self, connection: sa.Connection, request: ClaimRequest, window: LineWindow, *, is_claim: bool = False
+    ) -> Iterator[Sequence[Line]]:
+        def read(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+            return connection.execute(window.sql.finds[name], parameters).scalars().all()
+
+        find: Find = self._remembering(request.queue, read) if is_claim else read
+        return window.levels(find, request.queue)
 
     def _candidates_of(
         self,
@@ -442,7 +449,7 @@ class SqlLines(SqlCounts):
         # Beside an old snapshot, a check for other lines may read many dead entries.
         window = None if passes_over else self.window.known(request.queue)
         taken: list[Stored] = []
-        if window is not None and self.claim_sql.has_returning:
+        if window is not None and self.claim_sql.has_returning and not request.groups.has_limits:
             taken += self._take_again(request, window)
         self._take_missing(request, taken)
         if not taken and self.horizon.searches_again(request.queue):
@@ -452,7 +459,10 @@ class SqlLines(SqlCounts):
 
     def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
         """Find lines, and take from them what is missing to the limit."""
+        limited = request.groups.has_limits
         take = self._take_by_statements if self.claim_sql.has_returning else self._take_in_transaction
+        if limited:
+            take = self._take_within_limits
         for _ in range(MAX_LOOKS):
             if len(taken) >= request.limit:
                 break
@@ -461,8 +471,9 @@ class SqlLines(SqlCounts):
             request.effort.bounded = is_short and self.clear_stale(request) > 0
             if not request.effort.bounded:
                 break
-        short = len(taken) < request.limit
-        request.effort.bounded = short and (request.effort.bounded or self.window.is_partial(request.queue))
+        if not limited:  # a claim within limits searches every line
+            request.effort.bounded |= self.window.is_partial(request.queue)
+        request.effort.bounded &= len(taken) < request.limit
 
     def clear_stale(self, request: ClaimRequest) -> int:
         """Remove some tasks that are past their deadline from their lines; return how many."""
@@ -663,6 +674,30 @@ class SqlLines(SqlCounts):
         known = {each.task.task_id for each in taken}
         taken += [each for each in found if each.task.task_id not in known]
         return found_lines
+
+    def _take_within_limits(self, request: ClaimRequest, taken: list[Stored]) -> bool:
+        """Take the best tasks of the groups that have room; return whether there are lines.
+
+        One claim of the queue counts and takes at a time, so that no limit is exceeded.
+        """
+        first = request.moment()
+
+        def take(connection: sa.Connection) -> list[Stored]:
+            claim = self.limited.begin(connection, request, request.moment().now)
+            levels = self.limited.levels(claim)
+            moment = request.moment()
+            candidates = self._best_first(
+                connection, request, moment, levels, self.claim_sql.page, claim.room
+            )
+            found = list(islice(candidates, request.limit - len(taken)))
+            self.limited.end(claim, moment.now)
+            return self._take_locked(connection, request, found)
+
+        earlier = partial(self._claimed_earlier, request=request, first=first)
+        found = self.database.transaction(take, committed_earlier=earlier)
+        known = {each.task.task_id for each in taken}
+        taken += [each for each in found if each.task.task_id not in known]
+        return True
 
     def _take_locked(
         self, connection: sa.Connection, request: ClaimRequest, found: Sequence[Stored]

@@ -147,6 +147,7 @@ MIGRATIONS: Final = (
     Migration(8, "add the tables of histories", _create),
     Migration(9, "add the status to the index of the agenda", _make_indexes_anew),
     Migration(10, "add the parents of tasks", _add_columns),
+    Migration(11, "add the index of tasks in work", _make_indexes_anew),
 )
 
 

@@ -163,6 +163,8 @@ class SqlPart(Store):
         horizon: What to pass over beside an old snapshot.
     """
 
+    counts_groups = True
+
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         self.database = database
         self.schema = schema

@@ -1,9 +1,13 @@
-"""Find lines that have work."""
+"""Find lines that have work, and whose groups have room within their limits."""
 
 from __future__ import annotations
 
+import json
 import math
+import threading
 import time
+import zlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -11,14 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
-from freshq.stores.sql.rows import line_key, microseconds, parse_line
-from freshq.stores.sql.statements import Statements
+from freshq.model.lifecycle import new_token
+from freshq.model.validation import json_text
+from freshq.policy.groups import GroupRoom, StartLog
+from freshq.stores.sql.records import RecordStatements
+from freshq.stores.sql.rows import DUE, line_key, microseconds, parse_line
+from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from freshq.stores.lines import Line
-    from freshq.stores.sql.database import PreparedStatement
+    from freshq.policy.groups import GroupRules
+    from freshq.stores.lines import ClaimRequest, Line
+    from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
 
     Find: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Any]]
@@ -28,6 +37,13 @@ WINDOW_LINES: Final = 64
 # Up to this many lines, every claim looks for new ones; with more, only an occasional claim does.
 FEW_LINES: Final = 8
 REUSE_SECONDS: Final = 0.5
+STARTS: Final = "freshq#group-starts"
+# How long a process uses its list of the lines of groups with room, if there are more than fit a window.
+OPEN_SECONDS: Final = 1.0
+# Lines that one statement finds: MariaDB ends a recursion after a thousand steps.
+PAGE_LINES: Final = 500
+# Sorts after every name that begins with a separator.
+LAST_NAME: Final = chr(0x10FFFF)
 FOLLOWING: Final = "following"
 LAST: Final = "last"
 # Sorts after the lines of every level, because lines begin with a digit.
@@ -162,6 +178,10 @@ class LineWindow:
         """Return whether the last lookup of a queue left out lines."""
         return queue in self._many
 
+    def is_whole(self, queue: str) -> None:
+        """Note that the lines of a queue fit a window."""
+        self._many.discard(queue)
+
     def levels(self, find: Find, queue: str) -> Iterator[list[Line]]:
         """Yield lines of each priority level, the highest level first; all of them if they fit a window."""
         self._known.pop(queue, None)
@@ -219,3 +239,195 @@ class LineWindow:
 
     def _last(self, find: Find, queue: str, until: str) -> str | None:
         return next(iter(find(LAST, {"of_queue": queue, "of_until": until})), None)
+
+
+class LimitStatements(Statements):
+    """Statements that count the tasks in work by group."""
+
+    @cached_property
+    def _in_work(self) -> Conditions:
+        tasks = self.tasks.c
+        conditions = (self.in_queue, tasks.status == TAKEN, tasks.task_group.is_not(None))
+        # Only the other databases have an index of the tasks in work.
+        is_mysql = self.dialect.name in ("mysql", "mariadb")
+        return (*conditions, tasks.agenda == DUE) if is_mysql else conditions
+
+    @cached_property
+    def by_group(self) -> sa.Select[Any]:
+        """The number of tasks in work of each group."""
+        group = self.tasks.c.task_group
+        return sa.select(group, sa.func.count()).where(*self._in_work).group_by(group)
+
+    @cached_property
+    def of_groups(self) -> sa.Select[Any]:
+        """As `by_group`, of the groups `of_names`."""
+        return self.by_group.where(self.tasks.c.task_group.in_(sa.bindparam("of_names", expanding=True)))
+
+    @cached_property
+    def below(self) -> sa.Select[Any]:
+        """The number of tasks in work of all groups between two names."""
+        group = self.tasks.c.task_group
+        between = (group >= sa.bindparam("of_first"), group <= sa.bindparam("of_last"))
+        return sa.select(sa.func.count()).where(*self._in_work, *between)
+
+
+class LimitedLines:
+    """The lines of groups that have room, as the claims of one process see them. Thread-safe."""
+
+    def __init__(self, database: Database, schema: Schema, window: LineWindow) -> None:
+        self._sql = LimitStatements.shared(schema, database.engine.dialect)
+        self._records = RecordStatements.shared(schema, database.engine.dialect)
+        self._dialect = database.dialect
+        self._lock_id = zlib.crc32(schema.tasks.name.encode())
+        self._window = window
+        self._lock = threading.Lock()
+        # By queue: when to list the lines again, the rules, and the lines of groups that had room.
+        self._open: dict[str, tuple[float, GroupRules, list[Line]]] = {}
+
+    def begin(self, connection: sa.Connection, request: ClaimRequest, now: float) -> LimitedClaim:
+        """Keep other claims of the queue out until the transaction ends; return the claim with its room."""
+        log = StartLog()
+        if self._dialect == "postgresql":
+            lock = sa.func.pg_advisory_xact_lock(self._lock_id ^ zlib.crc32(request.queue.encode()))
+            connection.execute(sa.select(lock))
+        # On MariaDB the row is also the lock. SQLite has one writer at a time.
+        if request.groups.has_rates or self._dialect in ("mysql", "mariadb"):
+            log = self._starts(connection, request.queue)
+        return LimitedClaim(connection, request, self._sql, log, now)
+
+    def _starts(self, connection: sa.Connection, queue: str) -> StartLog:
+        this = {"of_queue": queue, "of_name": STARTS}
+        read = self._records.read.with_for_update()
+        row = connection.execute(read, this).one_or_none()
+        if row is None:
+            new = {"record": "{}", "version": new_token()}
+            connection.execute(self._records.add, {"queue": queue, "name": STARTS} | new)
+            row = connection.execute(read, this).one()
+        return StartLog(json.loads(row.record))
+
+    def end(self, claim: LimitedClaim, now: float) -> None:
+        """Store the starts of a claim."""
+        request = claim.request
+        if not request.groups.has_rates or not claim.started:
+            return
+        values = claim.log.values(request.groups, now)
+        connection, this = claim.connection, {"of_queue": request.queue, "of_name": STARTS}
+        version = connection.execute(self._records.read, this).one().version
+        new = {"record": json_text(values), "version": new_token(), "of_version": version}
+        connection.execute(self._records.change, this | new)
+
+    def levels(self, claim: LimitedClaim) -> Iterator[list[Line]]:
+        """Yield lines of each priority level, the highest level first, of groups that may have room."""
+        queue, connection = claim.request.queue, claim.connection
+
+        def find(name: str, parameters: Any) -> Sequence[Any]:
+            return connection.execute(self._window.sql.finds[name], parameters).scalars().all()
+
+        if not self._window.is_partial(queue):
+            levels = list(self._window.levels(find, queue))
+            if not self._window.is_partial(queue):
+                for lines in levels:
+                    claim.count([group for _level, group in lines])
+                    yield lines
+                return
+        fresh = False
+        while True:
+            lines, is_new = self._open_lines(claim, find, renew=fresh)
+            for _level, of_level in groupby(lines, key=lambda line: line[0]):
+                remaining = list(of_level)
+                for start in range(0, len(remaining), WINDOW_LINES):
+                    some = remaining[start : start + WINDOW_LINES]
+                    claim.count([group for _level, group in some])
+                    yield some
+            if is_new:
+                return
+            fresh = True
+
+    def _open_lines(self, claim: LimitedClaim, find: Find, *, renew: bool) -> tuple[list[Line], bool]:
+        """Return the lines of groups with room, rotated; and whether they were listed just now."""
+        queue, rules = claim.request.queue, claim.request.groups
+        with self._lock:
+            until, known_for, lines = self._open.get(queue, (0.0, rules, []))
+        if not renew and time.monotonic() < until and known_for == rules:
+            turned = lines[claim.request.limit :] + lines[: claim.request.limit]
+            with self._lock:
+                self._open[queue] = (until, rules, turned)
+            return sorted(lines, key=lambda line: -line[0]), False
+        keys: list[str] = []
+        while len(page := self._page(find, queue, keys[-1] if keys else "")) == PAGE_LINES:
+            keys += page
+        keys += page
+        if len(keys) <= WINDOW_LINES:
+            self._window.is_whole(queue)
+        room = claim.counted()
+        lines = [line for line in map(parse_line, keys) if room.allows(line[1])]
+        with self._lock:
+            self._open[queue] = (time.monotonic() + OPEN_SECONDS, rules, lines)
+        return sorted(lines, key=lambda line: -line[0]), True
+
+    @staticmethod
+    def _page(find: Find, queue: str, after: str) -> list[str]:
+        where = {"of_queue": queue, "of_after": after, "of_until": END, "of_count": PAGE_LINES}
+        return sorted(find(FOLLOWING, where))
+
+
+class LimitedClaim:
+    """One claim under the lock.
+
+    Attributes:
+        connection: Its transaction.
+        request: The claim.
+        log: The recent starts.
+        room: The room that the limits leave.
+    """
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        request: ClaimRequest,
+        sql: LimitStatements,
+        log: StartLog,
+        now: float,
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.log = log
+        self._sql = sql
+        self._now = now
+        self._queue = {"of_queue": request.queue}
+        self._counts: dict[str, int] = {}
+        self.room = GroupRoom(request.groups, self._running, log, now)
+
+    @property
+    def started(self) -> bool:
+        """Whether it found a task."""
+        return self.room.started
+
+    def count(self, groups: Sequence[str | None]) -> None:
+        """Count the tasks in work of some groups in one statement, if no group has groups below it."""
+        names = [group for group in groups if group is not None and group not in self._counts]
+        if self.request.groups.separator is None and names:
+            found = self.connection.execute(self._sql.of_groups, self._queue | {"of_names": names})
+            self._counts |= dict.fromkeys(names, 0) | {row[0]: int(row[1]) for row in found}
+
+    def counted(self) -> GroupRoom:
+        """Return the room of all groups, by one statement that counts every task in work."""
+        rules, counts = self.request.groups, Counter[str]()
+        for group, number in self.connection.execute(self._sql.by_group, self._queue):
+            for name in rules.lineage(group):
+                counts[str(name)] += number
+        return GroupRoom(rules, counts.__getitem__, self.log, self._now)
+
+    def _running(self, name: str) -> int:
+        if name not in self._counts:
+            separator = self.request.groups.separator
+            if separator is None:
+                self.count([name])
+            else:
+                # Two ranges, because names such as `acme-2` sort between `acme` and `acme/`.
+                below = {"of_first": name + separator, "of_last": name + separator + LAST_NAME}
+                self._counts[name] = sum(
+                    int(self.connection.execute(self._sql.below, self._queue | range_).scalar_one())
+                    for range_ in ({"of_first": name, "of_last": name}, below)
+                )
+        return self._counts[name]
