@@ -36,10 +36,10 @@ def text_of(module: str) -> str:
 
 def actions_of(module: str) -> list[str]:
     """Return the actions in the next-state relation of a specification."""
-    text = text_of(module)
+    text = text_of(module).partition("\nSymmetry ==")[0]
     relation = text.split("\nNext ==\n", 1)[1].split("\n\n", 1)[0]
     defined = set(re.findall(r"^(\w+)(?:\([^)]*\))? ==", text, re.MULTILINE))
-    return [name for name in dict.fromkeys(re.findall(r"(?<!\\in )\b\w+", relation)) if name in defined]
+    return [name for name in dict.fromkeys(re.findall(r"(?<!\\in )(?<!DOMAIN )\b\w+", relation)) if name in defined]
 
 
 def mapped(module: str) -> dict[str, str]:

@@ -1,0 +1,82 @@
+---- MODULE GroupLimits ----
+(***************************************************************************)
+(* At most Limit tasks of a group run at a time.  A claim counts the held  *)
+(* tasks of the group and takes one in the same write, so the count is in  *)
+(* the leases: it cannot leak when a worker is killed.                     *)
+(***************************************************************************)
+EXTENDS Naturals, FiniteSets, Transitions
+
+CONSTANTS
+    Tasks,
+    Workers,
+    Limit,
+    Broken
+
+VARIABLES
+    status,      \* of each task
+    holder,      \* of each task: its worker, or the worker that held it last
+    counter,     \* a number beside the leases, for the variants
+    seen         \* of each worker: how many it counted, if it counts in a call of its own; Limit before
+
+vars == <<status, holder, counter, seen>>
+
+Nobody == "nobody"
+Taken == {t \in Tasks : status[t] = "TAKEN"}
+Counted == IF Broken \in {"a counter that the worker lowers", "lowered by the sweep and by the worker"}
+           THEN counter ELSE Cardinality(Taken)
+
+Init ==
+    /\ status = [t \in Tasks |-> "PENDING"]
+    /\ holder = [t \in Tasks |-> Nobody]
+    /\ counter = 0
+    /\ seen = [w \in Workers |-> Limit]
+
+Count(w) ==
+    /\ seen' = [seen EXCEPT ![w] = Counted]
+    /\ seen # seen'
+    /\ Broken = "counted before the claim"
+    /\ UNCHANGED <<status, holder, counter>>
+
+Claim(w, t) ==
+    /\ status[t] = "PENDING"
+    /\ IF Broken = "counted before the claim" THEN seen[w] < Limit ELSE Counted < Limit
+    /\ status' = [status EXCEPT ![t] = Follow("claim", @, "TAKEN")]
+    /\ holder' = [holder EXCEPT ![t] = w]
+    /\ counter' = counter + 1
+    /\ seen' = [seen EXCEPT ![w] = Limit]
+
+Lowered(by) == IF counter < by THEN 0 ELSE counter - by
+
+Complete(w, t) ==
+    /\ holder[t] = w
+    /\ IF status[t] = "TAKEN"
+       THEN status' = [status EXCEPT ![t] = Follow("complete", @, "SUCCESS")]
+       ELSE UNCHANGED status
+    /\ holder' = [holder EXCEPT ![t] = Nobody]
+    /\ counter' = IF status[t] = "TAKEN" \/ Broken = "lowered by the sweep and by the worker"
+                  THEN Lowered(1) ELSE counter
+    /\ UNCHANGED seen
+
+Die(w) ==
+    /\ \E t \in Tasks : holder[t] = w
+    /\ holder' = [t \in Tasks |-> IF holder[t] = w THEN Nobody ELSE holder[t]]
+    /\ UNCHANGED <<status, counter, seen>>
+
+\* A lease runs out: its worker is dead, or slow and not told yet.
+Recover(t) ==
+    /\ status[t] = "TAKEN"
+    /\ status' = [status EXCEPT ![t] = Follow("recover", @, "PENDING")]
+    /\ counter' = IF Broken = "a counter that the worker lowers" THEN counter ELSE Lowered(1)
+    /\ UNCHANGED <<holder, seen>>
+
+Next ==
+    \/ \E w \in Workers : \/ Count(w) \/ Die(w)
+                          \/ \E t \in Tasks : Claim(w, t) \/ Complete(w, t)
+    \/ \E t \in Tasks : Recover(t)
+
+Spec == Init /\ [][Next]_vars
+
+NeverAboveTheLimit == Cardinality(Taken) <= Limit
+\* A group with a free slot is not refused.
+NoSlotLeaks == Cardinality(Taken) < Limit => Counted < Limit
+====
