@@ -39,7 +39,8 @@ def actions_of(module: str) -> list[str]:
     text = text_of(module).partition("\nSymmetry ==")[0]
     relation = text.split("\nNext ==\n", 1)[1].split("\n\n", 1)[0]
     defined = set(re.findall(r"^(\w+)(?:\([^)]*\))? ==", text, re.MULTILINE))
-    return [name for name in dict.fromkeys(re.findall(r"(?<!\\in )(?<!DOMAIN )\b\w+", relation)) if name in defined]
+    names = re.findall(r"(?<!\\in )(?<!DOMAIN )\b\w+", relation)
+    return [name for name in dict.fromkeys(names) if name in defined]
 
 
 def mapped(module: str) -> dict[str, str]:
@@ -95,6 +96,18 @@ def test_each_specification_holds_and_has_variants_that_are_refuted(module: str)
     assert any(not each.violates for each in own)
     assert broken == set(re.findall(r'Broken (?:=|#) "([^"]+)"', text_of(module))) - {"nothing"}
     assert all(each.length > 1 for each in own if each.violates)
+
+
+def test_the_guarantees_name_specifications_and_tests_that_exist() -> None:
+    text = (REPOSITORY / "docs" / "guarantees.md").read_text("utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "`" in line]
+
+    assert len(rows) >= 8
+    for row in rows:
+        assert set(re.findall(r"`(\w+)`", row[1])) <= set(MODULES), row
+        tests = re.findall(r"`(tests/[\w/.]+)`", row[2])
+        assert tests
+        assert [test for test in tests if not (REPOSITORY / test).exists()] == []
 
 
 def test_a_short_run_takes_smaller_constants_and_every_variant() -> None:
