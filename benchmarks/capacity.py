@@ -27,7 +27,9 @@ from benchmarks.figures import PAYLOAD
 from freshq import MatchQueue, Queue, Settlement
 from freshq.errors import FreshqError
 from freshq.model.pass_options import PassOptions
-from freshq.queue import core
+from freshq.queue import core, polling
+from freshq.queue.core import core_of
+from freshq.queue.polling import Lookout
 from freshq.queue.shared import options
 from freshq.stores import clocks
 from freshq.stores.dynamodb import line_records
@@ -36,7 +38,6 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.line_records import RULES
 from freshq.stores.dynamodb.passes import WorkerPasses
-from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -202,7 +203,7 @@ def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
     bench = Bench(client)
     machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
     with ExitStack() as patches:
-        for module in (clocks, line_records, core, options):
+        for module in (clocks, line_records, core, options, polling):
             patches.enter_context(patch.object(module, "time", machine))
         yield bench
 
@@ -468,7 +469,6 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
     pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.
     """
     idle_seconds = PassOptions.model_fields["idle_exit_seconds"].default
-    poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
     with new_bench(client) as bench:
         producer, worker = bench.queue(), bench.queue()
         passes = WorkerPasses(bench.table, worker.name, client, clock=bench.clock)
@@ -481,10 +481,14 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
                     assert entered
                     for claim in worker.claim(limit=SLOTS):
                         worker.complete(claim)
-                    for _ in range(round(idle_seconds / poll_seconds)):
-                        bench.clock.now += poll_seconds
+                    lookout = Lookout(core_of(worker), idle_seconds)
+                    idle_until = bench.clock.now + idle_seconds
+                    while bench.clock.now < idle_until:
+                        lookout.begin()
                         worker.claim(limit=SLOTS)
-                    worker.close()
+                        lookout.found_few(0)
+                        bench.clock.now = min(idle_until, bench.clock.now + lookout.left_seconds)
+                    core_of(worker).release()
                 worker.stats(approximate=True)
                 bench.clock.now += EVERY_SECONDS - idle_seconds
 

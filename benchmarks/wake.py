@@ -167,8 +167,8 @@ def main(rounds: int = 4, tasks: int = 50, peers: str = sys.executable) -> None:
     with Postgres(durable=True) as server, ExitStack() as stack:
         turns, versions = contenders(server, peers, stack, tasks)
         databases = {FRESHQ: "postgres"} | {peer: peer for peer in versions}
-        idle = idle_rates(server, databases)
         found = in_turns(turns, rounds)
+        idle = idle_rates(server, databases)
     figures.write(
         "wake",
         {

@@ -134,3 +134,19 @@ def test_tasks_that_are_done_here_are_not_recovered_before_they_are_settled(
 def test_a_loop_whose_tasks_are_settled_at_once_never_holds_upkeep_back() -> None:
     loop = TransactionLoop.__new__(TransactionLoop)
     assert not loop._settles_late()
+
+
+def test_a_task_starts_before_the_store_is_asked_when_the_next_one_is_due() -> None:
+    began, asked = threading.Event(), list[bool]()
+
+    class _Store(MemoryStore):
+        def next_due(self, queue: str, now: float) -> float | None:
+            asked.append(began.wait(PATIENCE_SECONDS))
+            return super().next_due(queue, now)
+
+    queue = Queue(_Store())
+    queue.put("work")
+    worker = Worker(queue, lambda _task: began.set(), concurrency=2)
+    worker.run(until=lambda: bool(asked))
+    assert asked[0]
+    assert began.is_set()

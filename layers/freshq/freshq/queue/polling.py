@@ -27,8 +27,6 @@ T = TypeVar("T")
 # The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
 # is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
-# The same for a look at the line of a queue.
-FIRST_LOOK_SECONDS: Final = 0.05
 INTERVAL_PART: Final = 0.25
 # Time between two looks at all awaited tasks, as a multiple of what the first one took.
 LOOK_REST: Final = 3.0
@@ -119,7 +117,7 @@ class Lookout:
         hears = core.store.wakes.hears
         if not hears:
             idle_seconds = time.monotonic() - self._found_at
-            seconds = min(seconds, max(FIRST_LOOK_SECONDS, INTERVAL_PART * idle_seconds))
+            seconds = min(seconds, max(core.store.wakes.first_look_seconds, INTERVAL_PART * idle_seconds))
             seconds = min(seconds, core.store.wakes.poll_seconds)
         try:
             if core.store.paused(core.name):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
 
 
+# Shortest time between two looks for tasks to claim, where a look costs little.
+FIRST_LOOK_SECONDS: Final = 0.05
 # Entries of ended waits that may be left before they are swept.
 SWEPT_ENDS: Final = 1000
 
@@ -219,11 +221,18 @@ class Wakes:
 
     Attributes:
         poll_seconds: Longest time between two looks, where not all changes wake.
+        first_look_seconds: Shortest time between them.
     """
 
-    def __init__(self, place: object = None, poll_seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        place: object = None,
+        poll_seconds: float = math.inf,
+        first_look_seconds: float = FIRST_LOOK_SECONDS,
+    ) -> None:
         """Share the signals of all stores of a place; None: nobody else has these tasks."""
         self.poll_seconds = poll_seconds
+        self.first_look_seconds = first_look_seconds
         self._is_alone = place is None
         self._signals = Signals()
         if place is not None:

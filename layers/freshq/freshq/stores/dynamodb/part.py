@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from freshq.stores.base import Store
 from freshq.stores.dynamodb.batches import Batches
@@ -16,6 +16,9 @@ from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
+
+# A look for tasks costs 1.5 read units a shard, and each pass of a worker ends with a second of looks.
+FIRST_LOOK_SECONDS: Final = 0.5
 
 
 class DynamoPart(Store):
@@ -46,7 +49,9 @@ class DynamoPart(Store):
         self.calls = calls
         # Another client may have another account, with a table of the same name.
         self.place = (calls.client, calls.table)
-        self.wakes = Wakes((calls.client.meta.endpoint_url, calls.table))
+        self.wakes = Wakes(
+            (calls.client.meta.endpoint_url, calls.table), first_look_seconds=FIRST_LOOK_SECONDS
+        )
         self.clock = table_clock(calls)
         self.keyspace = Keyspace(shards, calls.names.is_attached)
         self.status_index = status_index or StatusIndex()
