@@ -57,6 +57,8 @@ PARTS: Final = {
         "invocations, run times and log bytes of the emulated application"),
     "growth": Part("growth", GROWTH, 40, "contributing/growth.md",
         "how the cost of a claim grows with the queue, on each store but MariaDB"),
+    "horizon": Part("growth:horizon", ("horizon",), 5, "contributing/growth.md",
+        "pages that a claim reads beside an open snapshot on PostgreSQL, beside procrastinate"),
     "overload": Part("overload", ("overload",), 15, "overload.md",
         "goodput by load and order, simulated and of the emulated application"),
     "outage": Part("outage", ("outage",), 1, "overload.md",

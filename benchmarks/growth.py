@@ -6,6 +6,7 @@ of the ratios to the smallest size in the same turn.
 
 from __future__ import annotations
 
+import importlib
 import json
 import statistics
 import sys
@@ -17,9 +18,11 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+import psycopg
 import sqlalchemy as sa
 from local.servers import DynamoDBLocal, Postgres, create_without_stream, load
 from rich.console import Console
@@ -29,10 +32,12 @@ from benchmarks import figures
 from benchmarks.capacity import metered
 from benchmarks.figures import in_turns, numbers, rotated
 from benchmarks.growth_page import STORES
+from benchmarks.worker import conninfo
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
 from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore
+from freshq.stores.sql.horizon import OLD_TRANSACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -259,6 +264,7 @@ class SqlPlace(Place):
     def __init__(self, url: str, name: str, order: Order) -> None:
         """Create the table."""
         super().__init__(Queue.sql(url, name, **options(order)))
+        self._arguments = (url, name, order)
         self.queue.create_table()
         store = core_of(self.queue).store
         assert isinstance(store, SqlStore)
@@ -271,6 +277,18 @@ class SqlPlace(Place):
         super()._insert(tasks)
         with self._engine.begin() as connection:
             connection.execute(sa.text(f"ANALYZE {self._store.schema.tasks.name}"))
+
+    def fill_finished(self, count: int, age_seconds: float) -> None:
+        """Store tasks, then claim and complete them, all in three statements."""
+        self.fill(count, age_seconds)
+        ids = {"ids": f"{self._filled}-%"}
+        for statement in LIFE:
+            with self._engine.begin() as connection:
+                connection.execute(sa.text(statement.format(self._store.schema.tasks.name)), ids)
+
+    def opened_again(self) -> SqlPlace:
+        """Return the same queue as a new process has it."""
+        return SqlPlace(*self._arguments)
 
     @override
     def drop(self) -> None:
@@ -318,7 +336,7 @@ class SqlPlace(Place):
             connection.rollback()
         plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
         amounts["rows"] += rows_read(plan)
-        amounts["pages"] += plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
+        amounts["pages"] += pages_read(plan)
 
 
 @contextmanager
@@ -339,6 +357,11 @@ def statements_of(store: SqlStore) -> Iterator[list[tuple[str, Any]]]:
     with patch.object(database, "_execute", collected):
         yield found
     sa.event.remove(database.engine, "before_cursor_execute", note)
+
+
+def pages_read(plan: dict[str, Any]) -> int:
+    """Return the number of pages that a plan of PostgreSQL read."""
+    return int(plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0))
 
 
 def rows_read(plan: dict[str, Any]) -> int:
@@ -531,6 +554,110 @@ def of_store(store: str, sizes: Sequence[int], groups: Sequence[int], rounds: in
         with DynamoDBLocal() as server:
             report["shards"] = shard_figures(server)
     return report
+
+
+HORIZON_TASKS: Final = (0, 1_000, 10_000, 100_000)
+# Tasks that always wait.
+BACKLOG: Final = 200
+HORIZON_ORDERS: Final = (Order.LIFO, Order.FIFO)
+PEER: Final = "procrastinate"
+# What a claim and a completion write.
+LIFE: Final = (
+    "UPDATE {} SET status = 'TAKEN', line = NULL, agenda = 'due', due_us = 0 WHERE task_id LIKE :ids",
+    "UPDATE {} SET status = 'SUCCESS', agenda = 'over', due_us = deadline_us WHERE task_id LIKE :ids",
+)
+UPDATE_OLDEST: Final = (
+    "UPDATE procrastinate_jobs SET status = %s WHERE id IN"
+    " (SELECT id FROM procrastinate_jobs WHERE status = %s ORDER BY id LIMIT %s)"
+)
+
+
+@contextmanager
+def open_snapshot(server: Postgres) -> Iterator[None]:
+    """Keep a snapshot of a PostgreSQL open, as a report does, and let it grow old."""
+    with psycopg.connect(conninfo(server)) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM pg_class")
+        with psycopg.connect(conninfo(server), autocommit=True) as other:
+            for _ in range(OLD_TRANSACTIONS):
+                other.execute("SELECT pg_current_xact_id()")
+        yield
+
+
+def pages_of_claim(place: Place) -> float:
+    """Return the pages that a claim of one task reads: the median of five."""
+    found = []
+    for _ in range(5):
+        with place.counted() as amounts:
+            place.queue.claim()
+        found.append(amounts["pages"])
+    return statistics.median(found)
+
+
+def beside_a_snapshot(server: Postgres, order: Order, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the pages that a claim reads after numbers of tasks finished beside an open snapshot."""
+    place = SqlPlace(server.url, _name(), order)
+    waiting_age, finished_age = (OLD, YOUNG) if order is Order.LIFO else (YOUNG, OLD)
+    place.fill(BACKLOG, waiting_age)
+    found: list[dict[str, Any]] = []
+    finished = 0
+    with open_snapshot(server):
+        for size in sizes:
+            if size > finished:
+                place.fill_finished(size - finished, finished_age)
+                finished = size
+            first = place.opened_again()
+            with first.counted() as amounts:
+                first.queue.claim()
+            pages = pages_of_claim(first)
+            first.queue.close()
+            name = f"freshq, {order.value}"
+            found.append({"queue": name, "finished": size, "pages": pages, "first": amounts["pages"]})
+    place.drop()
+    return found
+
+
+def peer_beside_a_snapshot(server: Postgres, sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the same for procrastinate, whose oldest jobs are finished in one statement."""
+    package: Any = importlib.import_module(PEER)
+    fetch = package.sql.queries["fetch_job"]
+    app = package.App(connector=package.SyncPsycopgConnector(conninfo=conninfo(server)))
+    job = app.configure_task("work", allow_unknown=True)
+    found: list[dict[str, Any]] = []
+    finished = 0
+    with app.open():
+        app.schema_manager.apply_schema()
+        job.batch_defer(*[{"work": 1}] * BACKLOG)
+        with open_snapshot(server), psycopg.connect(conninfo(server), autocommit=True) as connection:
+            worker = connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id")
+            where = {"queues": None, "worker_id": (worker.fetchone() or (0,))[0]}
+            for size in sizes:
+                if size > finished:
+                    job.batch_defer(*[{"work": 1}] * (size - finished))
+                    for before, after in (("todo", "doing"), ("doing", "succeeded")):
+                        connection.execute(UPDATE_OLDEST, (after, before, size - finished))
+                    finished = size
+                for _ in range(2):  # the first reads the catalog, too
+                    with connection.transaction(force_rollback=True):
+                        plan = connection.execute(f"EXPLAIN ({PLAN_OPTIONS}) {fetch}", where).fetchone()
+                pages = pages_read((plan or ([],))[0][0]["Plan"])
+                found.append({"queue": PEER, "finished": size, "pages": pages, "first": pages})
+    return found
+
+
+def horizon(sizes: str = ",".join(map(str, HORIZON_TASKS))) -> None:
+    """Measure claims beside an open snapshot on PostgreSQL, and procrastinate's if it is installed.
+
+    Args:
+        sizes: Numbers of finished tasks, the smallest first.
+    """
+    found: list[dict[str, Any]] = []
+    with Postgres() as server:
+        for order in HORIZON_ORDERS:
+            found += beside_a_snapshot(server, order, numbers(sizes))
+        if find_spec(PEER):
+            found += peer_beside_a_snapshot(server, numbers(sizes))
+    figures.write("horizon", found)
 
 
 def main(stores: str = ",".join(STORES), sizes: str = "", groups: str = "", rounds: int = 0) -> None:

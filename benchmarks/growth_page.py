@@ -27,7 +27,26 @@ AIM_OF_GROUPS: Final = 2.0
 def growth_page() -> Sections:
     """Return the sections of docs/contributing/growth.md."""
     report = {store: figures_of(f"growth_{store}") for store in STORES}
-    return growth_sections(report, figures_of("capacity"))
+    sections = growth_sections(report, figures_of("capacity"))
+    sections["horizon", "pages"] = [horizon_table(figures_of("horizon"))]
+    return sections
+
+
+def horizon_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of claims beside an open snapshot.
+
+    Args:
+        found: Figures of the part `horizon`.
+    """
+    return columns(
+        found,
+        {
+            "queue": "{queue}",
+            "tasks finished": "{finished:,}",
+            "pages of a claim": "{pages:,.0f}",
+            "pages of a process's first claim": "{first:,}",
+        },
+    )
 
 
 def growth_sections(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> Sections:

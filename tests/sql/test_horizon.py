@@ -21,7 +21,7 @@ from tests.support.statements import database_of
 FINISHED: Final = 3_000
 ROUND: Final = 25
 ROUND_SECONDS: Final = 0.05
-# A tenth of what it is, so that a test needs few transactions.
+# Fewer than for users, so that a test needs few transactions.
 OLD_TRANSACTIONS: Final = 100
 BACKLOG: Final = 100
 PLAN: Final = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, COSTS OFF, FORMAT JSON)"
@@ -214,6 +214,14 @@ def test_what_another_process_puts_is_found(drained: Queue, store: StoreUnderTes
     store.clock.advance(LOOKUP_SECONDS)
     claims = drained.claim(2)
     assert sorted(claim.task.payload for claim in claims) == ["new", "old"]
+
+
+def test_stats_say_what_the_snapshot_keeps(drained: Queue) -> None:
+    for approximate in (False, True):
+        stats = drained.stats(approximate=approximate)
+        assert stats.oldest_snapshot_seconds is not None
+        assert stats.oldest_snapshot_seconds > 0
+        assert stats.dead_rows is not None
 
 
 def test_once_the_snapshot_is_closed_nothing_is_passed_over(

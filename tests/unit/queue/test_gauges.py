@@ -8,8 +8,8 @@ PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0)
 
 
 def test_each_figure_has_its_name() -> None:
-    ages = (6.0, 0.0, 9.0)
-    stats = Stats(1, 2, 3, 0, 5, 0, 4, *ages)
+    ages = (6.0, 0.0, 9.0, 7.0)
+    stats = Stats(1, 2, 3, 0, 5, 0, 4, *ages, dead_rows=10)
     found = gauges(stats, PRESSURE, paused=True)
     assert found == {
         "TasksPending": 1,
@@ -20,6 +20,8 @@ def test_each_figure_has_its_name() -> None:
         "NewestPendingSeconds": 0.0,
         "TasksDead": 5,
         "OldestDeadSeconds": 9.0,
+        "OldestSnapshotSeconds": 7.0,
+        "DeadRows": 10,
         "OfferedPerSecond": 8.0,
         "ServedPerSecond": 7.0,
         "ShedRatio": 0.25,
@@ -34,6 +36,8 @@ def test_where_nothing_waits_there_is_no_age() -> None:
         "OldestPendingSeconds",
         "NewestPendingSeconds",
         "OldestDeadSeconds",
+        "OldestSnapshotSeconds",
+        "DeadRows",
     }
     assert found["QueuePaused"] == 0.0
 

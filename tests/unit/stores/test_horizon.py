@@ -8,10 +8,12 @@ import pytest
 
 from freshq import Queue, Task
 from freshq.queue.core import core_of
+from freshq.stores.base import Stats
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.horizon import (
     CHECK_SECONDS,
     COMMIT_US,
+    DEAD_ROWS,
     EMPTY_SECONDS,
     EVER_US,
     FULL_SECONDS,
@@ -37,13 +39,15 @@ class Snapshots:
         self.dialect = dialect
         self.asked = 0
 
-    def rows(self, _statement: object, _parameters: object) -> list[Any]:
+    def rows(self, statement: object, _parameters: object) -> list[Any]:
         self.asked += 1
-        return [SimpleNamespace(transactions=self.transactions)]
+        if statement is DEAD_ROWS:
+            return [(3_000,)]
+        return [SimpleNamespace(transactions=self.transactions, seconds=60)]
 
 
 def horizon_of(snapshots: Snapshots, clock: Clock) -> Horizon:
-    return Horizon(cast(Database, snapshots), clock)
+    return Horizon(cast(Database, snapshots), "tasks", clock)
 
 
 @pytest.fixture
@@ -173,6 +177,13 @@ def test_other_databases_are_not_asked(clock: Clock) -> None:
     snapshots = Snapshots(OLD_TRANSACTIONS, "sqlite")
     assert horizon_of(snapshots, clock).passed(QUEUE) is None
     assert not snapshots.asked
+
+
+def test_stats_say_what_an_old_snapshot_keeps(clock: Clock) -> None:
+    stats = horizon_of(Snapshots(OLD_TRANSACTIONS), clock).with_dead_rows(Stats())
+    assert (stats.oldest_snapshot_seconds, stats.dead_rows) == (60.0, 3_000)
+    stats = horizon_of(Snapshots(OLD_TRANSACTIONS, "sqlite"), clock).with_dead_rows(Stats())
+    assert (stats.oldest_snapshot_seconds, stats.dead_rows) == (None, None)
 
 
 def test_everything_is_searched_again_after_some_seconds(clock: Clock) -> None:

@@ -14,7 +14,7 @@ from freshq.testing import FaultyStore
 from freshq.worker import background as worker_upkeep
 from freshq.worker import settle
 from freshq.worker.background import BackgroundUpkeep
-from freshq.worker.transaction_loop import TransactionLoop
+from freshq.worker.transaction_loop import LONG_TRANSACTION_SECONDS, TransactionLoop, warn_if_long
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, wait_until
@@ -129,6 +129,16 @@ def test_tasks_that_are_done_here_are_not_recovered_before_they_are_settled(
         worker.stop()
         thread.join(PATIENCE_SECONDS)
     assert starts == {"a": 1}
+
+
+def test_a_long_transaction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue.memory()
+    task = core_of(queue).store.get(queue.put("work", task_id="long").task_id)
+    assert task is not None
+    assert not warn_if_long(task, LONG_TRANSACTION_SECONDS - 1)
+    assert not caplog.records
+    assert warn_if_long(task, LONG_TRANSACTION_SECONDS)
+    assert "task long: its transaction has been open for 60 s" in caplog.text
 
 
 def test_a_loop_whose_tasks_are_settled_at_once_never_holds_upkeep_back() -> None:

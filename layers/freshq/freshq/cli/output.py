@@ -352,6 +352,8 @@ def _counts(stats: Stats, title: str) -> Table:
     from rich.table import Table
 
     values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
+    if stats.dead_rows is None:  # not PostgreSQL
+        del values["dead_rows"], values["oldest_snapshot_seconds"]
     values |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
     table = Table("state", "tasks", *(["first ids"] if stats.ids else []), title=title)
     table.columns[1].justify = "right"

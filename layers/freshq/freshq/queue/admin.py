@@ -389,16 +389,18 @@ class Reading(Verbs):
             stats = store.approximate_stats(self.name, now, created_after)
             bounded = {name: bound for name, bound in stats.bounded.items() if name != "failure"}
             bounded |= {"failure": "at least"} if dead.more else {}
-            return replace(
+            stats = replace(
                 stats, failure=dead.number, oldest_dead_seconds=oldest_dead_seconds, bounded=bounded
             )
+            return store.with_dead_rows(stats)
         self._core.meter.flush(now)
         spans = self._core.reserve.spans()
         counted = None if ids else store.exact_stats(self.name, now, created_after, spans)
         stats = counted or self._tallied(now, spans, ids)
         refused = Counter(store.read_counts(self.name, REFUSED))
         shed_by_reason = dict(Counter(stats.shed_by_reason) + refused)
-        return replace(stats, oldest_dead_seconds=oldest_dead_seconds, shed_by_reason=shed_by_reason)
+        stats = replace(stats, oldest_dead_seconds=oldest_dead_seconds, shed_by_reason=shed_by_reason)
+        return store.with_dead_rows(stats)
 
     def _tallied(self, now: float, spans: ReserveSpans, ids: int | None) -> Stats:
         """Count by reading every task."""

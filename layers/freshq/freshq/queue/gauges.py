@@ -18,6 +18,8 @@ GAUGES: Final = {
     "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
     "TasksDead": "Dead letters, which wait for somebody to redrive or purge them.",
     "OldestDeadSeconds": "Time since the death of the oldest dead letter; missing if there is none.",
+    "OldestSnapshotSeconds": "Age of the oldest snapshot in PostgreSQL; missing if there is none.",
+    "DeadRows": "Old versions of rows that PostgreSQL has not removed; missing on other stores.",
     "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
     "ServedPerSecond": "Tasks done, over the same time.",
     "ShedRatio": "Share of new tasks that will not be served in time.",
@@ -38,10 +40,12 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
         pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
         paused: Whether claims are suspended.
     """
-    ages_seconds = {
+    known = {
         "OldestPendingSeconds": stats.oldest_pending_seconds,
         "NewestPendingSeconds": stats.newest_pending_seconds,
         "OldestDeadSeconds": stats.oldest_dead_seconds,
+        "OldestSnapshotSeconds": stats.oldest_snapshot_seconds,
+        "DeadRows": stats.dead_rows,
     }
     return {
         "TasksPending": stats.pending,
@@ -49,7 +53,7 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
         "TasksTaken": stats.taken,
         "TasksStaleInIndex": stats.shed,
         "TasksDead": stats.failure,
-        **{name: age for name, age in ages_seconds.items() if age is not None},
+        **{name: value for name, value in known.items() if value is not None},
         "OfferedPerSecond": pressure.offered_per_second,
         "ServedPerSecond": pressure.served_per_second,
         "ShedRatio": 1 - pressure.probability_in_time,

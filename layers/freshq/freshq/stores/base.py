@@ -391,6 +391,10 @@ class Stats:
         oldest_pending_seconds: Age of the oldest claimable task; None if there is none.
         newest_pending_seconds: Age of the newest claimable task; None if there is none.
         oldest_dead_seconds: Time since the death of the oldest dead letter; None if there is none.
+        oldest_snapshot_seconds: Age of the oldest snapshot, which keeps PostgreSQL from removing dead rows;
+            None if there is none, its age is not known, or on other stores.
+        dead_rows: Old versions of the tasks' rows that PostgreSQL has not removed, as it estimates; None on
+            other stores.
         shed_by_reason: The shed tasks by reason, plus the puts turned away. Reasons with no task are
             left out.
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
@@ -407,6 +411,8 @@ class Stats:
     oldest_pending_seconds: float | None = None
     newest_pending_seconds: float | None = None
     oldest_dead_seconds: float | None = None
+    oldest_snapshot_seconds: float | None = None
+    dead_rows: int | None = None
     shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
     ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -697,6 +703,10 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
             StoreError: If the store did not answer.
         """
         yield from ()
+
+    def with_dead_rows(self, stats: Stats) -> Stats:
+        """Return stats with what the store knows of dead rows."""
+        return stats
 
     @cached_property
     def wakes(self) -> Wakes:

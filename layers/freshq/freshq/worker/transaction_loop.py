@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -21,6 +21,7 @@ from freshq.worker.settle import logged_failure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import HeldTask
     from freshq.worker.limits import StartLimits
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import TransactionRunner
 
+# The database removes no row version that a transaction may still read, of any table.
+LONG_TRANSACTION_SECONDS: Final = 60.0
 logger = task_logger(__name__)
 
 
@@ -38,12 +41,16 @@ class _TransactionThread:
     Attributes:
         held: The task; None while the thread asks for a task, or if there was none.
         counted: Whether the loop has counted its start.
+        began: When it began, by the monotonic clock.
+        warned: Whether the log says that its transaction is long.
         raised: What the runner raised.
         ended: How the run ended; None if there was no task.
     """
 
     held: HeldTask | None = None
     counted: bool = False
+    began: float = field(default_factory=time.monotonic)
+    warned: bool = False
     raised: Exception | None = None
     ended: Future[Outcome | None] = field(default_factory=Future)
 
@@ -52,6 +59,25 @@ class _TransactionThread:
         """Why the thread, which has ended, could not ask for a task; None if it could."""
         error = self.ended.exception()
         return error if isinstance(error, StoreError) else None
+
+
+def warn_if_long(task: Task, seconds: float) -> bool:
+    """Warn that a transaction has been open too long; return whether it has.
+
+    Args:
+        task: The task that it holds.
+        seconds: How long it has been open.
+    """
+    if seconds < LONG_TRANSACTION_SECONDS:
+        return False
+    logger.warning(
+        "task %s: its transaction has been open for %.0f s, and keeps the database from removing the old row "
+        "versions of all tables; give long work a lease, without `transaction`",
+        task.task_id,
+        seconds,
+        extra=log_fields(task),
+    )
+    return True
 
 
 class TransactionLoop(WorkLoop):
@@ -114,6 +140,8 @@ class TransactionLoop(WorkLoop):
                 self.report.claimed += 1
                 self._limits.started()
                 self._found_nothing = False
+            if thread.held is not None and not thread.warned:
+                thread.warned = warn_if_long(thread.held.task, time.monotonic() - thread.began)
 
     @override
     def _is_busy(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
+    from freshq.stores.base import Stats
     from freshq.stores.sql.database import Database
 
     # Times in microseconds, both exclusive.
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 # Later than any time, and, negated, earlier.
 EVER_US: Final = 2**62
 # A snapshot counts as old once this many transactions have begun since.
-OLD_TRANSACTIONS: Final = 1_000
+OLD_TRANSACTIONS: Final = 200
 # How often to look for old snapshots.
-CHECK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 2.0
 # How often to find out what is empty.
-PROBE_SECONDS: Final = 0.25
+PROBE_SECONDS: Final = 0.1
 # How often to look for new lines.
 LOOKUP_SECONDS: Final = 1.0
 # How often to search everything, and to do so if nothing was found elsewhere.
@@ -55,11 +56,13 @@ OLDEST: Final = sa.text(
     "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds FROM ("
     " SELECT greatest(age(backend_xmin), age(backend_xid)) AS transactions,"
     " extract(epoch FROM clock_timestamp() - xact_start) AS seconds FROM pg_stat_activity"
-    " WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')"
+    " WHERE pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'"
+    " AND (datname = current_database() OR backend_type = 'walsender')"
     " UNION ALL SELECT age(xmin), NULL FROM pg_replication_slots"
     " UNION ALL SELECT age(transaction), extract(epoch FROM clock_timestamp() - prepared)"
     " FROM pg_prepared_xacts WHERE database = current_database()) AS held WHERE transactions > 0"
 )
+DEAD_ROWS: Final = sa.text("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass(:table)")
 
 
 @dataclass
@@ -190,14 +193,18 @@ def _without(ranges: Iterable[Span], created_us: int) -> list[Span]:
 class Horizon:
     """Finds old snapshots, and keeps what this process may pass over beside them. Thread-safe."""
 
-    def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database: Database, table: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         """Read nothing yet.
 
         Args:
             database: The database; only on PostgreSQL is there anything to find.
+            table: Name of the table of tasks, quoted if need be.
             monotonic: Returns the time in seconds, by a clock that is never set.
         """
         self._database = database
+        self._table = table
         self.monotonic = monotonic
         self._check_at = -inf if database.dialect == "postgresql" else inf
         self._is_held = False
@@ -220,6 +227,19 @@ class Horizon:
         if passed is None or now >= passed.began + FULL_SECONDS:
             passed = self._begin(queue)
         return passed
+
+    def with_dead_rows(self, stats: Stats) -> Stats:
+        """Return stats with the age of the oldest snapshot, and the number of dead rows, on PostgreSQL.
+
+        Raises:
+            StoreError: If the database failed.
+        """
+        if self._database.dialect != "postgresql":
+            return stats
+        oldest = self._database.rows(OLDEST, {})[0]
+        counted = self._database.rows(DEAD_ROWS, {"table": self._table})
+        seconds = None if oldest.seconds is None else float(oldest.seconds)
+        return replace(stats, oldest_snapshot_seconds=seconds, dead_rows=counted[0][0] if counted else 0)
 
     def _begin(self, queue: str) -> Passed:
         earlier = self._passed.get(queue)

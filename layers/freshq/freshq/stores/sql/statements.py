@@ -169,7 +169,8 @@ class SqlPart(Store):
         self.database = database
         self.schema = schema
         self.queue = queue
-        self.horizon = Horizon(database)
+        name = database.engine.dialect.identifier_preparer.format_table(schema.tasks)
+        self.horizon = Horizon(database, name)
         place = (repr(place_of(database.engine.url)), schema.tasks.name)
         kind = PostgresWakes if database.dialect == "postgresql" else TableWakes
         self.wakes = kind(place, database, schema.tasks.name)

@@ -25,6 +25,8 @@ from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_f
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from freshq.stores.base import Stats
+
 
 logger = logging.getLogger(__name__)
 _FLUSH: Final = (
@@ -155,6 +157,10 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         else:
             clear = f"the password goes to {url.host} without TLS"
             yield Finding(Health.WARNING, "encryption", clear, "see docs/sql.md, Encryption")
+
+    @override
+    def with_dead_rows(self, stats: Stats) -> Stats:
+        return self.horizon.with_dead_rows(stats)
 
     @override
     def close(self) -> None:
