@@ -189,3 +189,30 @@ class TestHistory:
 
     def test_another_store_has_none(self) -> None:
         fails(2, "unknown option 'history' in the address", "table", "create", "dynamodb://Tasks?history=on")
+
+
+@pytest.mark.usefixtures("url")
+class TestGroups:
+    def test_rules_of_groups_are_changed_one_by_one_and_shown_with_their_tasks(self) -> None:
+        assert answer("group", "set", "acme", "--weight", "3", "--max-running", "1") == {
+            "acme": {"weight": 3.0, "max_running": 1}
+        }
+        answer("group", "set", "acme", "--rate", "2")
+        answer("group", "set", "*", "--max-running", "9")
+        for name in ("acme", "acme", "other"):
+            answer("put", "1", "--group", name)
+        assert len(answer("claim", "--limit", "3")) == 2
+        shown = answer("group", "ls")["groups"]
+        rule = {"weight": 3.0, "max_running": 1, "rate_per_second": 2.0}
+        assert shown["*"] == {"max_running": 9}
+        assert shown["acme"] == {"waiting": 1, "running": 1, "at_limit": True, **rule}
+        assert shown["other"] == {"waiting": 0, "running": 1, "at_limit": False}
+        assert "acme" in freshq("group", "ls").stdout
+        assert answer("group", "unset", "acme") == {"acme": {"max_running": 9}}
+        assert answer("group", "unset", "*") == {"*": {}}
+        assert stored()["groups"] == {}
+
+    def test_wrong_rules_are_refused(self) -> None:
+        fails(2, "set: give --weight", "group", "set", "acme")
+        fails(2, "weight: must be from", "group", "set", "acme", "--weight", "0")
+        fails(2, "'acme' has no rule", "group", "unset", "acme")

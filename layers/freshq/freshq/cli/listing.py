@@ -30,6 +30,7 @@ class Listed:
         on_queue: Whether it is a function that takes the options of a queue.
         on_task: Whether it takes the id of a task in the queue; drafts of the shell are not in the queue.
         extra: The extra that it needs, besides `cli`.
+        hidden: Whether help leaves it out, to stay on one screen; the help of another command names it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Listed:
     on_queue: bool = False
     on_task: bool = False
     extra: str = "cli"
+    hidden: bool = False
 
     def load(self) -> Any:
         """Return the command itself."""
@@ -63,7 +65,7 @@ class LazyCommand(PlainCommand):
             name=alias or listed.name,
             help=f"The same as {' '.join([listed.name, *first])}." if alias else listed.help,
             rich_help_panel=listed.heading,
-            hidden=bool(alias),
+            hidden=bool(alias) or listed.hidden,
         )
         self._listed = listed
         self._first = first
@@ -196,6 +198,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
     Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),
     Listed("table", "Other", "commands.tables:app", "Tables: create, update, attach."),
+    Listed("group", "Queue", "commands.configure:group", "Weights and limits of groups.", hidden=True),
     VERBS[-1],
     Listed(
         "match",

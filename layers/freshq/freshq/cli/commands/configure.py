@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from freshq.cli.command import QueueContext
+from freshq.cli.command import Group, QueueCommand, QueueContext
 from freshq.cli.errors import print_error
 from freshq.cli.flags import with_flags
 from freshq.cli.stacks import Stack
 from freshq.errors import needs
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions, as_text
+from freshq.policy.groups import GroupRule, GroupRules, RunningCounts
 from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ Adopt = Annotated[
         "deploy the present template.",
     ),
 ]
+# How `freshq group` names the rule of groups without one of their own.
+EVERY_OTHER: Final = "*"
+# Waiting and running tasks that `freshq group ls` counts; of more, it shows at least so many.
+COUNTED_TASKS: Final = 10_000
 STACK_PANEL: Final = "Worker passes, with --stack"
 
 
@@ -44,12 +51,24 @@ PANELS: Final = {
 }
 
 
+group = typer.Typer(
+    cls=Group, help="Weights and limits of groups.\n\nThey are stored with the queue.", no_args_is_help=True
+)
+GroupName = Annotated[
+    str, typer.Argument(metavar="GROUP", help=f"A group, a parent, or {EVERY_OTHER} for all without a rule.")
+]
+Weight = Annotated[float | None, typer.Option("--weight", help="Its share of the time, relative to others.")]
+MaxRunning = Annotated[int | None, typer.Option("--max-running", help="Most tasks in work at a time.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="Most starts per second.")]
+
+
 @with_flags(ConfigurableOptions, PANELS, show_defaults=False)
 def configure(context: QueueContext, forget: Forget = False, adopt: Adopt = False, **options: Any) -> None:
     """Show the options of the queue, or store some.
 
     Every process that uses the queue follows stored options within 5 s. An option in the address that differs
-    from the stored one is an error, unless the address has override=on.
+    from the stored one is an error, unless the address has override=on. `freshq group` changes the rules of
+    single groups.
     """
     session = context.session
     given = {name: value for name, value in options.items() if value is not None}
@@ -108,3 +127,81 @@ def _show(session: Session, config: QueueConfig, rows: Mapping[str, tuple[Any, s
         },
         {name: f"{as_text(value):<12} {source}" for name, (value, source) in rows.items()},
     )
+
+
+@group.command("ls", cls=QueueCommand)
+def group_ls(context: QueueContext) -> None:
+    """Show the rules of groups, and the groups with tasks."""
+    session = context.session
+    rules = session.queue.configure().groups
+    waiting, running = _counted(session.queue)
+    names = {*rules.of, *waiting, *running.by_group()}
+    rows: dict[str, dict[str, Any]] = {EVERY_OTHER: rules.default.values()}
+    for name in sorted(names):
+        rule, in_work = rules.rule(name), running.of(name, rules.separator)
+        at_limit = rule.max_running is not None and in_work >= rule.max_running
+        counts = {"waiting": waiting[name], "running": in_work, "at_limit": at_limit}
+        rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
+    session.output.answer(
+        {"separator": rules.separator, "groups": rows},
+        *(f"{name:<24} {_facts(row)}" for name, row in rows.items()),
+    )
+
+
+def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts]:
+    """Return the waiting and the running tasks by group."""
+    core = core_of(queue)
+    now = core.now()
+    created_after = now - core.config.stale_after_seconds
+    waiting = core.store.count_waiting(core.name, now, created_after, COUNTED_TASKS)
+    running = RunningCounts()
+    for task in core.store.leased(core.name, COUNTED_TASKS):
+        running.add(task.group, 1)
+    return Counter({name: number for name, number in waiting.items() if name is not None}), running
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.items())
+
+
+@group.command("set", cls=QueueCommand)
+def group_set(
+    context: QueueContext,
+    group_name: GroupName,
+    weight: Weight = None,
+    max_running: MaxRunning = None,
+    rate: Rate = None,
+) -> None:
+    """Change the rule of a group.
+
+    What is not named stays as it is. Workers follow within 5 s.
+    """
+    given: dict[str, Any] = {"weight": weight, "max_running": max_running, "rate_per_second": rate}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise ValueError("set: give --weight, --max-running or --rate")
+    rules = context.session.queue.configure().groups
+    rule = replace(rules.default if group_name == EVERY_OTHER else rules.rule(group_name), **changes)
+    _store(context.session, rules, group_name, rule)
+
+
+@group.command("unset", cls=QueueCommand)
+def group_unset(context: QueueContext, group_name: GroupName) -> None:
+    """Remove the rule of a group: the default counts again."""
+    rules = context.session.queue.configure().groups
+    if group_name != EVERY_OTHER and group_name not in rules.of:
+        msg = f"group: {group_name!r:.80} has no rule of its own; freshq group ls shows which have"
+        raise ValueError(msg)
+    _store(context.session, rules, group_name, None)
+
+
+def _store(session: Session, rules: GroupRules, name: str, rule: GroupRule | None) -> None:
+    """Store the rule of a group; None to remove it."""
+    if name == EVERY_OTHER:
+        new = replace(rules, default=rule or GroupRule())
+    else:
+        others = {other: known for other, known in rules.of.items() if other != name}
+        new = replace(rules, of=others if rule is None else others | {name: rule})
+    session.queue.configure(groups=new)
+    shown = new.default if name == EVERY_OTHER else new.rule(name)
+    session.output.answer({name: shown.values()}, f"{name}: {_facts(shown.values()) or 'no weight or limit'}")
