@@ -34,6 +34,8 @@ CREATE TABLE tasks (
   progress_step VARCHAR(200),
   error MEDIUMTEXT CHARACTER
   SET utf8mb4,
+  attempt_record MEDIUMTEXT CHARACTER
+  SET utf8mb4,
   result MEDIUMTEXT CHARACTER
   SET utf8mb4,
   payload MEDIUMTEXT CHARACTER
@@ -157,11 +159,11 @@ WHERE kept.queue = OLD.queue;
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
-    progress_ppm, progress_step, error, result, payload)
+    progress_ppm, progress_step, error, attempt_record, result, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
     :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :line, :agenda,
-    :due_us, :progress_ppm, :progress_step, :error, :result, :payload)
+    :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result, :payload)
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
@@ -175,9 +177,10 @@ AND tasks.task_id IN (:ids);
 -- One task and its remembered puts, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
+    tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -192,7 +195,7 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
     line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
-    error=:error, result=:result, payload=:payload
+    error=:error, attempt_record=:attempt_record, result=:result, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -201,9 +204,9 @@ AND tasks.request_token = :of_request_token;
 -- One task of a queue.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -212,9 +215,9 @@ AND tasks.queue = :of_queue;
 -- One task by its id, of the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -224,9 +227,9 @@ LIMIT 1;
 -- A page of the tasks of a queue, by id.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -237,9 +240,9 @@ LIMIT :page;
 -- A page of the dead letters of a queue after a position, most recently dead first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -307,9 +310,9 @@ LIMIT 1;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -333,9 +336,9 @@ FOR UPDATE SKIP LOCKED;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -359,9 +362,9 @@ FOR UPDATE SKIP LOCKED;
 -- As `page`, without locks.
 SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -384,9 +387,9 @@ LIMIT :at_most;
 -- As `page`, without locks.
 SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -420,9 +423,9 @@ AND tasks.line IS NOT NULL;
 -- Tasks held under a token, with a lease that ends in a range.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -438,7 +441,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -452,7 +456,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -465,7 +470,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -478,7 +484,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
@@ -498,7 +505,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
@@ -539,7 +547,7 @@ AND tasks.status = :of_status;
 UPDATE tasks
 SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
     lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,
-    progress_step=:progress_step, error=:error, result=:result
+    progress_step=:progress_step, error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = 'TAKEN'
@@ -579,9 +587,9 @@ LIMIT :at_most;
 -- Tasks by their ids.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -784,9 +792,9 @@ AND tasks.task_id IN (:ids);
 -- Held and delayed tasks that are due, earliest first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -810,9 +818,9 @@ LIMIT 1;
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -831,9 +839,10 @@ LIMIT :page;
 -- A page of the tasks of a status that need one kind of attention, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.due_us
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
+    tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -33,6 +33,7 @@ CREATE TABLE tasks (
   progress_ppm INTEGER,
   progress_step VARCHAR(200),
   error VARCHAR,
+  attempt_record VARCHAR,
   result VARCHAR,
   payload VARCHAR NOT NULL,
   PRIMARY KEY (task_id, queue)
@@ -171,15 +172,15 @@ CREATE TRIGGER tasks_history_delete AFTER DELETE ON public.tasks FOR EACH ROW EX
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
-    progress_ppm, progress_step, error, result, payload)
+    progress_ppm, progress_step, error, attempt_record, result, payload)
 VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VARCHAR, :created_us::BIGINT,
     :updated_us::BIGINT, :deadline_us::BIGINT, :expires::BIGINT, :request_token::VARCHAR, :put_token::VARCHAR,
     :priority::SMALLINT, :task_group::VARCHAR COLLATE "C", :kind::VARCHAR COLLATE "C", :attempts::INTEGER,
     :lease_token::VARCHAR, :not_before_us::BIGINT, :lease_until_us::BIGINT, :put_us::BIGINT, :first_due_us::BIGINT,
     :first_claim_us::BIGINT, :last_claim_us::BIGINT, :dead_us::BIGINT, :shed_reason::VARCHAR, :trace_context::VARCHAR,
     :parent_id::VARCHAR COLLATE "C", :root_id::VARCHAR COLLATE "C", :line::VARCHAR COLLATE "C", :agenda::VARCHAR,
-    :due_us::BIGINT, :progress_ppm::INTEGER, :progress_step::VARCHAR, :error::VARCHAR, :result::VARCHAR,
-    :payload::VARCHAR)
+    :due_us::BIGINT, :progress_ppm::INTEGER, :progress_step::VARCHAR, :error::VARCHAR, :attempt_record::VARCHAR,
+    :result::VARCHAR, :payload::VARCHAR)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -193,9 +194,10 @@ AND tasks.task_id IN (:ids);
 -- One task and its remembered puts, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.put_token
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
+    tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -213,7 +215,8 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     dead_us=:dead_us::BIGINT, shed_reason=:shed_reason::VARCHAR, trace_context=:trace_context::VARCHAR,
     parent_id=:parent_id::VARCHAR COLLATE "C", root_id=:root_id::VARCHAR COLLATE "C", line=:line::VARCHAR COLLATE "C",
     agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
-    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, result=:result::VARCHAR, payload=:payload::VARCHAR
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR, payload=:payload::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.request_token = :of_request_token::VARCHAR;
@@ -222,9 +225,9 @@ AND tasks.request_token = :of_request_token::VARCHAR;
 -- One task of a queue.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
@@ -233,9 +236,9 @@ AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 -- One task by its id, of the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -245,9 +248,9 @@ LIMIT 1::INTEGER;
 -- A page of the tasks of a queue, by id.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -258,9 +261,9 @@ LIMIT :page;
 -- A page of the dead letters of a queue after a position, most recently dead first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -344,9 +347,9 @@ LIMIT 1::INTEGER;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -379,9 +382,9 @@ FOR UPDATE OF tasks SKIP LOCKED;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -414,9 +417,9 @@ FOR UPDATE OF tasks SKIP LOCKED;
 -- As `page`, without locks.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -447,9 +450,9 @@ LIMIT :at_most;
 -- As `page`, without locks.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -480,9 +483,9 @@ LIMIT :at_most;
 -- Tasks held under a token, with a lease that ends in a range.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -529,9 +532,9 @@ WHERE ctid = ANY (array((
 AND tasks.deadline_us > :deadline_after_us::BIGINT
 RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -590,9 +593,9 @@ WHERE ctid = ANY (array((
 AND tasks.deadline_us > :deadline_after_us::BIGINT
 RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -664,9 +667,9 @@ WHERE ctid = ANY (array((
       LIMIT :at_most)))
 RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -751,9 +754,9 @@ WHERE ctid = ANY (array((
       LIMIT :at_most)))
 RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
     tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -879,7 +882,7 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
     shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
     due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, result=:result::VARCHAR
+    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -896,7 +899,7 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
     shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
     due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, result=:result::VARCHAR
+    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -912,7 +915,7 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
     shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
     due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, result=:result::VARCHAR
+    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR
@@ -928,7 +931,7 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
     shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
     due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, result=:result::VARCHAR
+    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR;
@@ -943,8 +946,9 @@ WITH free AS
       given.lease_until_us AS lease_until_us, given.first_claim_us AS first_claim_us, given.last_claim_us AS
       last_claim_us, given.dead_us AS dead_us, given.shed_reason AS shed_reason, given.line AS line, given.agenda AS
       agenda, given.due_us AS due_us, given.progress_ppm AS progress_ppm, given.progress_step AS progress_step,
-      given.error AS error, given.result AS result, given.task_id AS task_id, given.queue AS queue, given.of_status AS
-      of_status, given.of_lease_token AS of_lease_token, given.of_request_token AS of_request_token
+      given.error AS error, given.attempt_record AS attempt_record, given.result AS result, given.task_id AS task_id,
+      given.queue AS queue, given.of_status AS of_status, given.of_lease_token AS of_lease_token,
+      given.of_request_token AS of_request_token
   FROM (
     SELECT anon_1.status AS status, anon_1.created_us AS created_us, anon_1.updated_us AS updated_us,
         anon_1.deadline_us AS deadline_us, anon_1.expires AS expires, anon_1.request_token AS request_token,
@@ -952,15 +956,15 @@ WITH free AS
         anon_1.not_before_us AS not_before_us, anon_1.lease_until_us AS lease_until_us, anon_1.first_claim_us AS
         first_claim_us, anon_1.last_claim_us AS last_claim_us, anon_1.dead_us AS dead_us, anon_1.shed_reason AS
         shed_reason, anon_1.line AS line, anon_1.agenda AS agenda, anon_1.due_us AS due_us, anon_1.progress_ppm AS
-        progress_ppm, anon_1.progress_step AS progress_step, anon_1.error AS error, anon_1.result AS result,
-        anon_1.task_id AS task_id, anon_1.queue AS queue, anon_1.of_status AS of_status, anon_1.of_lease_token AS
-        of_lease_token, anon_1.of_request_token AS of_request_token
+        progress_ppm, anon_1.progress_step AS progress_step, anon_1.error AS error, anon_1.attempt_record AS
+        attempt_record, anon_1.result AS result, anon_1.task_id AS task_id, anon_1.queue AS queue, anon_1.of_status AS
+        of_status, anon_1.of_lease_token AS of_lease_token, anon_1.of_request_token AS of_request_token
     FROM json_to_recordset(CAST(:changes::VARCHAR AS JSON)) AS anon_1(status TEXT, created_us BIGINT, updated_us
         BIGINT, deadline_us BIGINT, expires BIGINT, request_token TEXT, priority BIGINT, attempts BIGINT, lease_token
         TEXT, not_before_us BIGINT, lease_until_us BIGINT, first_claim_us BIGINT, last_claim_us BIGINT, dead_us
         BIGINT, shed_reason TEXT, line TEXT, agenda TEXT, due_us BIGINT, progress_ppm BIGINT, progress_step TEXT,
-        error TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT, of_lease_token TEXT, of_request_token
-        TEXT)) AS given
+        error TEXT, attempt_record TEXT, result TEXT, task_id TEXT, queue TEXT, of_status TEXT, of_lease_token TEXT,
+        of_request_token TEXT)) AS given
   JOIN tasks AS current_tasks ON current_tasks.task_id = given.task_id
   AND current_tasks.queue = given.queue
   WHERE current_tasks.status = given.of_status
@@ -974,7 +978,8 @@ SET status=free.status, created_us=free.created_us, updated_us=free.updated_us, 
     lease_token=free.lease_token, not_before_us=free.not_before_us, lease_until_us=free.lease_until_us,
     first_claim_us=free.first_claim_us, last_claim_us=free.last_claim_us, dead_us=free.dead_us,
     shed_reason=free.shed_reason, line=free.line, agenda=free.agenda, due_us=free.due_us,
-    progress_ppm=free.progress_ppm, progress_step=free.progress_step, error=free.error, result=free.result FROM free
+    progress_ppm=free.progress_ppm, progress_step=free.progress_step, error=free.error,
+    attempt_record=free.attempt_record, result=free.result FROM free
 WHERE tasks.task_id = free.task_id
 AND tasks.queue = free.queue
 RETURNING tasks.task_id, tasks.request_token;
@@ -989,7 +994,7 @@ SET status=:status::VARCHAR, created_us=:created_us::BIGINT, updated_us=:updated
     first_claim_us=:first_claim_us::BIGINT, last_claim_us=:last_claim_us::BIGINT, dead_us=:dead_us::BIGINT,
     shed_reason=:shed_reason::VARCHAR, line=:line::VARCHAR COLLATE "C", agenda=:agenda::VARCHAR,
     due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER, progress_step=:progress_step::VARCHAR,
-    error=:error::VARCHAR, result=:result::VARCHAR
+    error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR, result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
@@ -1031,7 +1036,8 @@ UPDATE tasks
 SET status=:status::VARCHAR, updated_us=:updated_us::BIGINT, expires=:expires::BIGINT,
     request_token=:request_token::VARCHAR, lease_token=NULL, lease_until_us=NULL, dead_us=:dead_us::BIGINT, line=NULL,
     agenda=:agenda::VARCHAR, due_us=:due_us::BIGINT, progress_ppm=:progress_ppm::INTEGER,
-    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, result=:result::VARCHAR
+    progress_step=:progress_step::VARCHAR, error=:error::VARCHAR, attempt_record=:attempt_record::VARCHAR,
+    result=:result::VARCHAR
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'TAKEN'
@@ -1043,12 +1049,13 @@ UPDATE tasks
 SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
     lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over'::VARCHAR,
     due_us=given.due_us, progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
-    result=given.result FROM unnest(CAST(:many_task_id AS TEXT[]), CAST(:many_queue AS TEXT[]),
-    CAST(:many_of_lease_token AS TEXT[]), CAST(:many_expires AS BIGINT[]), CAST(:many_request_token AS TEXT[]),
-    CAST(:many_progress_step AS TEXT[]), CAST(:many_updated_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]),
-    CAST(:many_progress_ppm AS BIGINT[]), CAST(:many_status AS TEXT[]), CAST(:many_error AS TEXT[]), CAST(:many_result
-    AS TEXT[]), CAST(:many_due_us AS BIGINT[])) AS given(task_id, queue, of_lease_token, expires, request_token,
-    progress_step, updated_us, dead_us, progress_ppm, status, error, result, due_us)
+    attempt_record=given.attempt_record, result=given.result FROM unnest(CAST(:many_task_id AS TEXT[]),
+    CAST(:many_queue AS TEXT[]), CAST(:many_of_lease_token AS TEXT[]), CAST(:many_expires AS BIGINT[]),
+    CAST(:many_request_token AS TEXT[]), CAST(:many_progress_step AS TEXT[]), CAST(:many_attempt_record AS TEXT[]),
+    CAST(:many_updated_us AS BIGINT[]), CAST(:many_dead_us AS BIGINT[]), CAST(:many_progress_ppm AS BIGINT[]),
+    CAST(:many_status AS TEXT[]), CAST(:many_error AS TEXT[]), CAST(:many_result AS TEXT[]), CAST(:many_due_us AS
+    BIGINT[])) AS given(task_id, queue, of_lease_token, expires, request_token, progress_step, attempt_record,
+    updated_us, dead_us, progress_ppm, status, error, result, due_us)
 WHERE tasks.task_id = given.task_id
 AND tasks.queue = given.queue
 AND tasks.status = 'TAKEN'
@@ -1089,9 +1096,9 @@ LIMIT :at_most;
 -- Tasks by their ids.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -1305,9 +1312,9 @@ WHERE ctid = ANY (array((
 -- Held and delayed tasks that are due, earliest first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -1331,9 +1338,9 @@ LIMIT 1::INTEGER;
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1352,9 +1359,10 @@ LIMIT :page;
 -- A page of the tasks of a status that need one kind of attention, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload, tasks.due_us
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
+    tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = :of_agenda::VARCHAR

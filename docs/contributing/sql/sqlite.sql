@@ -33,6 +33,7 @@ CREATE TABLE tasks (
   progress_ppm INTEGER,
   progress_step VARCHAR(200),
   error TEXT,
+  attempt_record TEXT,
   result TEXT,
   payload TEXT NOT NULL,
   PRIMARY KEY (task_id, queue)
@@ -157,11 +158,11 @@ WHERE kept.queue = OLD.queue; END;
 INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token,
     priority, task_group, kind, attempts, lease_token, not_before_us, lease_until_us, put_us, first_due_us,
     first_claim_us, last_claim_us, dead_us, shed_reason, trace_context, parent_id, root_id, line, agenda, due_us,
-    progress_ppm, progress_step, error, result, payload)
+    progress_ppm, progress_step, error, attempt_record, result, payload)
 VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expires, :request_token, :put_token,
     :priority, :task_group, :kind, :attempts, :lease_token, :not_before_us, :lease_until_us, :put_us, :first_due_us,
     :first_claim_us, :last_claim_us, :dead_us, :shed_reason, :trace_context, :parent_id, :root_id, :line, :agenda,
-    :due_us, :progress_ppm, :progress_step, :error, :result, :payload)
+    :due_us, :progress_ppm, :progress_step, :error, :attempt_record, :result, :payload)
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
@@ -175,10 +176,10 @@ AND tasks.task_id IN (:ids);
 -- One task and its remembered puts, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload, tasks.put_token
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -192,7 +193,7 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     put_us=:put_us, first_due_us=:first_due_us, first_claim_us=:first_claim_us, last_claim_us=:last_claim_us,
     dead_us=:dead_us, shed_reason=:shed_reason, trace_context=:trace_context, parent_id=:parent_id, root_id=:root_id,
     line=:line, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step,
-    error=:error, result=:result, payload=:payload
+    error=:error, attempt_record=:attempt_record, result=:result, payload=:payload
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.request_token = :of_request_token;
@@ -201,10 +202,10 @@ AND tasks.request_token = :of_request_token;
 -- One task of a queue.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -213,10 +214,10 @@ AND tasks.queue = :of_queue;
 -- One task by its id, of the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -226,10 +227,10 @@ LIMIT 1 OFFSET 0;
 -- A page of the tasks of a queue, by id.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -240,10 +241,10 @@ LIMIT :page OFFSET 0;
 -- A page of the dead letters of a queue after a position, most recently dead first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -315,10 +316,10 @@ LIMIT 1 OFFSET 0;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -342,10 +343,10 @@ LIMIT :at_most OFFSET 0;
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -369,10 +370,10 @@ LIMIT :at_most OFFSET 0;
 -- Tasks held under a token, with a lease that ends in a range.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -422,9 +423,9 @@ AND (
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
-    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
-    CAST(payload AS BLOB) AS payload;
+    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
+    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
+    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -492,9 +493,9 @@ AND (
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
-    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
-    CAST(payload AS BLOB) AS payload;
+    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
+    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
+    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -556,9 +557,9 @@ AND (
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
-    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
-    CAST(payload AS BLOB) AS payload;
+    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
+    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
+    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -626,9 +627,9 @@ AND (
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
 RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, created_us, updated_us, deadline_us, not_before_us,
-    lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status, shed_reason, error, result,
-    CAST(payload AS BLOB) AS payload;
+    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
+    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
+    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -656,7 +657,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -670,7 +672,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -683,7 +686,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status
@@ -696,7 +700,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
@@ -715,7 +720,8 @@ SET status=:status, created_us=:created_us, updated_us=:updated_us, deadline_us=
     request_token=:request_token, priority=:priority, attempts=:attempts, lease_token=:lease_token,
     not_before_us=:not_before_us, lease_until_us=:lease_until_us, first_claim_us=:first_claim_us,
     last_claim_us=:last_claim_us, dead_us=:dead_us, shed_reason=:shed_reason, line=:line, agenda=:agenda,
-    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error, result=:result
+    due_us=:due_us, progress_ppm=:progress_ppm, progress_step=:progress_step, error=:error,
+    attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
@@ -756,7 +762,7 @@ AND tasks.status = :of_status;
 UPDATE tasks
 SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
     lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,
-    progress_step=:progress_step, error=:error, result=:result
+    progress_step=:progress_step, error=:error, attempt_record=:attempt_record, result=:result
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
 AND tasks.status = 'TAKEN'
@@ -767,14 +773,15 @@ AND tasks.lease_token = :of_lease_token;
 UPDATE tasks
 SET status=given.status, updated_us=given.updated_us, expires=given.expires, request_token=given.request_token,
     lease_token=NULL, lease_until_us=NULL, dead_us=given.dead_us, line=NULL, agenda='over', due_us=given.due_us,
-    progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error, result=given.result FROM (
+    progress_ppm=given.progress_ppm, progress_step=given.progress_step, error=given.error,
+    attempt_record=given.attempt_record, result=given.result FROM (
   SELECT json_extract(rows.value, '$[0]') AS task_id, json_extract(rows.value, '$[1]') AS queue,
       json_extract(rows.value, '$[2]') AS of_lease_token, json_extract(rows.value, '$[3]') AS expires,
       json_extract(rows.value, '$[4]') AS request_token, json_extract(rows.value, '$[5]') AS progress_step,
-      json_extract(rows.value, '$[6]') AS updated_us, json_extract(rows.value, '$[7]') AS dead_us,
-      json_extract(rows.value, '$[8]') AS progress_ppm, json_extract(rows.value, '$[9]') AS status,
-      json_extract(rows.value, '$[10]') AS error, json_extract(rows.value, '$[11]') AS result,
-      json_extract(rows.value, '$[12]') AS due_us
+      json_extract(rows.value, '$[6]') AS attempt_record, json_extract(rows.value, '$[7]') AS updated_us,
+      json_extract(rows.value, '$[8]') AS dead_us, json_extract(rows.value, '$[9]') AS progress_ppm,
+      json_extract(rows.value, '$[10]') AS status, json_extract(rows.value, '$[11]') AS error,
+      json_extract(rows.value, '$[12]') AS result, json_extract(rows.value, '$[13]') AS due_us
   FROM json_each(:many_ends) AS rows) AS given
 WHERE tasks.task_id = given.task_id
 AND tasks.queue = given.queue
@@ -816,10 +823,10 @@ LIMIT :at_most OFFSET 0;
 -- Tasks by their ids.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -1029,10 +1036,10 @@ AND tasks.task_id IN (
 -- Held and delayed tasks that are due, earliest first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -1055,10 +1062,10 @@ LIMIT 1 OFFSET 0;
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1077,10 +1084,10 @@ LIMIT :page OFFSET 0;
 -- A page of the tasks of a status that need one kind of attention, next due first.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.created_us, tasks.updated_us, tasks.deadline_us,
-    tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
-    tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload AS BLOB) AS
-    payload, tasks.due_us
+    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
+    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
+    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
+    AS BLOB) AS payload, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -41,6 +41,7 @@ TASK = Task(
     trace_context="trace",
     parent_id="parent",
     root_id="root",
+    attempt_record="[]",
 )
 
 

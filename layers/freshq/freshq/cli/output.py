@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Units of time: seconds, name, seconds of the next smaller unit, and its name.
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 # Not printed: the store's bookkeeping, and the token, which is a secret of the holder.
-INTERNAL: Final = ("expires", "request_token", "lease_token")
+INTERNAL: Final = ("expires", "request_token", "lease_token", "attempt_record")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
 # Width of pipes and files: wider than the line of any task, so nothing is wrapped.
@@ -98,7 +98,8 @@ def fields(task: Task, now: float) -> dict[str, Any]:
         now: Current time in seconds since the epoch; it decides whether the task is SHED.
     """
     known = {key: value for key, value in asdict(task).items() if key not in INTERNAL}
-    return known | {"status": task.status_at(now).value}
+    attempts = [attempt._asdict() for attempt in task.attempt_log]
+    return known | {"status": task.status_at(now).value, "attempt_log": attempts}
 
 
 def claim_fields(claim: Claim) -> dict[str, Any]:
@@ -246,6 +247,23 @@ def task_facts(task: Task, now: float) -> dict[str, str]:
     facts = {"task": printable(task.task_id), **state(task, now), "payload": compact_json(task.payload)}
     if task.result is not None:
         facts["result"] = compact_json(task.result)
+    return facts | _attempts(task, now)
+
+
+def _attempts(task: Task, now: float) -> dict[str, str]:
+    """Return the ended attempts of a task that failed at least once, and the last traceback."""
+    log = task.attempt_log if task.attempt_record is not None else ()
+    facts = {}
+    for attempt in log:
+        took = "" if attempt.started is None else f" after {span(attempt.ended - attempt.started)}"
+        by = "" if attempt.worker is None else f" by {printable(attempt.worker)}"
+        error = "" if attempt.error is None else f": {printable(attempt.error)}"
+        facts[f"attempt {attempt.number}"] = (
+            f"{attempt.outcome}{took}{by}, {_when(attempt.ended, now)}{error}"
+        )
+    tracebacks = [attempt.traceback for attempt in log if attempt.traceback]
+    if tracebacks:
+        facts["traceback"] = "\n".join(map(printable, tracebacks[-1].splitlines()))
     return facts
 
 

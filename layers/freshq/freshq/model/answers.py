@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
-from freshq.model.task import TaskStatus
+from freshq.model.task import TaskStatus, storable_text
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -257,6 +258,14 @@ def ends_chain(error: BaseException, task: Task) -> bool:
     """
     is_late = isinstance(error, Overloaded) and error.reason == ShedReason.DEADLINE
     return is_late and task.deadline is not None
+
+
+def traceback_text(error: BaseException) -> str | None:
+    """Return the traceback of an exception in a form that every store accepts; None if it cannot be read."""
+    try:
+        return storable_text("".join(traceback.format_exception(error)))
+    except BaseException:  # noqa: BLE001 - the user's `__str__`
+        return None
 
 
 def error_text(error: BaseException) -> str:

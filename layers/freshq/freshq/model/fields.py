@@ -96,6 +96,7 @@ FIELDS: Final = (
     StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
     StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT),
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT),
+    StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )
 # What events tell of a task, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)

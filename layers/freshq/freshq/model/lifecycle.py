@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import IllegalTransition, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_error, checked_seconds, result_and_text
+from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.fields import NEVER
+from freshq.model.new_task import MAX_PAYLOAD_BYTES
 from freshq.model.task import (
     MAX_SECONDS,
+    Attempt,
     Task,
     TaskStatus,
     Verb,
@@ -22,7 +25,9 @@ from freshq.model.task import (
     changed,
     keep_texts,
     make_task,
+    record_with,
 )
+from freshq.model.validation import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
 # Longer strings are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
+# The record of the last attempts: five errors, and as many tracebacks of the default size.
+MAX_RECORD_BYTES: Final = 16 * 1024
 # Length of a token without the name of a worker.
 TOKEN_CHARS: Final = 32
 UNHELD: Final = {"lease_token": None, "lease_until": None}
@@ -141,11 +148,23 @@ class Lifecycle:
             request_token: Names the write; None for a new one.
         """
         changes = {"result": result, "error": None} | UNHELD
+        if task.attempt_record is not None and result is not None:
+            sizes = (task.attempt_record, task.payload_text, json_text(result))
+            if sum(len(text.encode()) for text in sizes) > MAX_PAYLOAD_BYTES:
+                changes["attempt_record"] = None
         return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, request_token, **changes)
 
-    def failed(self, task: Task, now: float, error: str | None, request_token: str | None = None) -> Task:
+    def failed(
+        self,
+        task: Task,
+        now: float,
+        error: str | None,
+        request_token: str | None = None,
+        traceback: str | None = None,
+    ) -> Task:
         """Return the task as a dead letter."""
         changes = {"error": truncated(error), "request_token": request_token}
+        changes |= self._logged(task, now, "failed", error, traceback)
         return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, **changes)
 
     def retried(
@@ -156,6 +175,7 @@ class Lifecycle:
         delay_seconds: float | None,
         uniform: float,
         request_token: str | None = None,
+        traceback: str | None = None,
     ) -> Task:
         """Return the task delayed until its next attempt, or as a dead letter after its last one.
 
@@ -166,9 +186,12 @@ class Lifecycle:
             delay_seconds: Before the next attempt; None for the queue's backoff.
             uniform: A random number from [0, 1), for the backoff's jitter.
             request_token: Names the write; None for a new one.
+            traceback: The traceback of the exception that ended the attempt.
         """
         changes = {"error": truncated(error), "request_token": request_token}
-        if task.attempts >= self.config.max_attempts:
+        is_last = task.attempts >= self.config.max_attempts
+        changes |= self._logged(task, now, "failed" if is_last else "retried", error, traceback)
+        if is_last:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, **changes)
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
@@ -205,12 +228,24 @@ class Lifecycle:
 
     def recovered(self, task: Task, now: float) -> Task:
         """Return a task whose lease expired: claimable again, or a dead letter after its last attempt."""
+        logged = self._logged(task, now, "lease_lost", "the lease expired", None)
         if task.attempts < self.config.max_attempts:
-            return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now)
+            return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now, **logged)
         error = f"lease expired in attempt {task.attempts} of {self.config.max_attempts}"
         if task.error:
             error += f"; previous error: {task.error}"
-        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=truncated(error))
+        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=truncated(error), **logged)
+
+    def _logged(
+        self, task: Task, now: float, outcome: str, error: str | None, traceback: str | None
+    ) -> dict[str, str | None]:
+        """Return the change that adds the attempt that ends to the record of a held task."""
+        limit_bytes = self.config.traceback_bytes
+        kept = traceback[-limit_bytes:] if traceback and limit_bytes else None
+        worker = (task.lease_token or "").rpartition(WORKER_SEPARATOR)[0] or None
+        attempt = Attempt(task.attempts, task.last_claim_at, now, worker, outcome, truncated(error), kept)
+        room_bytes = min(MAX_RECORD_BYTES, MAX_PAYLOAD_BYTES - len(task.payload_text.encode()))
+        return {"attempt_record": record_with(task.attempt_record, attempt, room_bytes)}
 
     def promoted(self, task: Task, now: float) -> Task:
         """Return a delayed task as claimable."""
@@ -471,6 +506,7 @@ class Settlement:
         delay_seconds: For `retry` and `release`: delay before the task can be claimed again; None for the
             default of the verb.
         request_token: Names the write; empty until it is first settled.
+        traceback: For `fail` and `retry`: the traceback, of which the queue keeps the end.
     """
 
     claim: Claim
@@ -479,6 +515,7 @@ class Settlement:
     error: str | None = None
     delay_seconds: float | None = None
     request_token: str = field(default="", compare=False)
+    traceback: str | None = field(default=None, compare=False, repr=False)
     _result_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -565,9 +602,10 @@ class Settlement:
             done = life.completed(task, now, self.result, self.request_token)
             return keep_texts(done, result_text=self._result_text)
         if self.verb is Verb.FAIL:
-            return life.failed(task, now, self.error, self.request_token)
+            return life.failed(task, now, self.error, self.request_token, self.traceback)
         if self.verb is Verb.RETRY:
-            return life.retried(task, now, self.error, self.delay_seconds, uniform(), self.request_token)
+            token, delay_seconds = self.request_token, self.delay_seconds
+            return life.retried(task, now, self.error, delay_seconds, uniform(), token, self.traceback)
         return life.released(task, now, self.delay_seconds or 0, self.request_token)
 
 

@@ -44,6 +44,7 @@ class QueueOptions(TypedDict, total=False):
     lease_seconds: float
     retention_seconds: float
     dead_letter_retention_seconds: float | None
+    traceback_bytes: int
     backoff: Backoff
     reserve: ReserveRule | str | float | None
     codel: CodelRule | None

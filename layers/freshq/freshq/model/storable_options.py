@@ -68,6 +68,13 @@ class StorableOptions(BaseModel):
         le=MAX_SECONDS,
         description="How long a finished task stays readable, and its id taken.",
     )
+    traceback_bytes: int = Field(
+        2048,
+        ge=0,
+        le=2048,
+        description="How much of the end of a traceback `attempt_log` keeps. 0: none, where values in it are "
+        "secret.",
+    )
     dead_letter_retention_seconds: float | None = Field(
         14 * 86_400.0,
         ge=0,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec
 
 from typing_extensions import TypeVar
 
@@ -15,7 +16,7 @@ from freshq.model.fields import NEVER
 from freshq.model.validation import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from freshq.errors import LeaseLost
     from freshq.policy.retry import Backoff
@@ -35,6 +36,7 @@ MAX_STEP_CHARS: Final = 200
 # Stores keep the fraction in whole millionths, so that all of them return the same value.
 FRACTION_DIGITS: Final = 6
 MAX_PRIORITY: Final = 9
+MAX_ATTEMPTS_KEPT: Final = 5
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.
 MAX_SECONDS: Final = 100 * 365 * 86_400.0
 
@@ -110,6 +112,60 @@ def storable_text(text: str) -> str:
 def _storable(step: str) -> str:
     text = storable_text(step)
     return text if len(text) <= MAX_STEP_CHARS else f"{text[: MAX_STEP_CHARS - 1]}…"
+
+
+class Attempt(NamedTuple):
+    """One ended attempt at a task.
+
+    Attributes:
+        number: Its number, from 1 on.
+        started: When the task was claimed, in seconds since the epoch; None if that is not known.
+        ended: When the attempt ended.
+        worker: The name of the worker; None if it is not known.
+        outcome: "retried", "failed", "lease_lost" or "succeeded".
+        error: Why it did not succeed.
+        traceback: The end of the traceback of its exception, if it is kept.
+    """
+
+    number: int
+    started: float | None
+    ended: float
+    worker: str | None
+    outcome: str
+    error: str | None = None
+    traceback: str | None = None
+
+
+def attempts_of(record: str | None) -> tuple[Attempt, ...]:
+    """Return the attempts of a record; none if it is damaged."""
+    try:
+        return tuple(Attempt(*values) for values in json.loads(record or "[]"))
+    except (TypeError, ValueError):
+        return ()
+
+
+def record_with(record: str | None, attempt: Attempt, room_bytes: int) -> str | None:
+    """Return the record of the last attempts after another one; None if nothing fits.
+
+    Args:
+        record: The record before.
+        attempt: The attempt.
+        room_bytes: Most bytes of the record. Old tracebacks make room first, then old attempts.
+    """
+    kept = [*attempts_of(record), attempt][-MAX_ATTEMPTS_KEPT:]
+    for place in range(-1, len(kept)):
+        if place >= 0:
+            kept[place] = kept[place]._replace(traceback=None)
+        if len(text := _record(kept)) <= room_bytes:
+            return text
+    while kept and len(_record(kept)) > room_bytes:
+        del kept[0]
+    return _record(kept) if kept else None
+
+
+def _record(attempts: Sequence[Attempt]) -> str:
+    """Return attempts as ASCII text, whose length is its size in bytes."""
+    return json.dumps(attempts, separators=(",", ":"))
 
 
 class RunHandle:
@@ -266,6 +322,7 @@ class Task(_Beside, Generic[PayloadT]):
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
         parent_id: The task whose run put it; None if none did.
         root_id: The first task of its chain of parents; None if it has no parent.
+        attempt_record: Its last failed attempts as text; `attempt_log` has them.
     """
 
     task_id: str
@@ -298,6 +355,7 @@ class Task(_Beside, Generic[PayloadT]):
     trace_context: str | None = None
     parent_id: str | None = None
     root_id: str | None = None
+    attempt_record: str | None = field(default=None, repr=False)
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
@@ -346,6 +404,15 @@ class Task(_Beside, Generic[PayloadT]):
     def delayed(self) -> bool:
         """Whether it is PENDING but cannot be claimed before `not_before`."""
         return self.status is TaskStatus.PENDING and self.not_before is not None
+
+    @property
+    def attempt_log(self) -> tuple[Attempt, ...]:
+        """Its last five attempts, the latest last; the one that succeeded is known without its worker."""
+        attempts = attempts_of(self.attempt_record)
+        if self.status is not TaskStatus.SUCCESS:
+            return attempts
+        done = Attempt(self.attempts, self.last_claim_at, self.updated, None, "succeeded")
+        return (*attempts, done)[-MAX_ATTEMPTS_KEPT:]
 
     @property
     def as_parent(self) -> dict[str, Any]:

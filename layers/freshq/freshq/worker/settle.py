@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
-from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text
+from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, error_text, traceback_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
@@ -96,31 +96,28 @@ def run_to_end(
     except Reject as reject:
         return _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
     except Retry as retry:
-        return _retried(queue, run, *_delayed(retry), may_retry)
+        return _retried(queue, run, Settlement.retry(run.claim_to_settle(), *_delayed(retry)), may_retry)
     except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
         if ends_chain(unexpected, run.claim.task):
             return _shed(run.claim_to_settle(), unexpected, queue.admin.now())
-        return _retried(queue, run, _unexpected(run, unexpected), None, may_retry)
+        settlement = Settlement.retry(run.claim_to_settle(), _unexpected(run, unexpected))
+        return _retried(queue, run, replace(settlement, traceback=traceback_text(unexpected)), may_retry)
     return completed(run.claim_to_settle(), result, codec)
 
 
-def _retried(
-    queue: BaseQueue,
-    run: TaskRun,
-    error: str,
-    delay_seconds: float | None,
-    may_retry: Callable[[], bool],
-) -> RunEnd:
+def _retried(queue: BaseQueue, run: TaskRun, retry: Settlement, may_retry: Callable[[], bool]) -> RunEnd:
     """Return the end of a run that failed, and may be repeated."""
-    claim = run.claim_to_settle()
+    claim, error = retry.claim, retry.error or ""
     if run.handle.lost is not None:  # refused in any case, and not because of the downstream
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
     if not core_of(queue).is_last_attempt(claim) and not may_retry():
-        return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
-    if delay_seconds is None and run.handle.backoff is not None:
+        error += "; not retried: the retry budget is spent"
+        failed = replace(Settlement.fail(claim, error), traceback=retry.traceback)
+        return RunEnd(failed, Outcome.FAILED, error, downstream_ok=False)
+    if retry.delay_seconds is None and run.handle.backoff is not None:
         delay_seconds = run.handle.backoff.delay_seconds(claim.task.attempts, core_of(queue).uniform())
-    settlement = Settlement.retry(claim, error, delay_seconds)
-    return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
+        retry = replace(retry, delay_seconds=delay_seconds)
+    return RunEnd(retry, Outcome.RETRIED, error, downstream_ok=False)
 
 
 def released(claim: Claim, busy: Busy) -> RunEnd:

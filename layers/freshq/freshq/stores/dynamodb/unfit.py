@@ -48,7 +48,7 @@ TOO_LARGE: Final = "item too large"
 ENDED: Final = ("leaseToken", "leaseUntil", "notBefore")
 SPARE: Final = (
     *("result", "putToken", "endedToken", "progressFraction", "progressStep", "traceContext"),
-    *("parentId", "rootId"),
+    *("parentId", "rootId", "attemptRecord"),
 )
 
 

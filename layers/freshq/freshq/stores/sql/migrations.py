@@ -148,6 +148,7 @@ MIGRATIONS: Final = (
     Migration(9, "add the status to the index of the agenda", _make_indexes_anew),
     Migration(10, "add the parents of tasks", _add_columns),
     Migration(11, "add the index of tasks in work", _make_indexes_anew),
+    Migration(12, "add the last attempts of tasks", _add_columns),
 )
 
 

@@ -34,7 +34,7 @@ OPTIONAL_TIMES: Final = tuple(
 # Columns of tasks that the first version lacked.
 ADDED_COLUMNS: Final = (
     *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
-    *("progress_ppm", "progress_step", "trace_context", "parent_id", "root_id"),
+    *("progress_ppm", "progress_step", "trace_context", "parent_id", "root_id", "attempt_record"),
 )
 CHANGE_CHARS: Final = 6
 # The batch number of unbatched events, above every other batch.
@@ -181,6 +181,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("progress_ppm", sa.Integer),
         sa.Column("progress_step", sa.String(MAX_STEP_CHARS)),
         sa.Column("error", long_text()),
+        sa.Column("attempt_record", long_text()),
         sa.Column("result", long_text()),
         sa.Column("payload", long_text(), nullable=False),
         **options,
