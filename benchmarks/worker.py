@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 BY_HAND: Final = 10
 CONCURRENCY: Final = (1, 8, 32, 256)
 # For each process: at least about a second of work at each contender's own speed.
-WORKER_TASKS: Final = {1: 1600, 8: 6000, 32: 10_000, 256: 12_000}
+WORKER_TASKS: Final = {1: 8000, 8: 8000, 32: 10_000, 256: 12_000}
 TASKS: Final = {
     HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500,
 }  # fmt: skip

@@ -199,8 +199,9 @@ class LeaseLoop(WorkLoop):
 
     def _tell(self, claims: Sequence[Claim]) -> None:
         with self._observing():
+            now = self._queue.admin.now()
             for claim in claims:
-                self._observer.claimed(claim, self._queue.admin.now() - claim.task.created)
+                self._observer.claimed(claim, now - claim.task.created)
             for switch in self._queue.admin.take_order_switches():
                 self._observer.switched(switch)
 

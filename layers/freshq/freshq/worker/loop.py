@@ -260,8 +260,10 @@ class WorkLoop(ABC):
         """Tell the observer how a run ended, from any thread."""
         if outcome is Outcome.UNKNOWN_KIND:
             self._unknown_kinds.note(claim.task, error)
-        with self._observing():
+        try:  # as `_observing`, whose block takes longer than most observers
             self._observer.settled(claim, outcome, run_seconds, error)
+        except BaseException as raised:  # noqa: BLE001 - raised by the loop
+            self._failure = self._failure or raised
 
     def _raise_failure(self) -> None:
         """Raise an observer's error, or an unexpected one. The worker then waits for its running tasks."""

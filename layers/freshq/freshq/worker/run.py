@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import IntEnum, auto
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 PROGRESS_SECONDS: Final = 5.0
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """Where a run is between its claim and its end.
 
     RUNNING: Its function runs, or is about to, under a lease.
