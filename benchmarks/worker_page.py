@@ -184,11 +184,9 @@ def _bounds(sqlite: Mapping[str, Any]) -> Prose:
 
     huey = f", and huey {of('8', 'huey'):.0f} for its single write" if "huey" in sqlite["8"] else ""
     return Prose(
-        f"""With 8 slots a call carries at most eight tasks, so each task bears more of its cost: in SQLite
-        {of("8", WORKER):.0f} µs of processor time, with 32 slots {of("32", WORKER):.0f}, by hand
-        {of("8", HAND):.0f}{huey}. Claims of eight instead of ten add a twentieth to the time by hand, the
-        worker's records of each run a fifth, and handing tasks to threads the rest
-        ([measured](../decisions/0068-the-loop-claims.md))."""
+        f"""On SQLite a task takes {of("1", WORKER):.0f} µs of processor time with one slot,
+        {of("8", WORKER):.0f} with 8, {of("32", WORKER):.0f} with 32, by hand {of("8", HAND):.0f}{huey}. Of
+        that the worker's records of each run, and handing tasks to threads, take about a third."""
     )
 
 
