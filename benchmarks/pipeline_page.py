@@ -29,6 +29,7 @@ def pipeline_page() -> Sections:
         ("pipeline", "growth"): [_growth(read("pipeline")["figures"])],
         ("pipeline_large", "twenty million"): _twenty_million(read("pipeline_large")),
         ("pipeline_nights", "nights"): _nights(read("pipeline_nights")),
+        ("pipeline_scale", "scale"): _scale(read("pipeline_scale")),
         ("pipeline_small", "small runs"): _small(read("pipeline_small")),
     }
 
@@ -140,6 +141,48 @@ def _nights(result: Mapping[str, Any]) -> list[Block]:
     text = f"""At {whole["events"]:,} events a night costs {median(ratios["processor_seconds"]):.0%} of the
         processor time of a run over all days, and takes {median(ratios["seconds"]):.0%} of its time
         ({found["turns"]} turns; {_load(result)}: counts and processor time say more than times)."""
+    return [table, Prose(text)]
+
+
+# The load and the cluster to extrapolate to. EMR Serverless gives a worker 4 vCPU by default:
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html
+LARGEST_EVENTS: Final = 2_000_000_000
+NODES: Final = 100
+CORES_A_NODE: Final = 4
+
+
+def _scale(result: Mapping[str, Any]) -> list[Block]:
+    runs = result["figures"]["runs"]
+    table = columns(
+        runs,
+        {
+            "events": "{events:,}",
+            "days": "{days}",
+            "stages": "{stages}",
+            "executors' Java, processor seconds": "{executor_processor_seconds:.0f}",
+            "shuffle, MB": "{shuffle_mb:.0f}",
+            "spill, MB": "{spill_mb:.0f}",
+            "driver's Java, MiB": "{driver_java_mib:,}",
+            "driver's Python, MiB": "{driver_python_mib:,}",
+            "files in folders by day": "{files_by_day} in {folders_by_day}",
+        },
+    )
+    least, most = runs[0], runs[-1]
+    events = most["events"] - least["events"]
+    each_us = (most["executor_processor_seconds"] - least["executor_processor_seconds"]) / events * 1e6
+    each_bytes = (most["shuffle_mb"] - least["shuffle_mb"]) / events * 1e6
+    large = read("pipeline_large")
+    whole_us = 1e6 * large["figures"]["spark_cold_seconds"] / large["figures"]["events"]
+    whole_us *= large["machine"]["cores"]
+    seconds = (each_us + whole_us) * LARGEST_EVENTS / 1e6
+    text = f"""From the first to the last row, an event costs {each_us:.0f} microseconds of Java on the
+        executors and {each_bytes:.0f} bytes of shuffle. Python's workers, which read files and compare claims, are not
+        in it; the run over 20 million events above took {whole_us:.0f} microseconds an event on all cores,
+        everything included. If an event costs both together, 2 billion take {seconds / 3600:.0f} processor
+        hours, or {seconds / NODES / CORES_A_NODE / 60:.0f} minutes on {NODES} nodes of {CORES_A_NODE} cores
+        (a worker of EMR Serverless by default), and shuffle {each_bytes * LARGEST_EVENTS / 1e9:.0f} GB. This
+        assumes equal skew and leaves out the network and the bucket, which were not measured
+        ({_load(result)})."""
     return [table, Prose(text)]
 
 

@@ -303,6 +303,11 @@ def _report(
     )
     draw(Demonstration(lives, fifo, LOAD_SECONDS, MAX_AGE_SECONDS, CAPACITY_PER_SECOND), subtitle, picture)
     console.print()
+    console.out(
+        f"{summary['done_in_time']} of {summary['created']} tasks were done in time, because the load is "
+        f"{OVERLOAD} times the capacity. Next: {OVERLOAD} times the workers, or 1/{OVERLOAD} of the load.",
+        highlight=False,
+    )
     console.print(_table(summary))
     console.out(
         f"freshq did {summary['done_in_time']} tasks in time; FIFO would have done "

@@ -118,7 +118,7 @@ class _Run:
         """Return a number of partitions in which few folders of a day and a queue share one."""
         every = recorded_days(self.state.days, self.as_of_us)
         days = self.opened.tasks | (every if self.opened.clock is None else self.opened.clock)
-        return min(MOST_BUCKETS, 2 * len(days) * len(self.state.starts_us))
+        return max(1, min(MOST_BUCKETS, 2 * len(days) * len(self.state.starts_us)))
 
     def names(self) -> list[str] | None:
         """Return the names of the days whose tasks are computed; None if all are."""
