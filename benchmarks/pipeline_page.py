@@ -176,13 +176,13 @@ def _scale(result: Mapping[str, Any]) -> list[Block]:
     whole_us *= large["machine"]["cores"]
     seconds = (each_us + whole_us) * LARGEST_EVENTS / 1e6
     text = f"""From the first to the last row, an event costs {each_us:.0f} microseconds of Java on the
-        executors and {each_bytes:.0f} bytes of shuffle. Python's workers, which read files and
-        compare claims, are not in it; the run over 20 million events above took {whole_us:.0f}
-        microseconds an event on all cores, everything included. If an event costs both together, 2 billion take {seconds / 3600:.0f} processor
-        hours, or {seconds / NODES / CORES_A_NODE / 60:.0f} minutes on {NODES} nodes of {CORES_A_NODE} cores
-        (a worker of EMR Serverless by default), and shuffle {each_bytes * LARGEST_EVENTS / 1e9:.0f} GB. This
-        assumes equal skew and leaves out the network and the bucket, which were not measured
-        ({_load(result)})."""
+        executors and {each_bytes:.0f} bytes of shuffle. Python's workers, which read files and compare
+        claims, are not in it; the run over 20 million events above took {whole_us:.0f} microseconds an
+        event on all cores, everything included. If an event costs both together, 2 billion take
+        {seconds / 3600:.0f} processor hours, or {seconds / NODES / CORES_A_NODE / 60:.0f} minutes on
+        {NODES} nodes of {CORES_A_NODE} cores (a worker of EMR Serverless by default), and shuffle
+        {each_bytes * LARGEST_EVENTS / 1e9:.0f} GB. This assumes equal skew and leaves out the network
+        and the bucket, which were not measured ({_load(result)})."""
     return [table, Prose(text)]
 
 
