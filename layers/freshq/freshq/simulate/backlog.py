@@ -179,7 +179,8 @@ class LevelBacklog:
         for number, level in self._levels.items():
             working = level.lines.copy() if len(level.lines) > 1 or room else level.lines
             while working:
-                group = level.turns.next_group(working)
+                # Without groups, a level has one line.
+                group = level.turns.next_group(working) if self._groups else None
                 line = working[group]
                 if room is not None and not room.allows(group):
                     del working[group]
@@ -197,9 +198,8 @@ class LevelBacklog:
 
     def _taken(self, task: int, group: str | None, level: _Level, room: GroupRoom | None) -> None:
         """Count the turn and the start of a task."""
-        cost = level.turns.record(group)
         if self._groups:
-            self._charged[task] = cost
+            self._charged[task] = level.turns.record(group)
         self._running.add(group, 1)
         if room is not None:
             room.start(group)
