@@ -1,11 +1,10 @@
 """Compare settings on a recording: which serve it best, and what can be told apart.
 
-All settings are simulated on the recording, and compared block by block: blocks are so long that they hardly
-depend on each other. Those that decide are simulated on resamples, too, which join random blocks (the block
-bootstrap: Künsch, "The jackknife and the bootstrap for general stationary observations", Annals of Statistics
-17(3), 1989). A large recording is resampled in part, and the spread scaled by the square root of the part
-(Bickel, Götze, van Zwet, "Resampling fewer than n observations", Statistica Sinica 7, 1997). An interval is
-the wider of the two.
+All settings are simulated on the recording, and compared block by block. Those that decide are simulated on
+resamples, too, which join random blocks (the block bootstrap: Künsch, "The jackknife and the bootstrap for
+general stationary observations", Annals of Statistics 17(3), 1989). A large recording is resampled in part,
+and the spread scaled by the square root of the part (Bickel, Götze, van Zwet, "Resampling fewer than n
+observations", Statistica Sinica 7, 1997).
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ T_95: Final = 2.093
 # A block has this many deadlines, and a recording at least so many blocks.
 DEADLINES_PER_BLOCK: Final = 10
 LEAST_BLOCKS: Final = 20
+DEADLINES_OF_LONG_BLOCK: Final = 4
 TASKS_PER_BLOCK: Final = 1000
 # Of a longer recording, the last tasks.
 MOST_TASKS: Final = 200_000
@@ -302,6 +302,14 @@ class Samples:
         wanted = len(self._blocks) * RESAMPLE_TASKS / len(recording)
         self._blocks_drawn = min(len(self._blocks), max(LEAST_BLOCKS // 2, round(wanted)))
 
+    @property
+    def has_long_blocks(self) -> bool:
+        """Whether blocks are so long that orders hardly move work from one block to another.
+
+        Shorter ones overstate differences: an order that serves a task later serves it in another block.
+        """
+        return self._longest == math.inf or self._block_seconds >= DEADLINES_OF_LONG_BLOCK * self._longest
+
     def _cut(self) -> list[range]:
         at, count_blocks = self.recording.at, _block_count(self.recording)
         bounds = [bisect_left(at, number * self._block_seconds) for number in range(count_blocks)]
@@ -355,11 +363,17 @@ class Samples:
         estimate = outcome.share - other.share
         return Interval(estimate, estimate - half, estimate + half) if estimate else Interval(0.0, 0.0, 0.0)
 
-    def confirmed(self, gain: Interval, settings: Settings, today: Settings) -> Interval:
-        """Return a gain with the wider of its interval and the one from the resamples."""
-        differences = [a - b for a, b in zip(self.shares(settings), self.shares(today), strict=True)]
-        half = T_95 * stdev(differences) * math.sqrt(self._blocks_drawn / len(self._blocks))
-        half = max(half, gain.high - gain.estimate)
+    def confirmed(self, outcome: Outcome, other: Outcome) -> Interval:
+        """Return by how much an outcome is better, with an interval from the resamples.
+
+        If the blocks are long, it is the wider of that interval and the one from the blocks.
+        """
+        gain = self.gain(outcome, other)
+        shares = zip(self.shares(outcome.settings), self.shares(other.settings), strict=True)
+        half = T_95 * stdev(own - its for own, its in shares)
+        half *= math.sqrt(self._blocks_drawn / len(self._blocks))
+        if self.has_long_blocks:
+            half = max(half, gain.high - gain.estimate)
         return Interval(gain.estimate, gain.estimate - half, gain.estimate + half)
 
     def shares(self, settings: Settings) -> list[float]:
@@ -480,7 +494,7 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
     others = [each for each in candidates(today, age_seconds, objective) if each.difference(today)]
     outcomes = sorted((now, *map(samples.outcome, others)), key=lambda each: -each.share)
     gains = {id(each): samples.gain(each, now) for each in outcomes}
-    best = _proven(samples, outcomes, gains, today) or now
+    best = _proven(samples, outcomes, gains, now) or now
     shown = {
         id(each): Compared(each.settings.difference(today), each.share, gains[id(each)]) for each in outcomes
     }
@@ -500,14 +514,18 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
 
 
 def _proven(
-    samples: Samples, outcomes: Iterable[Outcome], gains: dict[int, Interval], today: Settings
+    samples: Samples, outcomes: Iterable[Outcome], gains: dict[int, Interval], now: Outcome
 ) -> Outcome | None:
     """Return the first outcome that is better than today's on the recording and on the resamples, if any is.
 
     Updates the gains of those that were simulated on the resamples.
     """
-    for each in islice((each for each in outcomes if gains[id(each)].low > 0), TRIED):
-        gains[id(each)] = samples.confirmed(gains[id(each)], each.settings, today)
+
+    def promises(gain: Interval) -> bool:
+        return gain.low > 0 if samples.has_long_blocks else gain.estimate > 0
+
+    for each in islice((each for each in outcomes if promises(gains[id(each)])), TRIED):
+        gains[id(each)] = samples.confirmed(each, now)
         if gains[id(each)].low > 0:
             return each
     return None
@@ -521,19 +539,24 @@ def enough_servers(samples: Samples, settings: Settings) -> int | None:
         settings: The settings, apart from the number of servers.
     """
     enough = ENOUGH if samples.objective.share is None else samples.objective.share
+    most = min(16 * settings.servers, MAX_SERVERS)
 
-    def reaches(servers: int) -> bool:
-        return samples.outcome(settings.changed(servers=servers)).share >= enough
+    def reaches(tried: Settings, servers: int) -> bool:
+        return samples.outcome(tried.changed(servers=servers)).share >= enough
 
+    # With enough servers all settings do nearly as well, and these are the fastest to simulate.
+    plain = settings.changed(order=Order.LIFO, reserve=ReserveRule(), codel=None, backlog=None, door=None)
     low, high = 0, settings.servers
-    while not reaches(high):
-        low, high = high, 2 * high
-        if high > min(16 * settings.servers, MAX_SERVERS):
-            return None
+    while high < most and not reaches(plain, high):
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return high
+        low, high = (low, middle) if reaches(plain, middle) else (middle, high)
+    if reaches(settings, high):
+        while high > 1 and reaches(settings, high - 1):
+            high -= 1
+        return high
+    return next((each for each in range(high + 1, most + 1) if reaches(settings, each)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -683,7 +706,7 @@ def replay(
     before, after = samples.outcome(settings), samples.outcome(against)
     change = samples.gain(after, before)
     if change.estimate < threshold.below:
-        change = samples.confirmed(change, against, settings)
+        change = samples.confirmed(after, before)
     # A loss twice as large as allowed on the recorded load itself needs no resamples to agree.
     beyond_doubt = change.high < 0 or change.estimate < 2 * threshold.below
     fails = change.estimate < threshold.below and beyond_doubt
