@@ -15,7 +15,7 @@ import tomllib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count, islice, takewhile
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ from freshq.simulate.results import summarize
 from freshq.simulate.stress import Clients, Dip, Stress, simulate_stressed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from freshq.simulate.load import Recording
 
@@ -546,17 +546,23 @@ def enough_servers(samples: Samples, settings: Settings) -> int | None:
 
     # With enough servers all settings do nearly as well, and these are the fastest to simulate.
     plain = settings.changed(order=Order.LIFO, reserve=ReserveRule(), codel=None, backlog=None, door=None)
-    low, high = 0, settings.servers
-    while high < most and not reaches(plain, high):
-        low, high = high, min(2 * high, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reaches(plain, middle) else (middle, high)
+    high = _least(partial(reaches, plain), settings.servers, most)
     if reaches(settings, high):
         while high > 1 and reaches(settings, high - 1):
             high -= 1
         return high
     return next((each for each in range(high + 1, most + 1) if reaches(settings, each)), None)
+
+
+def _least(reaches: Callable[[int], bool], start: int, most: int) -> int:
+    """Return the least number that reaches a goal, which all above it reach, too; or the most."""
+    low, high = 0, start
+    while high < most and not reaches(high):
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True, slots=True)
