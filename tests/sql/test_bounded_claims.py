@@ -163,7 +163,7 @@ def test_counts_and_ages_send_a_bounded_number_of_statements(queue: Queue) -> No
         waiting = store.count_waiting("default", now, now - 3600, 2_000)
         oldest = store.oldest_created("default", now, now - 3600)
         tasks = store.oldest_tasks(OldestRequest("default", now, now - 3600, 2))
-    assert len(statements) <= 12
+    assert len(statements) <= 13  # one of them for dead rows, on PostgreSQL
     assert stats.pending == 1_000
     assert len(waiting) == sum(waiting.values()) == 1_000
     assert tasks[0].created == oldest

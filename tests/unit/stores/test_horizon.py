@@ -13,7 +13,6 @@ from freshq.stores.sql.database import Database
 from freshq.stores.sql.horizon import (
     CHECK_SECONDS,
     COMMIT_US,
-    DEAD_ROWS,
     EMPTY_SECONDS,
     EVER_US,
     FULL_SECONDS,
@@ -39,11 +38,9 @@ class Snapshots:
         self.dialect = dialect
         self.asked = 0
 
-    def rows(self, statement: object, _parameters: object) -> list[Any]:
+    def rows(self, _statement: object, _parameters: object) -> list[Any]:
         self.asked += 1
-        if statement is DEAD_ROWS:
-            return [(3_000,)]
-        return [SimpleNamespace(transactions=self.transactions, seconds=60)]
+        return [SimpleNamespace(transactions=self.transactions, seconds=60, dead_rows=3_000)]
 
 
 def horizon_of(snapshots: Snapshots, clock: Clock) -> Horizon:

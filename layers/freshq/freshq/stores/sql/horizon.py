@@ -53,7 +53,8 @@ MAX_RANGES: Final = 4
 # What keeps row versions: snapshots and unfinished writes of sessions (a standby's among them), replication
 # slots, and prepared transactions. Everybody may read these columns, but not everybody when others began.
 OLDEST: Final = sa.text(
-    "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds FROM ("
+    "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds,"
+    " (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass(:table)) AS dead_rows FROM ("
     " SELECT greatest(age(backend_xmin), age(backend_xid)) AS transactions,"
     " extract(epoch FROM clock_timestamp() - xact_start) AS seconds FROM pg_stat_activity"
     " WHERE pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'"
@@ -62,7 +63,6 @@ OLDEST: Final = sa.text(
     " UNION ALL SELECT age(transaction), extract(epoch FROM clock_timestamp() - prepared)"
     " FROM pg_prepared_xacts WHERE database = current_database()) AS held WHERE transactions > 0"
 )
-DEAD_ROWS: Final = sa.text("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass(:table)")
 
 
 @dataclass
@@ -219,7 +219,7 @@ class Horizon:
         now = self.monotonic()
         if now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
-            self._is_held = self._database.rows(OLDEST, {})[0].transactions >= OLD_TRANSACTIONS
+            self._is_held = self._oldest().transactions >= OLD_TRANSACTIONS
         if not self._is_held:
             self._passed.clear()
             return None
@@ -236,10 +236,12 @@ class Horizon:
         """
         if self._database.dialect != "postgresql":
             return stats
-        oldest = self._database.rows(OLDEST, {})[0]
-        counted = self._database.rows(DEAD_ROWS, {"table": self._table})
+        oldest = self._oldest()
         seconds = None if oldest.seconds is None else float(oldest.seconds)
-        return replace(stats, oldest_snapshot_seconds=seconds, dead_rows=counted[0][0] if counted else 0)
+        return replace(stats, oldest_snapshot_seconds=seconds, dead_rows=oldest.dead_rows or 0)
+
+    def _oldest(self) -> sa.Row[Any]:
+        return self._database.rows(OLDEST, {"table": self._table})[0]
 
     def _begin(self, queue: str) -> Passed:
         earlier = self._passed.get(queue)
