@@ -58,9 +58,11 @@ test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue
 SOAK_SECONDS ?= 300
 APPLICATION_SOAK_SECONDS ?= 600
 FUZZ_EXAMPLES ?= 100000
+SCHEDULES ?= 100000
 soak: setup ## Random verbs and inputs, killed processes, a failing network, restarted stores, the deployed application, its roles
 	@FRESHQ_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/soak
 	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/house/test_fuzz.py
+	@FRESHQ_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest --timeout 3600 tests/unit/queue/test_interleaving.py
 	@FRESHQ_SOAK_SECONDS=$(APPLICATION_SOAK_SECONDS) $(BIN)/python -m pytest -m soak tests/e2e
 	@$(BIN)/python -m pytest -m soak tests/pipeline
 
