@@ -10,6 +10,7 @@ import pytest
 
 from freshq import AsyncQueue, Claim, Queue, Settlement, Worker
 from freshq.queue import polling
+from freshq.stores.wakes import Signals
 from tests.conftest import StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
@@ -141,3 +142,12 @@ def test_the_end_of_a_task_ends_the_wait_for_it(
             settles.start()
     assert order == ["b", "a", "c"]
     assert asyncio.run(AsyncQueue(queue).wait("c")).task_id == "c"
+
+
+def test_a_forked_child_forgets_whom_its_parent_waits_for() -> None:
+    signals = Signals()
+    line, awaited = signals.line("queue"), signals.ends("queue").of(["a"])
+    line.waiters = 1
+    signals.forget_threads()
+    signals.ends("queue").tell(["a"])
+    assert (line.waiters, awaited.take()) == (0, [])
