@@ -175,7 +175,8 @@ def run(
 
     request = _requested(events, out, options)
     summary = None
-    with RunProgress(Console(stderr=True)) as progress:
+    # spark-submit writes standard error to standard output, where a result in JSON must stay alone.
+    with RunProgress(Console(stderr=True), logs=not submitted()) as progress:
         with postponed() as problems:
             summary = execute(request, spark.session, progress)
         progress.begin("report")

@@ -191,6 +191,11 @@ def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.Mon
         progress.begin("read")
     assert hidden.getvalue() == ""
     monkeypatch.setattr("freshq_pipeline.runs.progress.LOG_SECONDS", 0.02)
+    silent, seen = StringIO(), len(asked)
+    hides = RunProgress(Console(file=silent, force_terminal=False), logs=False)
+    with hides as progress, progress.follow(spark):
+        wait_until(lambda: len(asked) > seen + 5)
+    assert silent.getvalue() == ""
     logged = StringIO()
     with RunProgress(Console(file=logged, force_terminal=False, width=20)) as progress:
         progress.begin("read")

@@ -39,9 +39,14 @@ LOG_SECONDS: Final = 30.0
 class RunProgress:
     """Shows the current part of a run and Spark's progress in it: on a terminal, or in a log every 30 s."""
 
-    def __init__(self, console: Console) -> None:
-        """Prepare the progress line for a console."""
-        self._console = console
+    def __init__(self, console: Console, *, logs: bool = True) -> None:
+        """Prepare the progress line.
+
+        Args:
+            console: Where to show progress.
+            logs: Whether to log progress if the console is no terminal.
+        """
+        self._console, self._logs = console, logs and not console.is_terminal
         self._logged_at = time.monotonic()
         self._stages = StageClock()
         columns = (
@@ -93,7 +98,7 @@ class RunProgress:
             with self._asking:
                 if self._spark is not None:
                     self._line.update(self._task, **self._stages.work(self._spark))
-            if not self._console.is_terminal and time.monotonic() - self._logged_at >= LOG_SECONDS:
+            if self._logs and time.monotonic() - self._logged_at >= LOG_SECONDS:
                 self._logged_at = time.monotonic()
                 part = self._line.tasks[self._task]
                 text = f"{PREFIX}{part.fields['place']} {part.description} {part.fields['done']}".rstrip()
