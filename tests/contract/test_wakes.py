@@ -144,7 +144,7 @@ def test_the_end_of_a_task_ends_the_wait_for_it(
     assert asyncio.run(AsyncQueue(queue).wait("c")).task_id == "c"
 
 
-def test_a_forked_child_forgets_whom_its_parent_waits_for() -> None:
+def test_a_forked_child_forgets_the_waiting_threads_in_its_memory() -> None:
     signals = Signals()
     line, awaited = signals.line("queue"), signals.ends("queue").of(["a"])
     line.waiters = 1
