@@ -424,17 +424,15 @@ class QueueLines:
                 window = dict(islice(self._levels[level].items(), MAX_GROUPS))
                 if window:
                     yield level, window
-                if not self._leave_out(level, window, room):
+                if not self.leave_out(level, room):
                     break
 
-    def _leave_out(
-        self, level: int, window: Mapping[str | None, WaitingLine], room: GroupRoom | None
-    ) -> bool:
-        """Leave out the groups of a window that are at their limit; return whether others may have room."""
+    def leave_out(self, level: int, room: GroupRoom | None) -> bool:
+        """Leave out the groups of a level that are at their limit; return whether others may have room."""
         groups = self._levels[level]
         if room is None or len(groups) <= MAX_GROUPS:
             return False
-        full = [group for group in window if group in room.full and group in groups]
+        full = [group for group in room.full if group in groups]
         for group in full:
             at_limit = room.full[group]
             if at_limit is None:
@@ -613,6 +611,8 @@ class MemoryLines(MemoryPart):
             looked_at: list[Line] = []
             room = self._lines[request.queue].room(request.groups, self._running[request.queue], moment.now)
             chosen = list(islice(self._candidates(request, moment, looked_at, room), request.limit))
+            for level in {line[0] for line in looked_at}:
+                self._lines[request.queue].leave_out(level, room)
             taken = [
                 claimed(self._tasks[task_id], moment, token)
                 for task_id, token in zip(chosen, request.tokens, strict=False)
