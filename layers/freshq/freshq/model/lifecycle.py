@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from freshq.model.answers import Claim
-    from freshq.model.new_task import NewTask
+    from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress
     from freshq.policy.shedding import ShedReason
@@ -114,8 +114,10 @@ class Lifecycle:
         max_age_seconds = self._max_age_of(new, where)
         first_due = _first_due(new, now, where)
         since = now if first_due is None else first_due
-        deadline = _deadline(new, None if max_age_seconds is None else round(since + max_age_seconds, 6))
-        parent_id, root_id = _chain(new)
+        deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
+        parent_id = root_id = None
+        if new.parent is not None:
+            parent_id, root_id, deadline = _inherited(new.parent, deadline)
         task = make_task(
             task_id=new.task_id or new_task_id(),
             queue=self.config.name,
@@ -387,17 +389,11 @@ def _enters(new: NewTask, created: float, first_due: float | None) -> float:
     return round(created + new.delay_seconds, 6) if new.at is None else first_due
 
 
-def _chain(new: NewTask) -> tuple[str, str] | tuple[None, None]:
-    """Return the ids of the parent and the root of a new task; None if it has no parent."""
-    if new.parent is None:
-        return None, None
-    return new.parent.task_id, new.parent.root_id or new.parent.task_id
-
-
-def _deadline(new: NewTask, own: float | None) -> float | None:
-    """Return the earlier one of a new task's own deadline and its parent's; None if it has neither."""
-    inherited = None if new.parent is None else new.parent.deadline
-    return min((each for each in (own, inherited) if each is not None), default=None)
+def _inherited(parent: Parent, deadline: float | None) -> tuple[str, str, float | None]:
+    """Return the ids of the parent and the root of a task, and the earlier one of two deadlines."""
+    if deadline is None or (parent.deadline is not None and parent.deadline < deadline):
+        deadline = parent.deadline
+    return parent.task_id, parent.root_id or parent.task_id, deadline
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:

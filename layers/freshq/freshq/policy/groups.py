@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.errors import plain, quoted
@@ -78,7 +79,7 @@ class GroupRule:
 UNLIMITED: Final = GroupRule()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupRules:
     """The rules of a queue's groups. Validated on construction.
 
@@ -139,12 +140,12 @@ class GroupRules:
             values["of"] = {name: rule.values() for name, rule in self.of.items()}
         return values if self.separator is None else {**values, "separator": self.separator}
 
-    @property
+    @cached_property  # every claim asks
     def has_limits(self) -> bool:
         """Whether they limit any group."""
         return self.default.has_limit or any(rule.has_limit for rule in self.of.values())
 
-    @property
+    @cached_property
     def has_rates(self) -> bool:
         """Whether they limit the starts of any group."""
         return any(rule.rate_per_second is not None for rule in (self.default, *self.of.values()))

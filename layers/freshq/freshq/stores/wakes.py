@@ -268,7 +268,7 @@ class Wakes:
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
         """Wake who waits for these new versions of tasks; None stands for a task that did not change."""
         changed = [task for task in tasks if task is not None]
-        if any(task.status is TaskStatus.PENDING for task in changed):
+        if TaskStatus.PENDING in [task.status for task in changed]:
             self.put(queue)
         if ended := [task.task_id for task in changed if task.status not in LIVE]:
             self.ended(queue, ended)
