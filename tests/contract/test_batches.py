@@ -100,7 +100,7 @@ class TestCalls:
 
 def items_after_a_life(table: StoreUnderTest, client: DynamoDBClient) -> list[dict[str, Any]]:
     """Lead tasks through all that is written together, and return their items without the random tokens."""
-    queue = table.queue()
+    queue = table.queue(worker_name="worker")
     put(queue, 6)
     claims = queue.claim(5)
     queue.settle_many(
