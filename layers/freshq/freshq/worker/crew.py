@@ -104,6 +104,7 @@ class Crew:
         settle: Callable[[list[PendingSettlement]], None],
         on_freed: Callable[[], None],
         slots: int | None = None,
+        is_coroutine: Callable[[TaskRun], bool] = lambda _run: False,
     ) -> None:
         """Start no thread yet.
 
@@ -113,10 +114,12 @@ class Crew:
             on_freed: Called when runs ended and no claimed task waits for this thread, or they have
                 gathered; raises nothing.
             slots: Maximum number of runs at a time; None if every claimed task has a slot.
+            is_coroutine: Returns whether `run` only starts a coroutine, so that one thread can do many.
         """
         self._run = run
         self._settle = settle
         self._on_freed = on_freed
+        self._is_coroutine = is_coroutine
         self._lock = threading.Lock()
         self._claimed: deque[TaskRun] = deque()
         self._pending: deque[PendingSettlement] = deque()
@@ -234,13 +237,13 @@ class Crew:
                 if not is_awake:
                     is_awake, self._is_waking = True, False
                 self._running -= has_run
-                work, has_run = self._next_work()
+                work, has_run, blocks = self._next_work()
                 self._running += has_run
                 if work is None:
                     if self._is_closed:
                         return
                     self._sleeping.append(wakened)
-                leaves_more = work is not None and self._has_work()
+                leaves_more = work is not None and blocks and self._has_work()
             if work is None:
                 wakened.acquire()
                 is_awake = False
@@ -269,22 +272,23 @@ class Crew:
             return False
         return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS
 
-    def _next_work(self) -> tuple[Work | None, bool]:
-        """Return the next work, and whether it runs a task."""
+    def _next_work(self) -> tuple[Work | None, bool, bool]:
+        """Return the next work, whether it runs a task, and whether it may take long."""
         now, may_run = time.monotonic(), self._may_run()
         if self._may_settle():
             gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
             if gathers_seconds <= 0 or not (may_run or self._goes_on(now)):
-                return self._settlement(now), False
+                return self._settlement(now), False, True
             if not may_run and not self._is_gathering:
                 self._is_gathering = True
-                return partial(self._gather, gathers_seconds), False
+                return partial(self._gather, gathers_seconds), False, True
         if may_run:
-            return partial(self._run, self._begun(now)), True
+            run = self._begun(now)
+            return partial(self._run, run), True, not self._is_coroutine(run)
         if self._has_freed and not self._is_gathering:
             self._has_freed = False
-            return self._on_freed, False
-        return None, False
+            return self._on_freed, False, True
+        return None, False, False
 
     def _begun(self, now: float) -> TaskRun:
         """Return the next claimed task, in a slot."""

@@ -83,7 +83,7 @@ class LeaseLoop(WorkLoop):
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
         slots = config.concurrency if config.may_prefetch else None
-        self._crew = Crew(self._run, self._settle, self._runs.free_succeeded, slots)
+        self._crew = Crew(self._run, self._settle, self._runs.free_succeeded, slots, self._is_coroutine)
         self._answered_runs = SerialCalls("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
@@ -246,6 +246,9 @@ class LeaseLoop(WorkLoop):
         runner = self._runner
         unknown = runner.unknown_kind(run.claim.task) if isinstance(runner, CoroutineRunner) else None
         return None if unknown is None else released(run.claim, unknown)
+
+    def _is_coroutine(self, run: TaskRun) -> bool:
+        return isinstance(self._runner, CoroutineRunner) and self._runner.has_coroutine(run.claim.task)
 
     def _start_coroutine(self, run: TaskRun) -> bool:
         """Start the coroutine of a task that has one and may run now; return whether it did."""
