@@ -64,6 +64,7 @@ class Lookout:
     Attributes:
         signal: Tells changes that this process knows of.
         seen: Its count before the last look.
+        looks: How many looks have begun.
     """
 
     def __init__(self, core: Core, longest_seconds: float) -> None:
@@ -75,6 +76,7 @@ class Lookout:
         """
         self.signal = core.store.wakes.line(core.name)
         self.seen = 0
+        self.looks = 0
         self._core = core
         self._longest_seconds = longest_seconds
         self._found_at = time.monotonic()
@@ -108,6 +110,7 @@ class Lookout:
             StoreError: If the clock is the store's, and the store does not answer.
         """
         self.seen = self.signal.count
+        self.looks += 1
         self._look_at = -math.inf
         self._began = self._core.now()
 

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 # Longest time between two turns, each of which asks whether to end.
 TURN_SECONDS: Final = 0.5
 MIN_SECONDS: Final = 0.001
+# Least time between two looks of a worker that ends when it is idle.
+LEAST_IDLE_SECONDS: Final = 0.05
 # Overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
 
@@ -121,6 +123,12 @@ class EndRequest(StopRequest):
         self.told.set()
 
 
+def _idle_look_seconds(config: WorkerConfig) -> float:
+    """Return the time after which a worker looks whether it is idle."""
+    limit_seconds = config.idle_exit_seconds
+    return inf if limit_seconds is None else max(limit_seconds, LEAST_IDLE_SECONDS)
+
+
 class WorkLoop(ABC):
     """One call of `Worker.run`. Subclasses decide how tasks are held."""
 
@@ -142,7 +150,7 @@ class WorkLoop(ABC):
         self._end_request = end_request
         self._observer = config.observer_beside(queue.admin.config.telemetry)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
-        self._lookout = Lookout(core_of(queue), min(config.poll_seconds, config.idle_exit_seconds or inf))
+        self._lookout = Lookout(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
         self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
@@ -234,11 +242,12 @@ class WorkLoop(ABC):
         return
 
     def _serve(self, ended: Callable[[], bool]) -> None:
-        asked_at = time.monotonic()
+        asked_at, looks = time.monotonic(), 0
         while not self._has_ended(ended) and not self._too_many_overrunning():
-            if self._lookout.is_due:
-                asked_at = time.monotonic()
+            turn_at = time.monotonic()
             self._start_what_fits()
+            if looks != self._lookout.looks:  # the look may have fallen due during the turn
+                asked_at, looks = turn_at, self._lookout.looks
             if self._is_idle(asked_at):
                 self.report.idle = True
                 return
