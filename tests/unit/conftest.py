@@ -52,6 +52,12 @@ class Application:
 
 
 @pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands print as into a pipe, also if something in the process has set a width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Take away the handlers that a command of the test added."""
     loggers = [logging.getLogger(), logging.getLogger("freshq")]
