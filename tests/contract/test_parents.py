@@ -160,7 +160,8 @@ def test_the_estimate_lapses_when_nothing_of_the_kind_was_served_for_a_while(sto
     learn(store, queue, "slow", 4.0)
     store.clock.advance(61)
     queue.put(1, max_age_seconds=1)
-    queue.put(2, kind="slow", parent=claimed(queue))
+    receipt = queue.put(2, kind="slow", parent=claimed(queue))
+    assert known(queue, receipt.task_id).status is TaskStatus.PENDING
 
 
 def test_without_an_estimate_the_reserve_counts(store: StoreUnderTest) -> None:

@@ -17,7 +17,7 @@ from freshq import Queue
 from freshq.cli import stacks as stacks_module
 from freshq.cli.commands import doctor
 from freshq.cli.main import app
-from freshq.stores.base import Health
+from freshq.stores.base import Health, Stats
 from freshq.stores.dynamodb import store, table
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE
 
@@ -83,6 +83,12 @@ class TestQueue:
         monkeypatch.setattr(doctor, "CLOCK_SECONDS", -1)
         _status, found = examined("--queue", address)
         assert found["clock"][0] == "warning"
+
+    def test_an_old_snapshot(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        stats = Stats(oldest_snapshot_seconds=4000, dead_rows=12_345)
+        monkeypatch.setattr(Queue, "stats", lambda *_arguments, **_options: stats)
+        _status, found = examined("--queue", address)
+        assert found["snapshot"][:2] == ("warning", "a transaction of 1 h 6 min keeps 12,345 dead rows")
 
     def test_an_overload(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(doctor, "OVERLOAD_RATIO", -1)

@@ -27,6 +27,8 @@ CLOCK_SECONDS: Final = 1.0
 SETTLED: Final = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 # A larger share of new tasks that will not be served in time is an overload.
 OVERLOAD_RATIO: Final = 0.05
+# PostgreSQL removes no dead rows while a transaction is open; claims then read more of them.
+OLD_SNAPSHOT_SECONDS: Final = 300
 
 
 def doctor(context: QueueContext) -> None:
@@ -88,6 +90,11 @@ def _of_tasks(queue: BaseQueue) -> Iterator[Finding]:
         yield Finding(Health.WARNING, "load", text, "more slots if the downstream can take them")
     else:
         yield Finding(Health.OK, "load", f"{counted(stats.pending, 'task')} waiting, served in time")
+    if (stats.oldest_snapshot_seconds or 0) > OLD_SNAPSHOT_SECONDS:
+        text = (
+            f"a transaction of {span(stats.oldest_snapshot_seconds)} keeps {stats.dead_rows or 0:,} dead rows"
+        )
+        yield Finding(Health.WARNING, "snapshot", text, "end it; see docs/sql.md, Old snapshots")
     if stats.failure:
         text = f"{counted(stats.failure, 'dead letter')}, the oldest {span(stats.oldest_dead_seconds)} old"
         yield Finding(Health.WARNING, "dead", text, "freshq list --status FAILURE, then redrive or purge")
