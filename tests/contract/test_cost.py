@@ -2,14 +2,12 @@
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from benchmarks import capacity, figures
 from benchmarks.capacity import Bench, Cost, metered, new_bench
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq.queue import polling
 from freshq.queue.core import core_of
 from freshq.queue.polling import Lookout
 from freshq.worker.background import REST_SECONDS
@@ -138,11 +136,8 @@ def test_an_idle_worker_reads_at_most_a_unit_a_second(dynamodb_local: DynamoDBCl
     assert 0 < looks.read_units / poll_seconds + portions.read_units / REST_SECONDS <= 1
 
 
-def test_the_operator_bounds_the_looks_of_an_idle_worker(
-    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_operator_bounds_the_looks_of_an_idle_worker(dynamodb_local: DynamoDBClient) -> None:
     with new_bench(dynamodb_local) as bench:
-        monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=bench.clock))
         lookout = Lookout(core_of(bench.queue()), 30)
         bench.clock.now += 3600
         assert lookout.seconds() == 30
