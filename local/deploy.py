@@ -29,7 +29,7 @@ STACK: Final = "freshq-local"
 # starts so many processes that no worker runs for half a minute. The emulator drops rings above the limit;
 # Lambda would deliver them later.
 _LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
-_SOURCES: Final = ("template.yaml", "functions", "layers")
+_SOURCES: Final = ("template.yaml", "functions", "layers", "events")
 _STAMP: Final = "sources.sha256"
 _TOOL_SECONDS: Final = 600
 _LINES_SHOWN: Final = 30

@@ -92,7 +92,7 @@ LONGEST_FIRST: Final = (
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
-    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "soak")),
+    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
     "tests/unit/aws/test_permissions.py",
     "tests/unit/simulate/test_simulate_long.py",

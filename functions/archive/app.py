@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from freshq.aws.archive import Archive, ArchiveSettings
 from freshq.aws.environment import connect_at_init, firehose_client
 from freshq.aws.events import records_of
-from freshq.aws.observability import count, fields, logger, metrics, traced_handler
+from freshq.aws.observability import answers_canaries, count, fields, logger, metrics, traced_handler
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -24,6 +24,7 @@ def _archive() -> Archive:
 connect_at_init(_archive)
 
 
+@answers_canaries(_archive)
 @logger.inject_lambda_context(clear_state=True)
 @traced_handler
 @metrics.log_metrics

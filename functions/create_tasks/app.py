@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import (
+    answers_canaries,
     count,
     fields,
     log_transition,
@@ -42,6 +43,7 @@ def _connections() -> tuple[BaseQueue, StoredPassOptions]:
 connect_at_init(_connections)
 
 
+@answers_canaries(_connections)
 @logger.inject_lambda_context(clear_state=True)
 @traced_handler
 @metrics.log_metrics

@@ -6,7 +6,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, count_dead_letters, fields, logger, metrics, traced_handler
+from freshq.aws.observability import (
+    answers_canaries,
+    count,
+    count_dead_letters,
+    fields,
+    logger,
+    metrics,
+    traced_handler,
+)
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, parse_rings
 from freshq.aws.worker_pass import Connections, tail_call, work
 
@@ -25,6 +33,7 @@ def _connections() -> Connections:
 connect_at_init(_connections)
 
 
+@answers_canaries(_connections)
 @logger.inject_lambda_context(clear_state=True)
 @traced_handler
 @metrics.log_metrics

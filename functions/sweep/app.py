@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import (
+    answers_canaries,
     count,
     count_dead_letters,
     emit_gauges,
@@ -38,6 +39,7 @@ def _connections() -> tuple[BaseQueue, WakeUp]:
 connect_at_init(_connections)
 
 
+@answers_canaries(_connections)
 @logger.inject_lambda_context(clear_state=True)
 @traced_handler
 @metrics.log_metrics

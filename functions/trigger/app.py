@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.events import part_of, records_of, text_of
-from freshq.aws.observability import count, fields, logger, metrics, traced_handler
+from freshq.aws.observability import answers_canaries, count, fields, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.model.task import OVER, TaskStatus
@@ -34,6 +34,7 @@ def _wakeup() -> WakeUp:
 connect_at_init(_wakeup)
 
 
+@answers_canaries(_settings, _wakeup)
 @logger.inject_lambda_context(clear_state=True)
 @traced_handler
 @metrics.log_metrics

@@ -11,10 +11,12 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
-from tests.template.test_template import FUNCTIONS, PROJECT, TEMPLATE, NoManagedPolicies, source
+from tests.template.test_template import FUNCTIONS, HOOK, PROJECT, TEMPLATE, NoManagedPolicies, source
 
 # Resources that the embedded emulator's CloudFormation does not have, as tried.
 NOT_IN_THE_EMULATOR = ("AWS::Logs::QueryDefinition", "AWS::Budgets::Budget")
+
+OF_NEW_VERSIONS = [f"New{function}FailsAlarm" for function in FUNCTIONS if function != "Archive"]
 
 
 @cache
@@ -38,7 +40,7 @@ def region(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events_invoke_the_deployed_version() -> None:
     resources = deployed("AllAtOnce")
     aliases = {name for name, entry in resources.items() if entry["Type"] == "AWS::Lambda::Alias"}
-    assert aliases == {f"{function}FunctionAliaslive" for function in FUNCTIONS}
+    assert aliases == {f"{function}FunctionAliaslive" for function in (*FUNCTIONS, HOOK)}
     invoked = [
         json.dumps(entry["Properties"].get("Endpoint") or entry["Properties"].get("FunctionName"))
         for entry in resources.values()
@@ -90,10 +92,49 @@ def test_a_gradual_deployment_is_rolled_back_by_the_alarms() -> None:
     ]
     assert len(groups) == len(FUNCTIONS)
     for group in groups:
-        alarms = {alarm["Name"]["Ref"] for alarm in group["AlarmConfiguration"]["Alarms"]}
+        named = [alarm["Name"] for alarm in group["AlarmConfiguration"]["Alarms"]]
+        alarms = {name["Ref"] if "Ref" in name else name["Fn::If"][1]["Ref"] for name in named}
         assert "ProcessTasksErrorsAlarm" in alarms
+        assert {name for name in alarms if name.startswith("New")} == set(OF_NEW_VERSIONS)
         assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
         assert group["ServiceRoleArn"] == {"Fn::GetAtt": ["DeploymentRole", "Arn"]}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_hook_goes_before_every_gradual_deployment(function: str) -> None:
+    resources = deployed("Canary10Percent5Minutes")
+    update = resources[f"{function}FunctionAliaslive"]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
+    assert update["BeforeAllowTrafficHook"]["Fn::If"][:2] == ["IsGradual", {"Ref": f"{HOOK}Function"}]
+    hook = resources[f"{HOOK}Function"]["Properties"]
+    versions = json.dumps(hook["Environment"]["Variables"])
+    assert re.search(rf'"Ref": "{function}FunctionVersion\w+"', versions)
+    # AWS's role for CodeDeploy allows the names that begin so; a name has at most 64 letters.
+    assert hook["FunctionName"]["Fn::Sub"][0] == "CodeDeployHook_${Id}"
+    assert f"{HOOK}FunctionAliaslive" in resources
+    assert "UpdatePolicy" not in resources[f"{HOOK}FunctionAliaslive"], "the hook would wait for itself"
+
+
+def test_the_hook_may_invoke_the_functions_and_report_and_nothing_else() -> None:
+    (policy,) = source()["Resources"][f"{HOOK}Role"]["Properties"]["Policies"]
+    rights = {each["Sid"]: each for each in policy["PolicyDocument"]["Statement"]}
+    assert {sid: each["Action"] for sid, each in rights.items() if sid not in ("WriteLogs", "Trace")} == {
+        "InvokeNewVersions": "lambda:InvokeFunction",
+        "Report": "codedeploy:PutLifecycleEventHookExecutionStatus",
+    }
+    invoked = re.findall(r"\$\{(\w+)Function\.Arn\}:\*", json.dumps(rights["InvokeNewVersions"]["Resource"]))
+    assert sorted(invoked) == sorted(FUNCTIONS)
+    assert "${AWS::StackName}-*" in rights["Report"]["Resource"]["Fn::Sub"]
+
+
+@pytest.mark.parametrize("alarm", OF_NEW_VERSIONS)
+def test_one_error_of_a_new_version_is_enough(alarm: str) -> None:
+    properties = deployed("Canary10Percent5Minutes")[alarm]["Properties"]
+    function = alarm.removeprefix("New").removesuffix("FailsAlarm") + "Function"
+    dimensions = {each["Name"]: each["Value"] for each in properties["Dimensions"]}
+    assert dimensions["Resource"] == {"Fn::Sub": f"${{{function}}}:live"}
+    version, attribute = dimensions["ExecutedVersion"]["Fn::GetAtt"]
+    assert (version.startswith(f"{function}Version"), attribute) == (True, "Version")
+    assert (properties["EvaluationPeriods"], properties["Threshold"]) == (1, 1)
 
 
 @pytest.mark.parametrize("deployment_type", ["AllAtOnce"])

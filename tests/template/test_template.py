@@ -25,12 +25,14 @@ from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.attached.attach import Attachment
 from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+from tests.support.functions import load_function
 from tests.support.programs import python
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
 READ_BY_OBSERVABILITY = {"FRESHQ_STACK"}
 FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
+HOOK = "CodeDeployHook"  # has no part in the work
 
 
 class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtranslator has no types
@@ -180,6 +182,7 @@ class TestFunctions:
             "ProcessTasksFunction": "Allow",
             "SweepFunction": None,
             "ArchiveFunction": None,
+            "CodeDeployHookFunction": None,
         }
 
     def functions(self) -> dict[str, dict[str, Any]]:
@@ -205,6 +208,7 @@ class TestFunctions:
             ("ProcessTasks", WorkerSettings),
             ("Sweep", DoorbellSettings),
             ("Archive", ArchiveSettings),
+            (HOOK, load_function("code_deploy_hook").HookSettings),
         ],
     )
     def test_every_setting_is_given_and_every_variable_is_read(
@@ -225,7 +229,7 @@ class TestFunctions:
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]
-        assert len(set(roles)) == len(roles) == len(FUNCTIONS)
+        assert len(set(roles)) == len(roles) == len((*FUNCTIONS, HOOK))
 
     def test_no_wake_up_is_lost_unnoticed(self) -> None:
         for name, config in of_type("AWS::Lambda::EventInvokeConfig").items():

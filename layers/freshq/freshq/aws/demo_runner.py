@@ -70,3 +70,8 @@ def run(task: Task) -> dict[str, Any]:
     if isinstance(task.payload, dict) and task.payload.get("reject"):
         raise Reject("the payload asked to be rejected")
     return {"served_seconds": _downstream().call()}
+
+
+def canary(_task: Task) -> None:
+    """Show before a deployment that this version can work: that its settings are right."""
+    DemoSettings.load()

@@ -7,6 +7,8 @@ import os
 import threading
 import warnings
 import zlib
+from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
@@ -18,7 +20,7 @@ from freshq.queue.gauges import gauges
 from freshq.worker.report import METRIC_OF_OUTCOME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
 # At DEBUG they log requests and responses, with payloads and signing credentials.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
+# Kind of the task that a new version does before it gets traffic, and how the queues of such tasks begin.
+CANARY: Final = "canary"
+CANARY_QUEUE: Final = "canary-"
+QUEUE_VARIABLE: Final = "FRESHQ_QUEUE_NAME"
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
 TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
 # Attribute of a log record that carries the fields of its line.
@@ -87,9 +93,16 @@ logger.addFilter(_FieldUnpacking())
 set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))
 
 
-metrics.set_default_dimensions(
-    stack=os.environ.get("FRESHQ_STACK", "none"), queue=os.environ.get("FRESHQ_QUEUE_NAME", "default")
-)
+def _measure_queue(name: str) -> None:
+    """Give the metrics the dimensions of a queue."""
+    metrics.clear_default_dimensions()
+    metrics.clear_metrics()
+    metrics.set_default_dimensions(stack=os.environ.get("FRESHQ_STACK", "none"), queue=name)
+
+
+_measure_queue(os.environ.get(QUEUE_VARIABLE, "default"))
+# Whether this invocation is a canary's.
+_canary: Final = threading.Event()
 
 
 # A handler that fails before its first metric reports the error itself.
@@ -144,6 +157,56 @@ def traced_handler(handler: Handler) -> Handler:
     if tracer is None:
         return handler
     return cast("Handler", tracer.capture_lambda_handler(handler, capture_response=False))
+
+
+def answers_canaries(*connections: Any) -> Callable[[Handler], Handler]:
+    """Return a decorator for a handler that also answers the hook of a deployment, on a queue of its own.
+
+    The hook's event is ``{"canary": QUEUE, "event": EVENT}``. The metrics have the queue `canary`, so that no
+    alarm sees them.
+
+    Args:
+        connections: The cached functions that connect the handler to its queue.
+    """
+
+    def decorate(handler: Handler) -> Handler:
+        @wraps(handler)
+        def handle(event: Any, context: Any) -> Any:
+            if not isinstance(event, dict) or event.keys() != {CANARY, "event"}:
+                return handler(event, context)
+            with _on_queue(event[CANARY], connections):
+                return handler(event["event"], context)
+
+        return cast("Handler", handle)
+
+    return decorate
+
+
+@contextmanager
+def _on_queue(name: str, connections: tuple[Any, ...]) -> Iterator[None]:
+    if not str(name).startswith(CANARY_QUEUE):
+        msg = f"canary: must be a queue named {CANARY_QUEUE}..., got {name!r:.60}"
+        raise ValueError(msg)
+    before = os.environ.get(QUEUE_VARIABLE, "default")
+    try:
+        _connect_to(name, CANARY, connections)
+        _canary.set()
+        yield
+    finally:
+        _canary.clear()
+        _connect_to(before, before, connections)
+
+
+def _connect_to(queue: str, dimension: str, connections: tuple[Any, ...]) -> None:
+    os.environ[QUEUE_VARIABLE] = queue
+    _measure_queue(dimension)
+    for connect in connections:
+        connect.cache_clear()
+
+
+def is_canary() -> bool:
+    """Return whether this invocation is by the hook of a deployment."""
+    return _canary.is_set()
 
 
 def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -11,8 +12,10 @@ from typing_extensions import override
 
 from freshq.aws.environment import Arn
 from freshq.aws.observability import (
+    CANARY,
     count,
     fields,
+    is_canary,
     log_transition,
     logger,
     measure_seconds,
@@ -135,6 +138,21 @@ def traced(runner: Runner) -> Runner:
     return run
 
 
+def canary_of(runner: Runner, module: str) -> Runner:
+    """Return what runs a canary: the handler of its kind, or the function `canary` of the runner's module.
+
+    A runner that has neither is not called, because it might do real work.
+    """
+
+    def run(task: Task) -> Any:
+        if isinstance(runner, CoroutineRunner):
+            return None if runner.unknown_kind(task) else runner(task)
+        canary = vars(sys.modules[module]).get(CANARY)
+        return None if canary is None else canary(task)
+
+    return run
+
+
 def _known(task: Task) -> dict[str, str]:
     """Return the kind and the trace of a task, if it has them."""
     found = {"kind": task.kind, "trace_id": task.trace_id}
@@ -216,6 +234,8 @@ class Connections:
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
         runner = traced(checked_runner(load_runner(settings.runner, advice)))
+        if is_canary():
+            runner = canary_of(runner, settings.runner.partition(":")[0])
         return cls(settings.queue(client), runner, wakeup)
 
 

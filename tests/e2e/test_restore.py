@@ -1,0 +1,223 @@
+"""The runbooks for restores, as docs/operations.md has them, word for word on the emulator.
+
+The emulator has no past: a backup, made at the time to which the runbook goes back, stands for it.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from botocore import xform_name
+
+from freshq import Queue, TaskStatus
+from tests.e2e.conftest import Deployment, wait_until
+from tests.support.functions import PROJECT
+from tests.support.snippets import snippets
+
+pytestmark = pytest.mark.timeout(600)
+PAGE: Final = PROJECT / "docs" / "operations.md"
+
+
+def runbook(heading: str) -> list[str]:
+    """Return the commands below a heading, in order."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    begin = lines.index(f"### {heading}")
+    end = next(at for at in range(begin + 1, len(lines)) if lines[at].startswith("##"))
+    return [
+        command
+        for snippet in snippets(PAGE)
+        if begin < int(snippet.place.rpartition(":")[2]) <= end and snippet.language == "sh"
+        for command in snippet.code.splitlines()
+    ]
+
+
+@dataclass
+class Operator:
+    """Types the commands of a runbook.
+
+    Attributes:
+        application: The stack that they are typed for.
+        names: What stands for a word in capitals.
+        printed: The answers of freshq.
+        past: ARN of the backup that stands for the past of the table.
+    """
+
+    application: Deployment
+    names: dict[str, str] = field(default_factory=dict)
+    printed: list[str] = field(default_factory=list)
+    past: str = ""
+
+    def remember(self) -> None:
+        """Keep the table as it is now, as its continuous backups would."""
+        table, new = self.application.outputs["QueueTableName"], f"restored-{uuid.uuid4().hex[:8]}"
+        made = self.application.client("dynamodb").create_backup(TableName=table, BackupName="past")
+        self.past = made["BackupDetails"]["BackupArn"]
+        self.names |= {"STACK": self.application.stack, "TABLE": table, "NEW": new, "BACKUP": self.past}
+        self.names |= {"TIME": "2026-01-01T00:00:00Z", "QUEUE": "default"}
+
+    def follow(self, commands: Sequence[str], *, extra: str = "") -> None:
+        """Run commands, with some more options of `freshq copy`."""
+        for command in commands:
+            named = re.sub(r"\b[A-Z][A-Z_]+2?\b", lambda word: self.names.get(word[0], word[0]), command)
+            program, *words = shlex.split(named)
+            if program == "aws":
+                self.call(*words)
+            else:
+                self.freshq(*words, *(extra.split() if words[0] == "copy" else ()))
+
+    def freshq(self, *words: str) -> None:
+        """Run freshq as its user does."""
+        done = subprocess.run(
+            [sys.executable, "-m", "freshq", *words],
+            env=self.application.emulator.environment,
+            cwd=Path(sys.prefix),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        skips = words[0] == "copy" and "skipped" in done.stdout
+        assert done.returncode == int(skips), done.stdout + done.stderr
+        self.printed += done.stdout.splitlines()
+
+    def call(self, service: str, operation: str, *words: str) -> None:
+        """Call what a command of the AWS CLI calls."""
+        client = self.application.client(service)
+        if operation == "wait":
+            waiter, words = client.get_waiter(words[0].replace("-", "_")), words[1:]
+            waiter.wait(**arguments(client, waiter.config.operation, words))
+            return
+        name = client.meta.method_to_api_mapping[operation.replace("-", "_")]
+        given = arguments(client, name, words)
+        if name == "RestoreTableToPointInTime":
+            target = given["TargetTableName"]
+            client.restore_table_from_backup(TargetTableName=target, BackupArn=self.past)
+            return
+        answer = getattr(client, operation.replace("-", "_"))(**given)
+        if name == "ListBackups":
+            assert self.past in json.dumps(answer["BackupSummaries"], default=str)
+        assert not answer.get("FunctionError"), answer
+
+
+def arguments(client: Any, operation: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of a call for the options of the AWS CLI."""
+    members = client.meta.service_model.operation_model(operation).input_shape.members
+    names = {f"--{xform_name(name, '-')}": name for name in members}
+    found: dict[str, Any] = {}
+    last = ""
+    for word in words:
+        if word.startswith("--"):
+            last = names[word]
+            found[last] = True  # a flag, unless a value follows
+        elif last:
+            found[last], last = word, ""
+    return found
+
+
+def states(queue: Queue) -> dict[str, TaskStatus]:
+    return {task.task_id: task.status for task in queue.list()}
+
+
+@pytest.fixture
+def stopped(deployed: Callable[..., Deployment]) -> Operator:
+    """Return the operator of an application whose workers are stopped: tasks stay as they are made."""
+    application = deployed(demo_task_seconds=0.02, max_age_seconds=86_400)
+    operator = Operator(application, {"STACK": application.stack})
+    operator.follow(runbook("Restore from a point in time")[:1])
+    return operator
+
+
+def settle_all(application: Deployment, *ids: str) -> None:
+    """Wait until the stack's workers have done some tasks."""
+    wait_until(
+        lambda: (
+            application.invoke("Sweep", {})
+            and all(states(application.queue)[task_id] == "SUCCESS" for task_id in ids)
+        )
+    )
+
+
+def test_a_point_in_time_comes_back_without_what_has_ended_since(stopped: Operator) -> None:
+    application, queue = stopped.application, stopped.application.queue
+    queue.put("ends", task_id="ends")
+    queue.put("fails", task_id="fails")
+    (failed,) = queue.claim()
+    queue.fail(failed, error="by the test")
+    queue.put("runs", task_id="runs")
+    assert len(queue.claim()) == 1
+    queue.put("waits", task_id="waits")
+    queue.put("later", task_id="later", delay_seconds=3600)
+    stopped.remember()
+    created = {task.task_id: task.created for task in queue.list()}
+    # What goes wrong afterwards, and what goes on.
+    queue.cancel("waits")
+    queue.redrive(["fails"], as_new=True)
+    for task_id in ("runs", "later", "fails"):
+        queue.purge(confirm="default", task_ids=[task_id])
+    (ended,) = queue.claim()
+    assert ended.task.task_id == "ends"
+    queue.complete(ended)
+    before = states(queue)
+    assert before == {"ends": "SUCCESS", "waits": "CANCELLED"}
+    commands = runbook("Restore from a point in time")
+    (copy,) = (number for number, command in enumerate(commands) if command.startswith("freshq copy"))
+    stopped.follow(commands[: copy + 1])
+    assert "1 skipped: is CANCELLED in the destination" in stopped.printed
+    assert "1 skipped: is SUCCESS in the destination" in stopped.printed
+    stopped.follow([commands[copy]], extra="--over cancelled,shed")
+    restored = {"ends": "SUCCESS", "fails": "FAILURE", "runs": "PENDING", "waits": "PENDING"}
+    assert states(queue) == restored | {"later": "PENDING"}
+    assert {task.task_id: task.created for task in queue.list()} == created
+    stopped.follow(commands[copy + 1 :])
+    settle_all(application, "runs", "waits")
+    assert application.runs()["ends"] == 1
+    assert stopped.names["NEW"] not in application.client("dynamodb").list_tables()["TableNames"]
+
+
+def test_a_wrong_purge_is_undone_and_other_queues_stay(stopped: Operator) -> None:
+    application, queue = stopped.application, stopped.application.queue
+    other = Queue.dynamodb(
+        application.outputs["QueueTableName"], application.client("dynamodb"), name="other"
+    )
+    queue.put_many([{"payload": number, "task_id": f"task-{number}"} for number in range(5)])
+    other.put("stays", task_id="stays")
+    stopped.remember()
+    other.cancel("stays")
+    queue.purge(confirm="default")
+    queue.put("new", task_id="new")
+    stopped.follow(runbook("Undo a purge"))
+    assert states(other) == {"stays": "CANCELLED"}
+    ids = ("new", *(f"task-{number}" for number in range(5)))
+    assert states(queue) == dict.fromkeys(ids, TaskStatus.PENDING)
+    assert not queue.paused()
+    application.client("ssm").put_parameter(
+        Name=application.outputs["KillSwitchParameterName"], Value="run", Overwrite=True
+    )
+    settle_all(application, *ids)
+
+
+def test_the_work_of_a_deleted_table_goes_on_in_a_new_stack(
+    stopped: Operator, deployed: Callable[..., Deployment]
+) -> None:
+    old = stopped.application
+    old.queue.put_many([{"payload": number, "task_id": f"task-{number}"} for number in range(5)])
+    (done,) = old.queue.claim()
+    old.queue.complete(done)
+    stopped.remember()
+    old.client("dynamodb").delete_table(TableName=stopped.names["TABLE"])
+    new = deployed(demo_task_seconds=0.02, max_age_seconds=86_400)
+    stopped.names |= {
+        "TABLE2": new.outputs["QueueTableName"],
+        "SWEEP_FUNCTION_NAME": new.outputs["SweepFunctionName"],
+    }
+    stopped.follow(runbook("Recover a deleted table"))
+    assert "5 tasks copied: 4 PENDING, 1 SUCCESS" in stopped.printed
+    settle_all(new, *(f"task-{number}" for number in range(5)))
+    assert done.task.task_id not in new.runs() or new.runs()[done.task.task_id] == 1
