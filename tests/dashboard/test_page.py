@@ -294,6 +294,48 @@ def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, sch
     context.close()
 
 
+def bury(queue: Queue, task_id: str, error: str, kind: str | None = None) -> None:
+    """Make a dead letter that does not become stale during a test."""
+    queue.put("work", task_id=task_id, kind=kind)
+    queue.cancel(task_id, dead=True, error=error)
+
+
+@pytest.fixture
+def lasting(browser: Browser) -> Iterator[tuple[Page, Queue]]:
+    """Yield a page on a queue whose tasks do not become stale."""
+    queue = Queue.memory(max_age_seconds=None, name="quotes")
+    context = patient(browser, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    with Dashboard(
+        Shown(queue, every_seconds=0.05, address="sqlite:///q.db"), ListenAddress()
+    ).beside() as url:
+        page.goto(url)
+        page.wait_for_selector("#board:not([hidden])")
+        yield page, queue
+        context.close()
+
+
+def test_a_row_that_would_move_under_a_press_waits_for_the_click(lasting: tuple[Page, Queue]) -> None:
+    page, queue = lasting
+    letter = "letter"
+    bury(queue, letter, "no answer")
+    for number in range(1, 11):
+        button = page.locator(f"button[aria-label='Redrive {letter}']")
+        button.scroll_into_view_if_needed()
+        box = button.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        for more in range(
+            25
+        ):  # each at the top, until the pressed row has left the list; snapshots come every 50 ms
+            letter = f"letter-{number}-{more}"
+            bury(queue, letter, "no answer")
+            page.wait_for_timeout(8)
+        page.mouse.up()
+        until(page, lambda expected=number: queue.stats().pending == expected, "the click was lost")  # type: ignore[misc]
+
+
 def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> None:
     page, _url, _wrong = opened
     assert page.locator("h1").count() == 1
@@ -316,6 +358,8 @@ def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
     with Dashboard(Shown(queue, every_seconds=0.2), ListenAddress()).beside() as url:
         page.goto(url)
         page.wait_for_selector("#board:not([hidden])")
+        assert page.locator("#board.stale").count() == 0
     until(page, lambda: "connection" in page.inner_text("#chip-state"), "the loss is not told")
+    assert page.locator("#board.stale").count() == 1
     assert "No connection" in page.inner_text("#problem")
     context.close()

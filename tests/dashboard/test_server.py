@@ -25,11 +25,13 @@ from freshq.cli.dashboard.palette import Colour
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
+from freshq.errors import RefusedError
 from freshq.feeds.schedules import Every, Schedule
 from freshq.queue.core import core_of
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import wait_until
 
 GIVEN = "given-at-the-start"
 HERE = "http://127.0.0.1:8710"
@@ -191,6 +193,16 @@ class TestReading:
         assert shown.client.get("/api/tasks?status=LOST").status_code == 400
         assert shown.client.get("/api/task").status_code == 400
 
+    def test_the_first_command_names_the_queue(self, queue: Queue) -> None:
+        for address, words in {
+            "": "--name quotes",
+            "sqlite:///a b.db": "--queue 'sqlite:///a b.db' --name quotes",
+            "sqlite:///a.db?name=quotes": "--queue 'sqlite:///a.db?name=quotes'",
+            "app:queue": "--queue app:queue",
+        }.items():
+            told = page(queue, address=address).client.get("/api/queue").json()
+            assert told["first_command"] == f'freshq put \'{{"hello": "world"}}\' {words}'
+
     def test_schedules_are_listed(self, queue: Queue) -> None:
         shown = page(queue, schedules=[Schedule.of("often", Every(10), "work")])
         assert shown.client.get("/api/queue").json()["has_schedules"]
@@ -209,6 +221,14 @@ class TestReading:
         assert all(f"--fate-{colour.name.lower()}:{colour.value};" in css for colour in Colour)
 
 
+def said_of(live: Live) -> str | None:
+    """Return the result of the last redrive; None while it runs."""
+    redrive = live.redriven()
+    assert redrive is not None
+    said: str | None = redrive["said"]
+    return said
+
+
 class TestChanging:
     def test_pause_and_resume(self, shown: Page) -> None:
         assert shown.do("pause").json()["said"].startswith("Claims are suspended")
@@ -220,10 +240,53 @@ class TestChanging:
         assert shown.do("redrive", id="dead").status_code == 200
         assert shown.queue.stats().pending == 2
         shown.queue.fail(shown.queue.claim()[0], error="again")
-        assert shown.do("redrive all").json()["said"] == "1 dead letters returned to their lines."
-        shown.queue.fail(shown.queue.claim()[0], error="again")
         assert shown.do("purge", id="dead").status_code == 200
         assert shown.queue.get("dead") is None
+
+    def test_all_dead_letters_of_a_cause_are_redriven(self, shown: Page) -> None:
+        for number in range(250):
+            shown.queue.put(number, kind="mail", task_id=f"mail-{number}")
+            shown.queue.cancel(f"mail-{number}", dead=True, error=f"no answer after {number} s")
+        cause = {"error": "no answer after <n> s", "kind": "mail"}
+        listed = shown.client.get("/api/tasks", params={"status": "FAILURE", **cause}).json()
+        assert len(listed["rows"]) == 25
+        assert {row["kind"] for row in listed["rows"]} == {"mail"}
+        assert shown.do("redrive all", cause=cause).status_code == 200
+        wait_until(lambda: shown.queue.stats().failure == 1)
+        known = shown.queue.get("dead")
+        assert known is not None
+        assert known.status == "FAILURE"
+        assert shown.do("redrive all", cause={"error": cause["error"], "kind": "chat"}).status_code == 200
+        assert shown.queue.stats().failure == 1
+
+    def test_one_redrive_at_a_time_says_how_far_it_is(self, queue: Queue, clock: Clock) -> None:
+        clock.advance(61)
+        live, goes_on = Live(PageWatcher(queue), 1), threading.Event()
+
+        class Slow(Queue):
+            def redrive(self, *arguments: Any, **options: Any) -> int:
+                assert goes_on.wait(PATIENCE_SECONDS)
+                return queue.redrive(*arguments, **options)
+
+        slow = Slow(core_of(queue).store, clock=clock, max_age_seconds=60, name="quotes")
+        live.redrive(slow, None, as_new=False)
+        with pytest.raises(RefusedError, match="is under way"):
+            live.redrive(slow, None, as_new=True)
+        goes_on.set()
+        wait_until(lambda: said_of(live) is not None)
+        ((_, _), (_, snapshot)) = asyncio.run(first_events(live.events(), 2))
+        said = "0 dead letters returned to their lines. 1 stay, because they are stale."
+        assert snapshot["redrive"] == {"error": None, "kind": None, "seen": 1, "total": 1, "said": said}
+        live.redrive(slow, None, as_new=True)
+        wait_until(lambda: queue.stats().failure == 0)
+
+    def test_a_redrive_that_fails_is_told(self) -> None:
+        store = FaultyStore()
+        live = Live(PageWatcher(store.queue()), 1)
+        with store.down():
+            live.redrive(store.queue(), None, as_new=False)
+            wait_until(lambda: said_of(live) is not None)
+        assert "The redrive ended after 0 dead letters: " in str(said_of(live))
 
     def test_a_task_in_work_is_cancelled_by_force_only(self, shown: Page) -> None:
         (claim,) = shown.queue.claim()
@@ -246,7 +309,16 @@ class TestChanging:
 
     @pytest.mark.parametrize(
         "order",
-        [{}, [], "pause", {"verb": "purge"}, {"verb": "cancel"}, {"verb": "pause", "id": "a"}, {"verb": []}],
+        [
+            {},
+            [],
+            "pause",
+            {"verb": "purge"},
+            {"verb": "cancel"},
+            {"verb": "pause", "id": "a"},
+            {"verb": []},
+            {"verb": "redrive all", "cause": "none"},
+        ],
     )
     def test_a_malformed_order_is_refused(self, shown: Page, order: object) -> None:
         assert shown.client.post("/api/do", json=order).status_code == 400

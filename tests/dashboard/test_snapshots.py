@@ -28,6 +28,7 @@ from freshq.stores.base import Stats
 from tests.conftest import Clock, StoreUnderTest
 from tests.dashboard.conftest import MAX_AGE_SECONDS
 from tests.support.readings import known
+from tests.support.working import raising, work_off
 
 PAYLOAD = "what nobody asked for"
 
@@ -223,7 +224,41 @@ class TestSurvey:
         assert surveyor.survey().by_status == {"CANCELLED": 1}
 
 
+class TestCauses:
+    def test_dead_letters_are_counted_by_error_and_kind_in_parts(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(survey, "PART_TASKS", 4)
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        for number in range(6):
+            queue.put(PAYLOAD, kind="mail" if number % 3 else "chat", task_id=str(number))
+            queue.fail(queue.claim()[0], error=f"no answer after {number} s")
+            store.clock.advance(2)
+        watcher = PageWatcher(queue)
+        assert watcher.snapshot().as_json()["causes"]["complete"] is False
+        store.clock.advance(survey.EVERY_SECONDS)
+        found = watcher.snapshot().as_json()["causes"]
+        assert (found["count"], found["left_out"], found["complete"]) == (6, 0, True)
+        assert [(row["kind"], row["error"], row["count"], row["stale"]) for row in found["rows"]] == [
+            ("mail", "no answer after <n> s", 4, 1),
+            ("chat", "no answer after <n> s", 2, 1),
+        ]
+        assert watcher.causes.count(("no answer after <n> s", "chat")) == 2
+        assert watcher.causes.count(("no answer after <n> s", None)) == 0
+        queue.redrive(as_new=True)
+        watcher.restart_survey()
+        assert watcher.snapshot().as_json()["causes"]["count"] == 0
+
+
 class TestTask:
+    def test_its_attempts_have_their_tracebacks(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        queue.put(PAYLOAD, task_id="a")
+        work_off(queue, raising(KeyError("no symbol")))
+        (attempt,) = details(known(queue, "a"), queue.admin.now())["attempt_log"]
+        assert (attempt["number"], attempt["outcome"]) == (1, "retried")
+        assert "KeyError" in attempt["traceback"]
+
     def events(self, queue: Queue, task_id: str) -> list[str]:
         task = known(queue, task_id)
         return [each["event"] for each in details(task, queue.admin.now())["history"]]

@@ -100,7 +100,7 @@ def test_since_is_a_span_or_a_time(address: str) -> None:
         ages = {"1h": 24, "2.5h": 74, "9000": 74, "1d": 374, "2027-01-15T08:00:00Z": 374}
         for since, count in ages.items():
             selection = Selection.of(queue, None, None, None, since)
-            tasks, cursor = selected_page(queue, "FAILURE", selection, 500, None)
+            tasks, cursor = selected_page(queue, "FAILURE", selection.predicate, 500, None)
             assert (len(tasks), cursor) == (count, None)
         with refused("since"):
             Selection.of(queue, None, None, None, "yesterday")

@@ -167,7 +167,7 @@ def list_(
         table = partial(causes_table, found[:limit], queue.admin.now())
         session.output.answer(causes_answer(found[:limit]), table if found else "no dead letters")
         return
-    tasks, following = selected_page(queue, wanted, selection, limit, cursor)
+    tasks, following = selected_page(queue, wanted, selection.predicate, limit, cursor)
     session.see(*(task.task_id for task in tasks))
     errors = wanted == TaskStatus.FAILURE
     session.output.tasks(tasks, following, queue.admin.now(), errors=errors)
@@ -529,19 +529,31 @@ def selected(queue: BaseQueue, status: str | None, selection: Selection) -> Iter
 
 
 def selected_page(
-    queue: BaseQueue, status: str | None, selection: Selection, limit: int, cursor: str | None
+    queue: BaseQueue,
+    status: str | None,
+    where: Callable[[Task], bool] | None,
+    limit: int,
+    cursor: str | None,
 ) -> tuple[list[Task], str | None]:
-    """Return up to `limit` selected tasks, and where the next page starts; None on the last page."""
-    if selection.predicate is None:
+    """Return up to `limit` selected tasks, and where the next page starts; None on the last page.
+
+    Args:
+        queue: The queue.
+        status: Their status; None for any.
+        where: Whether a task is selected; None if all are.
+        limit: Most tasks.
+        cursor: Where the page starts; None for the beginning.
+    """
+    if where is None:
         page = queue.list(status, limit=limit, cursor=cursor)
         return list(page), page.cursor
     found: list[Task] = []
     while True:
         page = queue.list(status, limit=max(PAGE_TASKS, limit), cursor=cursor)
-        places = [place for place, task in enumerate(page) if selection.selects(task)]
+        places = [place for place, task in enumerate(page) if where(task)]
         if len(found) + len(places) > limit:
             page = _up_to(queue, status, cursor, places[limit - len(found) - 1] + 1)
-        found += filter(selection.selects, page)
+        found += filter(where, page)
         if page.cursor is None or len(found) >= limit:
             return found[:limit], page.cursor
         cursor = page.cursor
@@ -571,16 +583,31 @@ class Cause:
     last_at: float
 
 
+def cause_of(task: Task) -> tuple[str, str | None]:
+    """Return the cause of a dead letter: its error, numbers and ids masked, and its kind."""
+    return masked(task.error), task.kind
+
+
+def add_cause(found: dict[tuple[str, str | None], Cause], task: Task) -> None:
+    """Count a dead letter to its cause."""
+    at = task.updated if task.dead_at is None else task.dead_at
+    key = cause_of(task)
+    cause = found.setdefault(key, Cause(*key, 0, at, at))
+    cause.count += 1
+    cause.first_at, cause.last_at = min(cause.first_at, at), max(cause.last_at, at)
+
+
+def by_frequency(found: Iterable[Cause]) -> list[Cause]:
+    """Return causes, the most frequent first."""
+    return sorted(found, key=lambda cause: (-cause.count, -cause.last_at, cause.error))
+
+
 def causes(tasks: Iterable[Task]) -> list[Cause]:
     """Return the causes of dead letters, the most frequent first."""
     found: dict[tuple[str, str | None], Cause] = {}
     for task in tasks:
-        at = task.updated if task.dead_at is None else task.dead_at
-        key = masked(task.error), task.kind
-        cause = found.setdefault(key, Cause(*key, 0, at, at))
-        cause.count += 1
-        cause.first_at, cause.last_at = min(cause.first_at, at), max(cause.last_at, at)
-    return sorted(found.values(), key=lambda cause: (-cause.count, -cause.last_at, cause.error))
+        add_cause(found, task)
+    return by_frequency(found.values())
 
 
 def causes_of(queue: BaseQueue, selection: Selection) -> list[Cause]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hmac
 import json
+import shlex
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,6 +21,8 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from freshq.cli.addresses import names_object
+from freshq.cli.commands.tasks import cause_of, selected_page
 from freshq.cli.dashboard.live import Live
 from freshq.cli.dashboard.palette import Colour
 from freshq.cli.dashboard.snapshots import (
@@ -60,9 +63,10 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 LISTED_TASKS: Final = 25
+FIRST_PAYLOAD: Final = '{"hello": "world"}'
 MAX_BODY_BYTES: Final = 64 * 1024
-# Dead letters per click; another click takes the next ones.
-REDRIVEN_TASKS: Final = 100
+# The verbs about all dead letters, or all of one cause, and whether these return as new.
+REDRIVES: Final = {"redrive all": False, "redrive all as new": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +149,14 @@ class Shown:
         schedules: Known schedules that put tasks into it.
         every_seconds: Time between two snapshots.
         changes: Whether the page may change the queue.
+        address: Address of the queue without its password, for commands; empty if there is none.
     """
 
     queue: BaseQueue
     schedules: Sequence[Schedule] = ()
     every_seconds: float = 1.0
     changes: bool = True
+    address: str = ""
 
 
 class Json(JSONResponse):
@@ -196,6 +202,13 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     return Guarded(app, access), live
 
 
+def first_command(address: str, name: str) -> str:
+    """Return the command that puts a first task into a queue."""
+    words = ["freshq", "put", FIRST_PAYLOAD, *(["--queue", address] if address else [])]
+    in_address = names_object(address) or "name" in dict(parse_qsl(urlsplit(address).query))
+    return shlex.join(words if in_address or name == "default" else [*words, "--name", name])
+
+
 def _refused(_request: Request, error: Exception, status: HTTPStatus) -> Response:
     return Json({"error": str(error)}, status)
 
@@ -226,6 +239,7 @@ class _Api:
                 "lease_seconds": queue.admin.config.lease_seconds,
                 "changes": self._shown.changes,
                 "has_schedules": bool(self._shown.schedules),
+                "first_command": first_command(self._shown.address, queue.name),
             }
         )
 
@@ -238,13 +252,18 @@ class _Api:
         return Json({"rows": schedule_rows(self._queue, self._shown.schedules)})
 
     def tasks(self, request: Request) -> Response:
-        """List tasks, all or of one status."""
+        """List tasks, all or of one status, or the dead letters of one cause."""
         asked = request.query_params
-        page = self._queue.list(
-            asked.get("status") or None, limit=LISTED_TASKS, cursor=asked.get("cursor") or None
+        cause = (asked["error"], asked.get("kind")) if "error" in asked else None
+        tasks, cursor = selected_page(
+            self._queue,
+            asked.get("status") or None,
+            None if cause is None else lambda task: cause_of(task) == cause,
+            LISTED_TASKS,
+            asked.get("cursor") or None,
         )
         now = self._queue.admin.now()
-        return Json({"rows": [listed_row(task, now) for task in page], "cursor": page.cursor})
+        return Json({"rows": [listed_row(task, now) for task in tasks], "cursor": cursor})
 
     def task(self, request: Request) -> Response:
         """Describe one task, without payload and result."""
@@ -268,9 +287,11 @@ class _Api:
                 {"error": "this dashboard is read-only; start it without --read-only"}, HTTPStatus.FORBIDDEN
             )
         order = await _body(request)
+        if isinstance(order, dict) and str(order.get("verb")) in REDRIVES:
+            return self._redrive(order)
         verb = VERBS.get(str(order.get("verb"))) if isinstance(order, dict) else None
         if verb is None:
-            msg = f"verb: must be one of {', '.join(VERBS)}"
+            msg = f"verb: must be one of {', '.join([*VERBS, *REDRIVES])}"
             raise ValueError(msg)
         task_id = order.get("id")
         if verb.of_task != isinstance(task_id, str):
@@ -279,6 +300,19 @@ class _Api:
         said = await run_in_threadpool(verb, self._queue, task_id or "")
         self._live.refresh()
         return Json({"said": said})
+
+    def _redrive(self, order: dict[str, Any]) -> Response:
+        """Begin to redrive all dead letters, or all of one cause."""
+        if "id" in order:
+            raise ValueError("id: only for verbs of one task")
+        cause = order.get("cause")
+        if cause is not None:
+            if not isinstance(cause, dict) or not isinstance(cause.get("error"), str):
+                raise ValueError("cause: must have error, and kind unless it is null")
+            cause = cause["error"], cause.get("kind")
+        self._live.redrive(self._queue, cause, as_new=REDRIVES[order["verb"]])
+        self._live.refresh()
+        return Json({"said": "The redrive has begun."})
 
 
 async def _body(request: Request) -> Any:
@@ -323,11 +357,6 @@ VERBS: Final = {
         lambda queue, _: queue.pause(), "Claims are suspended. Tasks can still be put.", of_task=False
     ),
     "resume": _Verb(lambda queue, _: queue.resume(), "Claims are allowed again.", of_task=False),
-    "redrive all": _Verb(
-        lambda queue, _: queue.redrive(limit=REDRIVEN_TASKS),
-        "{result} dead letters returned to their lines.",
-        of_task=False,
-    ),
     "redrive": _Verb(lambda queue, task_id: queue.redrive([task_id]), "Task {id} returned to its line."),
     "redrive as new": _Verb(
         lambda queue, task_id: queue.redrive([task_id], as_new=True),

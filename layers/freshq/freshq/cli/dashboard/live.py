@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
-from freshq.cli.output import json_text
-from freshq.errors import FreshqError
+from freshq.cli.commands.tasks import cause_of
+from freshq.cli.output import counted, json_text
+from freshq.errors import FreshqError, RefusedError
+from freshq.worker.run import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from freshq.cli.dashboard.snapshots import PageWatcher
+    from freshq.model.task import Task
+    from freshq.queue.base import BaseQueue
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,55 @@ PROBLEM: Final = "problem"
 HISTORY: Final = "history"
 
 
+class Redrive:
+    """Returns all dead letters to their lines, or those with one cause, in a thread of its own.
+
+    Attributes:
+        said: Its result for the pages; None while it runs.
+    """
+
+    def __init__(
+        self, queue: BaseQueue, cause: tuple[str, str | None] | None, total: int, *, as_new: bool
+    ) -> None:
+        """Start.
+
+        Args:
+            queue: The queue.
+            cause: The cause; None for all dead letters.
+            total: About how many there are.
+            as_new: Whether they return as if they were put now, stale ones too.
+        """
+        self.said: str | None = None
+        self._queue = queue
+        self._cause = cause
+        self._total = total
+        self._as_new = as_new
+        self._seen = 0
+        in_thread("freshq-redrive", self._run)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return how far it is, as pages read it."""
+        error, kind = self._cause or (None, None)
+        total = max(self._total, self._seen)
+        return {"error": error, "kind": kind, "seen": self._seen, "total": total, "said": self.said}
+
+    def _selects(self, task: Task) -> bool:
+        selected = self._cause is None or cause_of(task) == self._cause
+        self._seen += selected
+        return selected
+
+    def _run(self) -> None:
+        try:
+            moved = self._queue.redrive(where=self._selects, as_new=self._as_new)
+        except Exception as error:
+            if not isinstance(error, FreshqError):
+                logger.exception("the dashboard failed to redrive dead letters")
+            self.said = f"The redrive ended after {counted(self._seen, 'dead letter')}: {error}"
+            return
+        stay = f" {self._seen - moved:,} stay, because they are stale." if moved < self._seen else ""
+        self.said = f"{counted(moved, 'dead letter')} returned to their lines.{stay}"
+
+
 class Live:
     """Watches a queue in a thread while there are readers."""
 
@@ -44,6 +97,28 @@ class Live:
         self._watching: asyncio.Task[None] | None = None
         self._at_once = asyncio.Event()
         self._closed = False
+        self._redrive: Redrive | None = None
+        # The result of a redrive that the surveys know of.
+        self._said: str | None = None
+
+    def redrive(self, queue: BaseQueue, cause: tuple[str, str | None] | None, *, as_new: bool) -> None:
+        """Begin to redrive dead letters; the snapshots say how far it is.
+
+        Args:
+            queue: The queue.
+            cause: Their cause; None for all.
+            as_new: Whether they return as if they were put now.
+
+        Raises:
+            RefusedError: If the last redrive has not ended.
+        """
+        if self._redrive is not None and self._redrive.said is None:
+            raise RefusedError("a redrive is under way; wait until it has ended")
+        self._redrive = Redrive(queue, cause, self._watcher.causes.count(cause), as_new=as_new)
+
+    def redriven(self) -> dict[str, Any] | None:
+        """Return how far the last redrive is; None if there was none."""
+        return None if self._redrive is None else self._redrive.as_json()
 
     def refresh(self) -> None:
         """Take a snapshot at once and restart the survey, after a change."""
@@ -94,6 +169,10 @@ class Live:
             self._watching = None
 
     async def _snapshot(self) -> str:
+        redrive = self.redriven()
+        if redrive is not None and redrive["said"] != self._said:
+            self._said = redrive["said"]
+            self._watcher.restart_survey()
         try:
             snapshot = await run_in_threadpool(self._watcher.snapshot)
         except FreshqError as error:
@@ -103,7 +182,7 @@ class Live:
             logger.exception("the dashboard failed to read the queue")
             return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
         self._history.append({"at_ms": round(snapshot.at * 1000), **snapshot.rates()})
-        return event(SNAPSHOT, snapshot.as_json())
+        return event(SNAPSHOT, snapshot.as_json() | {"redrive": redrive})
 
 
 def _hand(reader: asyncio.Queue[str | None], text: str | None) -> None:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from freshq.cli.command import Port, QueueContext, checked_interval
 from freshq.cli.dashboard.app import LOOPBACK_NAMES, Access, Shown, application
 from freshq.cli.http_server import LOOPBACK
+from freshq.model.checks import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,7 +177,8 @@ def dashboard(
     session.refuse_memory()
     # Report an unreachable queue here instead of on an empty page.
     session.queue.stats(approximate=True)
-    shown = Shown(session.queue, found, every_seconds, changes=not read_only)
+    address = without_password(session.address or "")
+    shown = Shown(session.queue, found, every_seconds, changes=not read_only, address=address)
     server = Dashboard(shown, ListenAddress(host, port, allow_host or ()))
     session.output.answer(
         {"url": server.url}, f"queue {session.queue.name}: open {server.url}", "Ctrl-C ends it."

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from typing_extensions import override
+
+from freshq.cli.commands.tasks import Cause, add_cause, by_frequency, cause_of
 from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.pressure import flow_window_seconds
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
 
+Found = TypeVar("Found")
 # More could neither be distinguished nor drawn smoothly.
 MAX_MARKS: Final = 600
 # Creation times read of each line for a snapshot.
@@ -52,6 +56,7 @@ READ_LEASES: Final = 500
 SHOWN_LEASES: Final = 50
 SHOWN_GROUPS: Final = 12
 SHOWN_DEAD_LETTERS: Final = 20
+SHOWN_CAUSES: Final = 20
 # From this max age on, the picture ends at the oldest task instead: the deadline is too far away to see.
 MAX_HORIZON_SECONDS: Final = 7 * 86_400.0
 MIN_HORIZON_SECONDS: Final = 60.0
@@ -215,28 +220,41 @@ class Survey:
     by_reason: Mapping[str, int]
 
 
-class Surveyor:
-    """Surveys a queue's tasks part by part, again and again."""
+class Passes(Generic[Found]):
+    """Reads a queue's tasks part by part, again and again; a subclass counts them."""
 
-    def __init__(self, queue: BaseQueue) -> None:
+    def __init__(self, queue: BaseQueue, status: TaskStatus | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            queue: The queue.
+            status: The status of the tasks; None for any.
+        """
         self._queue = queue
+        self._status = status
         self._next_part_at = 0.0
-        self._last: Survey | None = None
+        self._last: Found | None = None
         self._start()
 
     def _start(self) -> None:
+        """Count from 0."""
         self._cursor: str | None = None
-        self._tasks = 0
-        self._statuses: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
+
+    def _count(self, task: Task) -> None:
+        """Count a task."""
+        raise NotImplementedError
+
+    def _so_far(self, *, complete: bool) -> Found:
+        """Return what was counted."""
+        raise NotImplementedError
 
     def restart(self) -> None:
         """Restart at the next snapshot: an operator changed something."""
         self._start()
         self._next_part_at = 0.0
 
-    def survey(self) -> Survey:
-        """Return the survey; read the next part if it is time to.
+    def survey(self) -> Found:
+        """Return what the last complete pass found, or the first so far; read the next part if it is time to.
 
         Raises:
             StoreError: If the store did not answer.
@@ -245,10 +263,10 @@ class Surveyor:
         if now >= self._next_part_at:
             self._survey_part()
             self._next_part_at = now + EVERY_SECONDS
-        return self._last or self._so_far(complete=False)
+        return self._so_far(complete=False) if self._last is None else self._last
 
     def _survey_part(self) -> None:
-        page = self._queue.list(limit=PART_TASKS, cursor=self._cursor)
+        page = self._queue.list(self._status, limit=PART_TASKS, cursor=self._cursor)
         for task in page:
             self._count(task)
         self._cursor = page.cursor
@@ -256,14 +274,76 @@ class Surveyor:
             self._last = self._so_far(complete=True)
             self._start()
 
+
+class Surveyor(Passes[Survey]):
+    """Surveys all tasks by fate."""
+
+    @override
+    def _start(self) -> None:
+        super()._start()
+        self._tasks = 0
+        self._statuses: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    @override
     def _count(self, task: Task) -> None:
         self._tasks += 1
         self._statuses[task.status.value] += 1
         if task.status is TaskStatus.SHED:
             self._reasons[task.shed_reason.value if task.shed_reason else ShedReason.EXPIRED.value] += 1
 
+    @override
     def _so_far(self, *, complete: bool) -> Survey:
         return Survey(self._tasks, complete, dict(self._statuses), dict(self._reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """The causes of dead letters that the last complete pass over them found, or the first one so far.
+
+    Attributes:
+        found: The causes, the most frequent first.
+        stale: Number of dead letters by cause that return to their lines only as new.
+        complete: Whether it read all.
+    """
+
+    found: Sequence[Cause] = ()
+    stale: Mapping[tuple[str, str | None], int] = field(default_factory=dict)
+    complete: bool = False
+
+    def count(self, cause: tuple[str, str | None] | None) -> int:
+        """Return the number of the dead letters with a cause; with None, of all."""
+        return sum(one.count for one in self.found if cause in (None, (one.error, one.kind)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the most frequent causes as the page reads them."""
+        rows = [
+            asdict(cause) | {"stale": self.stale.get((cause.error, cause.kind), 0)}
+            for cause in self.found[:SHOWN_CAUSES]
+        ]
+        left_out = max(0, len(self.found) - SHOWN_CAUSES)
+        return {"rows": rows, "left_out": left_out, "count": self.count(None), "complete": self.complete}
+
+
+class CauseSurveyor(Passes[Causes]):
+    """Counts the dead letters by cause, as `freshq dlq top` does."""
+
+    @override
+    def _start(self) -> None:
+        super()._start()
+        self._found: dict[tuple[str, str | None], Cause] = {}
+        self._stale: Counter[tuple[str, str | None]] = Counter()
+
+    @override
+    def _count(self, task: Task) -> None:
+        add_cause(self._found, task)
+        self._stale[cause_of(task)] += (
+            core_of(self._queue).lifecycle.live_until(task) <= self._queue.admin.now()
+        )
+
+    @override
+    def _so_far(self, *, complete: bool) -> Causes:
+        return Causes(by_frequency(self._found.values()), dict(self._stale), complete)
 
 
 def lease_row(task: Task, now: float) -> dict[str, Any]:
@@ -297,6 +377,7 @@ def details(task: Task, now: float) -> dict[str, Any]:
         "error": task.error,
         "shed_reason": task.shed_reason,
         "has_result": task.result is not None,
+        "attempt_log": [attempt._asdict() for attempt in reversed(task.attempt_log)],
         **_progress(task),
         "history": [{"at": at, "event": event} for at, event in _in_order(_history(task, now))],
     }
@@ -393,6 +474,7 @@ class PageSnapshot:
         waits: How long tasks waited for their claim.
         survey: All tasks by fate.
         dead_letters: The latest dead letters, the last first, and when each is stale to claims.
+        causes: All dead letters by cause.
         turned_away: Number of puts that admission control rejected, by reason.
     """
 
@@ -408,6 +490,7 @@ class PageSnapshot:
     waits: Waits
     survey: Survey
     dead_letters: Sequence[tuple[Task, float]]
+    causes: Causes
     turned_away: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
@@ -427,6 +510,7 @@ class PageSnapshot:
             "waits": asdict(self.waits),
             "survey": self._survey(),
             "dead_letters": [dead_letter_row(task, until, self.at) for task, until in self.dead_letters],
+            "causes": self.causes.as_json(),
         }
 
     def rates(self) -> dict[str, float | None]:
@@ -461,17 +545,24 @@ class PageSnapshot:
 
 
 class PageWatcher:
-    """Takes snapshots of a queue. Not thread-safe: one at a time."""
+    """Takes snapshots of a queue. Not thread-safe: one at a time.
+
+    Attributes:
+        causes: The dead letters by cause, as the last snapshot has them.
+    """
 
     def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
         self._shed_rate = ShedRate(flow_window_seconds(queue.admin.config.stale_after_seconds))
         self._waits = WaitSamples()
         self._surveyor = Surveyor(queue)
+        self._causes = CauseSurveyor(queue, TaskStatus.FAILURE)
+        self.causes = Causes()
 
     def restart_survey(self) -> None:
-        """Restart the survey of all tasks, after a change."""
+        """Restart the surveys, after a change."""
         self._surveyor.restart()
+        self._causes.restart()
 
     def snapshot(self) -> PageSnapshot:
         """Return a snapshot of the queue.
@@ -487,6 +578,7 @@ class PageWatcher:
         held = store.leased(name, READ_LEASES)
         letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
         horizon_seconds = horizon(queue.admin.config.stale_after_seconds, stats.oldest_pending_seconds)
+        self.causes = self._causes.survey()
         return PageSnapshot(
             at=now,
             paused=queue.paused(),
@@ -500,6 +592,7 @@ class PageWatcher:
             waits=self._waits.add(now, held),
             survey=self._surveyor.survey(),
             dead_letters=[(task, core_of(queue).lifecycle.live_until(task)) for task in letters],
+            causes=self.causes,
             turned_away=store.read_counts(name, REFUSED),
         )
 

@@ -31,11 +31,11 @@ async function call(path, options = {}) {
 export const read = async (path, parameters = {}) =>
   (await call(`/api/${path}?${new URLSearchParams(parameters)}`)).json();
 
-export const change = async (verb, id) =>
+export const change = async (verb, of = {}) =>
   (await (await call("/api/do", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(id === undefined ? { verb } : { verb, id }),
+    body: JSON.stringify({ verb, ...of }),
   })).json()).said;
 
 /** Call a function with each server-sent event, until the stream ends. EventSource cannot send the token. */

@@ -2,19 +2,22 @@
 
 const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
-/** Return a duration in at most two units. */
+// A space at which no line ends.
+const JOINED = "\u00a0";
+
+/** Return a duration in at most two units, which stay on one line. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 0) return `−${span(-seconds)}`;
   for (const [size, unit, smallerSize, smaller] of UNITS) {
     if (seconds >= size) {
       const rest = Math.floor((seconds % size) / smallerSize);
-      return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
+      return `${Math.floor(seconds / size)}${JOINED}${unit}${rest ? `${JOINED}${rest}${JOINED}${smaller}` : ""}`;
     }
   }
-  if (seconds >= 9.95 || Number.isInteger(seconds)) return `${Math.round(seconds)} s`;
-  if (seconds >= 0.0995) return `${seconds.toFixed(1)} s`;
-  return `${Math.round(seconds * 1000)} ms`;
+  if (seconds >= 9.95 || Number.isInteger(seconds)) return `${Math.round(seconds)}${JOINED}s`;
+  if (seconds >= 0.0995) return `${seconds.toFixed(1)}${JOINED}s`;
+  return `${Math.round(seconds * 1000)}${JOINED}ms`;
 }
 
 export const count = (number) => number.toLocaleString("en-US");
@@ -60,16 +63,56 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Replace the rows of a table, and keep the focus in a row that is still there. */
-export function rows(id, found, columns, none) {
-  const body = byId(id);
-  const focused = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  body.replaceChildren(...found);
-  if (!found.length) {
-    const cell = make("td", { className: "none", colSpan: columns }, none);
-    body.append(make("tr", {}, cell));
+/**
+ * Give an element new children. Those with the key of an old child, or without keys its place, become like the new
+ * ones in place, so that focus, selection, a screen reader's place and a press that has not ended stay.
+ */
+export function fill(parent, ...fresh) {
+  const keys = new Set(fresh.map(keyOf));
+  for (const old of [...parent.childNodes]) if (keyOf(old) !== undefined && !keys.has(keyOf(old))) old.remove();
+  const known = new Map([...parent.children].map((old) => [keyOf(old), old]));
+  let at = parent.firstChild;
+  for (const one of fresh) {
+    const key = keyOf(one);
+    const same = key === undefined ? at && keyOf(at) === undefined && at.nodeName === one.nodeName && at : known.get(key);
+    if (same === at && at) at = at.nextSibling;
+    else parent.insertBefore(same || one, at);
+    if (same) liken(same, one);
   }
-  if (focused) [...body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+const keyOf = (node) => node.dataset?.key;
+
+function liken(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (name !== "style" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  old.style.cssText = fresh.style.cssText;
+  old.onclick = fresh.onclick;
+  fill(old, ...fresh.childNodes);
+}
+
+/** Show rows in a table, each with its key, or a text if there are none. */
+export function rows(id, found, columns, none) {
+  fill(byId(id), ...(found.length ? found : [row("none", make("td", { className: "none", colSpan: columns }, none))]));
+}
+
+/** Make a short text that is cut rather than broken; its title has it in full. */
+export const short = (text) => make("span", { className: "short", title: text ?? "" }, text ?? "–");
+
+/** Make a row of a table with the key by which the next snapshot finds it. */
+export function row(key, ...cells) {
+  const made = make("tr", {}, ...cells);
+  made.dataset.key = key;
+  return made;
 }
 
 /** Make a bar that is filled in part. */

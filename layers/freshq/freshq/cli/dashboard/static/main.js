@@ -2,8 +2,9 @@
 
 import { follow, keepToken, NoToken, read, takeToken } from "./api.js";
 import { RatesChart } from "./chart.js";
-import { byId, instant, make, rows, say, span } from "./format.js";
-import { showDeadLetters, showFates, showFigures, showGroups, showLeases, showPictureText, showWaits } from "./panels.js";
+import { showCauses, showDeadLetters } from "./dead.js";
+import { byId, instant, make, row, rows, say, span } from "./format.js";
+import { showFates, showFigures, showGroups, showLeases, showPictureText, showWaits } from "./panels.js";
 import { Stack } from "./stack.js";
 import { act, Tasks } from "./tasks.js";
 
@@ -13,7 +14,6 @@ const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
 // A snapshot that is older than this, or than three times the pause between snapshots, is said to be old.
 const OLD_MS = 5_000;
-const VERBS = { Redrive: "redrive", "Redrive as new": "redrive as new", Delete: "purge" };
 
 class Page {
   #queue;
@@ -25,6 +25,8 @@ class Page {
   #textAt = 0;
   #snapshotAt = Date.now();
   #oldMs = OLD_MS;
+  #pressed = false;
+  #unshown = null;
 
   constructor(queue) {
     this.#queue = queue;
@@ -37,7 +39,11 @@ class Page {
     setInterval(() => this.#showAge(), 1000);
     byId("pause").hidden = !queue.changes;
     byId("pause").onclick = () => act(this.#paused ? "resume" : "pause");
-    byId("redrive-all").onclick = () => act("redrive all");
+    say("first-command", queue.first_command);
+    // A row that moves or goes between press and release takes the click with it.
+    addEventListener("pointerdown", () => { this.#pressed = true; }, true);
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => this.#release()), true);
+    addEventListener("blur", ({ target }) => { if (target === window) this.#release(); });
     if (queue.has_schedules) {
       this.#showSchedules();
       setInterval(() => this.#showSchedules(), SCHEDULES_MS);
@@ -56,23 +62,40 @@ class Page {
   /** Say how old the figures are, if the store is slow. */
   #showAge() {
     const ageMs = Date.now() - this.#snapshotAt;
-    say("chip-snapshot", ageMs > this.#oldMs ? `updated ${span(Math.floor(ageMs / 1000))} ago` : "");
+    const isOld = ageMs > this.#oldMs;
+    say("chip-snapshot", isOld ? `updated ${span(Math.floor(ageMs / 1000))} ago` : "");
+    if (isOld) byId("board").classList.add("stale");
   }
 
   #snapshot(snapshot) {
     this.#snapshotAt = Date.now();
     byId("problem").hidden = true;
+    this.#chart.add({ at_ms: snapshot.at_ms, ...snapshot.rates });
+    this.#stack.take(snapshot);
+    if (this.#pressed) this.#unshown = snapshot;
+    else this.#fill(snapshot);
+  }
+
+  /** Show the last snapshot that came while the pointer was pressed, after the click. */
+  #release() {
+    this.#pressed = false;
+    if (this.#unshown) this.#fill(this.#unshown);
+  }
+
+  #fill(snapshot) {
+    this.#unshown = null;
+    byId("board").classList.remove("stale");
     this.#paused = snapshot.paused;
     say("pause", snapshot.paused ? "Resume" : "Pause");
     this.#show(snapshot.paused ? "paused" : snapshot.overloaded ? "overloaded" : "live");
-    this.#chart.add({ at_ms: snapshot.at_ms, ...snapshot.rates });
-    this.#stack.take(snapshot);
+    byId("empty").hidden = !(snapshot.survey.complete && snapshot.survey.tasks === 0 && snapshot.stats.pending === 0);
     showFigures(snapshot);
     showWaits(snapshot.waits, this.#queue);
     showFates(snapshot.survey);
     showGroups(snapshot.groups);
     showLeases(snapshot, this.#queue, this.#tasks.show);
-    showDeadLetters(snapshot, this.#queue, this.#tasks.show, (text, task) => act(VERBS[text], task.task_id));
+    showCauses(snapshot, this.#queue, this.#tasks.listCause);
+    showDeadLetters(snapshot, this.#queue, this.#tasks.show);
     // A screen reader that reads the picture's text is not interrupted every second.
     if (Date.now() - this.#textAt > TEXT_MS) {
       this.#textAt = Date.now();
@@ -93,6 +116,7 @@ class Page {
     say("problem", text);
     say("chip-state", state);
     this.#state = byId("chip-state").dataset.state = "lost";
+    byId("board").classList.add("stale");
   }
 
   async #showSchedules() {
@@ -100,7 +124,7 @@ class Page {
       const found = (await read("schedules")).rows;
       byId("schedules-none").hidden = true;
       byId("schedules").hidden = false;
-      rows("schedule-rows", found.map((one) => make("tr", {}, make("td", {}, one.name), make("td", {}, one.when),
+      rows("schedule-rows", found.map((one) => row(one.name, make("td", {}, one.name), make("td", {}, one.when),
         make("td", {}, one.up_to === null ? "not started" : `${instant(one.up_to)}${one.failed ? `, ${one.failed} to retry` : ""}`),
         make("td", {}, one.next === null ? "never" : instant(one.next)))), 4, "none");
     } catch (error) {

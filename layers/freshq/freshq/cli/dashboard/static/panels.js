@@ -1,6 +1,6 @@
 // The figures, tables and bars of a snapshot.
 
-import { byId, count, make, percent, plural, rate, rows, say, span, track } from "./format.js";
+import { byId, count, fill, make, percent, plural, rate, row, rows, say, short, span, track } from "./format.js";
 
 const FATES = [["SUCCESS", "success", "done"], ["SHED", "shed", "shed"], ["FAILURE", "failure", "failed"],
   ["CANCELLED", "cancelled", "cancelled"], ["TAKEN", "taken", "in work"], ["PENDING", "pending", "waiting"]];
@@ -41,12 +41,12 @@ export function showPictureText(snapshot, queue) {
     : `No waiting tasks.${deadline}`);
   let from = 0, below = 0;
   const bands = marks.by_age.map(([age, younger]) => {
-    const row = make("tr", {}, make("td", {}, `${span(from)} to ${span(age)}`), make("td", { className: "number" }, count(younger - below)));
+    const band = row(`to ${age}`, make("td", {}, `${span(from)} to ${span(age)}`), make("td", { className: "number" }, count(younger - below)));
     from = age;
     below = younger;
-    return row;
+    return band;
   });
-  if (marks.older) bands.push(make("tr", {}, make("td", {}, "older"), make("td", { className: "number" }, count(marks.older))));
+  if (marks.older) bands.push(row("older", make("td", {}, "older"), make("td", { className: "number" }, count(marks.older))));
   rows("age-rows", bands, 2, "none");
 }
 
@@ -54,20 +54,20 @@ export function showWaits(waits, queue) {
   say("waits-note", waits.tasks ? `${count(waits.tasks)} tasks sampled in the last minute` : "no claim seen yet");
   const longest = queue.has_deadline ? queue.max_age_seconds : Math.max(1, waits.p99_seconds ?? 1);
   const bars = [["median", waits.p50_seconds], ["9 in 10", waits.p90_seconds], ["99 in 100", waits.p99_seconds]];
-  byId("waits").replaceChildren(...bars.map(([name, seconds]) =>
+  fill(byId("waits"), ...bars.map(([name, seconds]) =>
     make("li", {}, make("span", {}, name), track((seconds ?? 0) / longest, "taken"), make("b", {}, span(seconds)))));
 }
 
 export function showFates(survey) {
   say("fates-note", survey.complete ? `${count(survey.tasks)} stored tasks` : `${count(survey.tasks)} tasks so far, still counting`);
   const found = FATES.map(([status, fate, name]) => ({ fate, name, tasks: survey.by_status[status] ?? 0 })).filter((one) => one.tasks);
-  byId("fates-bar").replaceChildren(...found.map(({ fate, tasks }) => {
+  fill(byId("fates-bar"), ...found.map(({ fate, tasks }) => {
     const part = make("span");
     part.dataset.fate = fate;
     part.style.flexGrow = tasks;
     return part;
   }));
-  byId("fates").replaceChildren(...found.map(({ fate, name, tasks }) => {
+  fill(byId("fates"), ...found.map(({ fate, name, tasks }) => {
     const item = make("li", {}, `${name} ${count(tasks)}${survey.tasks ? ` (${percent(tasks / survey.tasks)})` : ""}`);
     item.dataset.fate = fate;
     return item;
@@ -82,7 +82,7 @@ export function showFates(survey) {
 export function showGroups({ rows: found, left_out: leftOut }) {
   say("groups-note", leftOut ? `and ${count(leftOut)} more` : "");
   const most = Math.max(1, ...found.map((group) => group.waiting));
-  rows("group-rows", found.map((group) => make("tr", {},
+  rows("group-rows", found.map((group) => row(`group ${group.group}`,
     make("td", {}, group.group ?? "(none)", track(group.waiting / most)),
     make("td", { className: "number" }, count(group.waiting)),
     make("td", { className: "number" }, count(group.held)))), 3, "no tasks waiting or in work");
@@ -91,14 +91,15 @@ export function showGroups({ rows: found, left_out: leftOut }) {
 export function showLeases(snapshot, queue, show) {
   const { leases } = snapshot;
   say("leases-note", snapshot.leases_read > leases.length ? `first ${leases.length} to expire, of ${count(snapshot.leases_read)}` : "");
-  rows("lease-rows", leases.map((lease) => make("tr", {},
+  rows("lease-rows", leases.map((lease) => row(`lease ${lease.task_id}`,
     make("td", {}, taskLink(lease.task_id, show)),
-    make("td", { className: "wide" }, lease.group ?? "–"),
-    make("td", { className: "number" }, count(lease.attempts)),
+    make("td", {}, short(lease.kind)),
+    make("td", { className: "wide" }, short(lease.group)),
+    make("td", { className: "number wide" }, count(lease.attempts)),
     make("td", { className: "number" }, span(lease.held_seconds)),
     make("td", {}, ...progressOf(lease)),
     make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `expired ${span(-lease.left_seconds)} ago`),
-      track(lease.left_seconds / queue.lease_seconds, "taken")))), 6, "no tasks in work");
+      track(lease.left_seconds / queue.lease_seconds, "taken")))), 7, "no tasks in work");
 }
 
 /** Say how far the run of a task is: a percentage that is rounded down, and what it does now. */
@@ -110,25 +111,4 @@ function progressOf(task) {
   if (task.progress_fraction === null) return ["–"];
   const step = make("span", { className: "step", title: task.progress_step ?? "" }, progressText(task));
   return [step, track(task.progress_fraction, "success")];
-}
-
-export function showDeadLetters({ survey, dead_letters: letters }, queue, show, act) {
-  const failed = survey.by_status.FAILURE ?? 0;
-  const of = survey.complete && failed > letters.length ? ` of ${count(failed)}` : "";
-  say("dead-note", letters.length ? `the latest ${letters.length}${of}` : "");
-  byId("redrive-all").hidden = !queue.changes || !letters.some((letter) => letter.redrivable);
-  const button = (text, key, task) => {
-    const one = make("button", { type: "button", className: "button small", onclick: () => act(text, task) }, text);
-    one.setAttribute("aria-label", `${text} ${task.task_id}`);
-    one.dataset.key = key;
-    return one;
-  };
-  rows("dead-rows", letters.map((letter) => make("tr", {},
-    make("td", {}, taskLink(letter.task_id, show)),
-    make("td", {}, make("span", { className: "error", title: letter.error ?? "" }, letter.error ?? "–")),
-    make("td", { className: "number wide" }, count(letter.attempts)),
-    make("td", { className: "number" }, span(letter.since_seconds)),
-    make("td", { className: "actions" }, ...(queue.changes
-      ? [letter.redrivable ? button("Redrive", `redrive ${letter.task_id}`, letter) : button("Redrive as new", `redrive as new ${letter.task_id}`, letter), button("Delete", `delete ${letter.task_id}`, letter)]
-      : [])))), 5, "no dead letters");
 }

@@ -1,15 +1,18 @@
 // One task, lists of tasks, and what may be done to them.
 
 import { change, read } from "./api.js";
-import { byId, count, exactInstant, make, rows, say, span } from "./format.js";
+import { byId, count, exactInstant, fill, make, plural, row, rows, say, short, span } from "./format.js";
 import { progressText, taskLink } from "./panels.js";
 
 const QUESTIONS = {
-  purge: (id) => `Delete dead letter ${id}? This cannot be undone.`,
-  cancel: (id) => `Cancel task ${id}? It will not run.`,
-  "cancel by force": (id) => `Cancel the running task ${id}? Its run is asked to stop, and its result is dropped.`,
-  "redrive all": () => "Redrive up to 100 dead letters that have not expired?",
+  purge: ({ id }) => `Delete dead letter ${id}? This cannot be undone.`,
+  cancel: ({ id }) => `Cancel task ${id}? It will not run.`,
+  "cancel by force": ({ id }) => `Cancel the running task ${id}? Its run is asked to stop, and its result is dropped.`,
+  "redrive all": ({ tasks, cause }) => `Return ${plural(tasks, "dead letter")}${ofCause(cause)} to their lines? Those that are stale stay.`,
+  "redrive all as new": ({ tasks, cause }) => `Return ${plural(tasks, "dead letter")}${ofCause(cause)} to their lines, as if they were put now?`,
 };
+
+const ofCause = (cause) => (cause ? ` with the error "${cause.error}"` : "");
 
 // Resolves the question that is asked; null if none is.
 let answer = null;
@@ -32,12 +35,12 @@ function confirmed(text) {
   return new Promise((resolve) => { answer = resolve; });
 }
 
-/** Do something, after a question if it cannot be undone, and say what was done. */
-export async function act(verb, id, said = "said") {
+/** Do something to a task (`id`), to dead letters (`tasks` of a `cause`) or to the queue, after a question if it cannot be undone; say what was done. */
+export async function act(verb, of = {}, said = "said") {
   const question = QUESTIONS[verb];
-  if (question && !await confirmed(question(id))) return false;
+  if (question && !await confirmed(question(of))) return false;
   try {
-    say(said, await change(verb, id));
+    say(said, await change(verb, { id: of.id, cause: of.cause }));
   } catch (error) {
     say(said, error.message);
     return false;
@@ -45,9 +48,19 @@ export async function act(verb, id, said = "said") {
   return true;
 }
 
+/** Describe an ended attempt; its traceback opens. */
+function attemptOf({ number, started, ended, worker, outcome, error, traceback }) {
+  const took = started === null ? "" : ` after ${span(Math.max(0, ended - started))}`;
+  const head = `Attempt ${number} ${outcome}${took}${worker === null ? "" : ` by ${worker}`}`;
+  return make("li", {}, make("time", { dateTime: new Date(ended * 1000).toISOString() }, exactInstant(ended)), head,
+    ...(error ? [make("p", { className: "attempt" }, error)] : []),
+    ...(traceback ? [make("details", {}, make("summary", {}, "Traceback"), make("pre", { tabIndex: 0 }, traceback))] : []));
+}
+
 export class Tasks {
   #queue;
   #cursor = null;
+  #asked = {};
 
   constructor(queue) {
     this.#queue = queue;
@@ -60,10 +73,18 @@ export class Tasks {
     };
     byId("list").onsubmit = (event) => {
       event.preventDefault();
-      this.#list(null);
+      this.#list({ status: byId("list-status").value }, null);
     };
-    byId("more").onclick = () => this.#list(this.#cursor);
+    byId("more").onclick = () => this.#list(this.#asked, this.#cursor);
   }
+
+  /** List the dead letters with a cause. */
+  listCause = async ({ error, kind }) => {
+    byId("list-status").value = "FAILURE";
+    await this.#list({ status: "FAILURE", error, ...(kind === null ? {} : { kind }) }, null);
+    byId("found").scrollIntoView({ block: "nearest" });
+    byId("found-rows").querySelector("button")?.focus();
+  };
 
   /** Show a task in a dialog: everything but its payload and result. */
   show = async (id, said = "said") => {
@@ -91,6 +112,8 @@ export class Tasks {
     const now = Date.now() / 1000;
     byId("task-history").replaceChildren(...task.history.map(({ at, event }) =>
       make("li", { className: at > now ? "ahead" : "" }, make("time", { dateTime: new Date(at * 1000).toISOString() }, exactInstant(at)), event)));
+    byId("task-attempts-head").hidden = !task.attempt_log.length;
+    fill(byId("task-attempts"), ...task.attempt_log.map(attemptOf));
     byId("task-contents").hidden = true;
     byId("task-actions").replaceChildren(...this.#buttons(task));
   }
@@ -113,20 +136,22 @@ export class Tasks {
       type: "button",
       className: "button",
       onclick: async () => {
-        if (!await act(verb, task.task_id, "task-said")) return;
+        if (!await act(verb, { id: task.task_id }, "task-said")) return;
         if (verb === "purge") byId("task").close();
         else this.#fill(await read("task", { id: task.task_id }));
       },
     }, names[verb]))];
   }
 
-  async #list(cursor) {
+  async #list(asked, cursor) {
     try {
-      const page = await read("tasks", { status: byId("list-status").value, cursor: cursor ?? "" });
+      const page = await read("tasks", { ...asked, cursor: cursor ?? "" });
+      this.#asked = asked;
       this.#cursor = page.cursor;
-      const found = page.rows.map((task) => make("tr", {}, make("td", {}, taskLink(task.task_id, this.show)), make("td", {}, task.status),
-        make("td", { className: "wide" }, task.group ?? "–"), make("td", { className: "number" }, span(task.age_seconds))));
-      if (cursor === null) rows("found-rows", found, 4, "none");
+      say("found-note", asked.error === undefined ? "" : `dead letters${ofCause(asked)}`);
+      const found = page.rows.map((task) => row(task.task_id, make("td", {}, taskLink(task.task_id, this.show)), make("td", {}, task.status),
+        make("td", {}, short(task.kind)), make("td", { className: "wide" }, short(task.group)), make("td", { className: "number" }, span(task.age_seconds))));
+      if (cursor === null) rows("found-rows", found, 5, "none");
       else byId("found-rows").append(...found);
       byId("found").hidden = false;
       byId("more").hidden = page.cursor === null;
