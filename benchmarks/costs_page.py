@@ -50,7 +50,7 @@ ALONE: Final = "whole life of a task that comes alone, its pass included"
 SHED: Final = "shed by the queue's max age, put included"
 TEMPLATE: Final = Path("template.yaml")
 # Conditions of the alarms of a stack in an account with an archive and no other option.
-USUAL: Final = frozenset({None, "InAccount", "HasArchive"})
+USUAL: Final = frozenset({None, "InAccount", "HasArchive", "HasSilenceAlarm", "HasFreshnessObjective"})
 QUOTAS: Final = Path("benchmarks/quotas.toml")
 RATES_PER_SECOND: Final = (10, 1_000, 100_000)
 # Readers replace these by their own figures.

@@ -160,7 +160,10 @@ class TestTable:
                 and (attached or entry.get("Condition") != "IsAttached")
             ]
             dimensions = [{each["Name"]: each["Value"] for each in alarm} for alarm in alarms]
-            watched[attached] = {each["GlobalSecondaryIndexName"] for each in dimensions}
+            indexes = {each.get("GlobalSecondaryIndexName", "") for each in dimensions}
+            watched[attached] = {name for name in indexes if "status" in name}
+            # The due index and the table itself throttle likewise.
+            assert indexes - watched[attached] == {"freshq-due-index" if attached else "due-index", ""}
         orders = [None, KeyPart("price", "N")]
         attachments = [Attachment("Shipments", TableKey.named("id"), order_by=order) for order in orders]
         assert watched[True] == {each.names.index(each.status_index.name) for each in attachments}
@@ -261,9 +264,9 @@ class TestStream:
 
     def test_the_archive_is_there_on_request_only(self) -> None:
         parts = [name for name in source()["Resources"] if name.startswith("Archive")]
-        assert len(parts) == 10
+        assert len(parts) == 15
         conditions = {source()["Resources"][name]["Condition"] for name in parts}
-        assert conditions == {"HasArchive", "HasTlsArchive", "HasMatchArchive"}
+        assert conditions == {"HasArchive", "HasTlsArchive", "HasMatchArchive", "HasSilenceAlarm"}
 
     def test_the_archive_also_gets_the_resources_and_callers_of_a_match_table(self) -> None:
         own = self.mapping("Archive") | {"EventSourceArn": None, "FilterCriteria": None}

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
+from tests.support.ahead import Ahead
 from tests.support.chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
 from tests.support.programs import python
 from tests.support.refusals import refused
+from tests.template.test_alarms import state
 from tests.template.test_template import source
 from tests.unit.conftest import Application
 
@@ -145,6 +147,45 @@ def test_every_task_that_becomes_a_dead_letter_is_counted_once(
     lines = emitted(capsys.readouterr().out)
     assert sum(sum(line.get("TasksFailed", [])) for line in lines) == 3
     assert sum(sum(line.get("TasksQuarantined", [])) for line in lines) == 1
+
+
+def minutes(lines: list[dict[str, Any]], minutes: int = 60) -> dict[str, list[float]]:
+    """Return the metrics of some lines as if every minute were like them."""
+    names = {name for line in lines for name in line if isinstance(line[name], list)}
+    values = {name: [value for line in lines for value in line.get(name, [])] for name in names}
+    return {
+        name: [max(found) if name == "ShedRatio" else sum(found)] * minutes for name, found in values.items()
+    }
+
+
+def test_the_alarms_of_runs_and_of_a_dead_archive_go_off_by_what_is_emitted(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nineteen of twenty runs fail, and nothing archives their changes."""
+    application.queue.put_many([{"payload": {"reject": number > 0}} for number in range(20)])
+    application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+    application.invoke("sweep", {})
+    emitted_hour = minutes(emitted(capsys.readouterr().out), 6 * 60)
+    for alarm in ("RunnerFailsAlarm", "RunnerFailsSlowlyAlarm", "ArchiveSilenceAlarm"):
+        assert state(alarm, emitted_hour), alarm
+    assert not state("FreshnessBurnsFastAlarm", emitted_hour)
+
+
+def test_the_alarms_of_freshness_go_off_by_what_the_sweep_emits(
+    ahead: Ahead, application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two tasks a second come, and one is served in all."""
+    application.configure(max_age_seconds=30)
+    application.queue.put_many([{"payload": number} for number in range(60)])
+    ahead.seconds += 25
+    application.queue.put_many([{"payload": number} for number in range(60)])
+    application.queue.admin.flush()
+    (claim,) = application.queue.claim()
+    application.queue.complete(claim)
+    application.invoke("sweep", {})
+    overloaded = minutes(emitted(capsys.readouterr().out), 6 * 60)
+    assert state("FreshnessBurnsFastAlarm", overloaded)
+    assert state("FreshnessBurnsSlowlyAlarm", overloaded)
 
 
 @pytest.mark.parametrize(

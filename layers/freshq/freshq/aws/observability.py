@@ -49,7 +49,7 @@ _lock: Final = threading.Lock()
 # Until the stored options are read, every task is sampled.
 _sampling: Final = {"ratio": 1.0}
 # Alarms compare these metrics, and CloudWatch cannot fill in a metric without any value.
-COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
+COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values(), "EventsArchived")
 
 
 def set_log_levels(level: str | None) -> None:
