@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,60 @@ class TestObjectsOfTheApplication:
         assert done.returncode == 0
         with closing(Queue.sql(sqlite_url)) as queue:
             assert queue.stats().success == 3
+
+
+KINDS = """
+from freshq import Handlers
+
+handlers = Handlers()
+
+@handlers.on("quote")
+def quote(task): ...
+
+@handlers.on("mail")
+def mail(task): raise OSError("down")
+"""
+
+
+class TestLines:
+    @pytest.fixture
+    def lines_of(self, folder: Path, sqlite_url: str) -> Callable[..., list[str]]:
+        """Return a function that works off a queue with two tasks in a process, and returns its lines."""
+        (folder / "kinds_here.py").write_text(KINDS)
+        with closing(Queue.sql(sqlite_url, max_attempts=1)) as queue:
+            queue.create_table()
+            queue.put("work", task_id="a", kind="quote")
+            queue.put("work", task_id="b", kind="mail")
+        command = [sys.executable, "-m", "freshq.cli", "work", "kinds_here:handlers", "--queue", sqlite_url]
+
+        def lines(*arguments: str) -> list[str]:
+            words = [*command, "--idle-exit-seconds", "0.2", *arguments]
+            done = subprocess.run(
+                words, cwd=folder, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            )
+            return done.stdout.splitlines()
+
+        return lines
+
+    def test_they_name_the_kinds_and_each_failed_run_once(self, lines_of: Callable[..., list[str]]) -> None:
+        events = [json.loads(line) for line in lines_of()]
+        assert events[0]["kinds"] == ["mail", "quote"]
+        (log,) = [event for event in events if event["event"] == "log"]
+        assert (log["level"], log["task_id"], log["kind"]) == ("ERROR", "b", "mail")
+        assert log["traceback"].endswith("OSError: down\n")
+
+    def test_verbose_has_a_line_for_each_run_as_text_if_asked(
+        self, lines_of: Callable[..., list[str]]
+    ) -> None:
+        lines = lines_of("--verbose", "--text")
+        assert "kinds mail, quote" in lines[0]
+        ends = sorted(re.findall(r"(INFO|ERROR) task (\w) (\w+)", "\n".join(lines)))
+        assert ends == [("ERROR", "b", "failed"), ("INFO", "a", "succeeded")]
+
+    def test_json_and_text_contradict_each_other(self, folder: Path, sqlite_url: str) -> None:
+        del folder
+        answer = run(app, ["work", "runners_here:run", "--queue", sqlite_url, "--json", "--text"])
+        assert (answer.exit_code, answer.stderr) == (2, "freshq: --text: not with --json\n")
 
 
 class TestDryRun:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from freshq.policy.retry import Backoff
 from freshq.telemetry import Outcome, TaskLogFilter
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import name_in_every_record, raising, work_off
+from tests.support.working import Quiet, name_in_every_record, raising, work_off
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]
@@ -98,8 +99,8 @@ def test_what_the_worker_logs_of_a_task_has_it(kept: Kept) -> None:
 
     work_off(queue, raising(OSError("no connection")))
     told = [record.getMessage() for record in kept.records if record.name.startswith("freshq.worker")]
-    assert len(told) == 3  # claimed, the traceback, the outcome
-    assert kept.of("freshq.worker") == [fields()] * 3
+    assert len(told) == 2  # claimed, and the outcome with the traceback
+    assert kept.of("freshq.worker") == [fields()] * 2
 
 
 def test_a_drain_in_a_test_tells_the_same(kept: Kept) -> None:
@@ -141,7 +142,7 @@ def test_what_the_application_gives_every_record_stays(
     name_in_every_record(monkeypatch, name, "own")
     report = work_off(queue, raising(OSError("no connection")))
     assert report.outcomes[Outcome.FAILED] == 1
-    assert kept.of("freshq.worker") == [fields(**{name: "own"})] * 3
+    assert kept.of("freshq.worker") == [fields(**{name: "own"})] * 2
 
 
 def test_a_handler_without_the_filter_has_the_fields_too() -> None:
@@ -171,6 +172,81 @@ def test_the_lines_of_the_command_have_it_too() -> None:
     (line,) = map(json.loads, lines.getvalue().splitlines())
     assert {name: line[name] for name in fields()} == fields()
     assert line["message"].startswith("task a failed")
+
+
+def ends_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, bool]]:
+    """Return level, text and whether there is a traceback, of the records above DEBUG."""
+    records = [record for record in caplog.records if record.levelno > logging.DEBUG]
+    return [(record.levelname, record.getMessage(), record.exc_info is not None) for record in records]
+
+
+@pytest.mark.parametrize("way", [{}, {"at_most_once": True}, {"transaction": True}])
+@pytest.mark.parametrize(
+    ("error", "level", "told"),
+    [
+        (None, "INFO", "task a succeeded after "),
+        (OSError("down"), "ERROR", "task a failed after .* s: OSError: down"),
+        (SystemExit(3), "ERROR", "task a failed after .* SystemExit: 3"),
+        (Reject("never"), "WARNING", "task a failed after .* s: never"),
+    ],
+)
+def test_the_end_of_a_run_is_one_record(
+    sqlite_url: str,
+    caplog: pytest.LogCaptureFixture,
+    way: dict[str, Any],
+    error: BaseException | None,
+    level: str,
+    told: str,
+) -> None:
+    caplog.set_level(logging.DEBUG, "freshq.worker")
+
+    def run(_task: Task, *_connection: object) -> None:
+        if error is not None:
+            raise error
+
+    with Queue.sql(sqlite_url, max_attempts=1) as queue:
+        queue.put(SECRET, task_id="a")
+        work_off(queue, run, **way)
+    ((found, text, has_traceback),) = ends_of(caplog)
+    assert (found, has_traceback) == (level, level == "ERROR")
+    assert re.match(told, text), text
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (OSError("down"), [("ERROR", "retried", True), ("ERROR", "failed", True)]),
+        (Retry("later"), [("WARNING", "retried", False), ("WARNING", "failed", False)]),
+    ],
+)
+def test_each_failed_attempt_is_one_record(
+    caplog: pytest.LogCaptureFixture, error: Exception, ends: list[tuple[str, str, bool]]
+) -> None:
+    queue = with_task(max_attempts=2, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
+    work_off(queue, raising(error), idle_exit_seconds=0.5)
+    found = [(level, text.split()[2], has_traceback) for level, text, has_traceback in ends_of(caplog)]
+    assert found == ends
+
+
+def test_a_run_whose_task_was_cancelled_or_lost_is_one_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "freshq.worker")
+    queue = with_task()
+
+    def run(task: Task) -> None:
+        queue.cancel(task.task_id, force=True)
+        raise OSError("down")
+
+    work_off(queue, run)
+    ((level, text, has_traceback),) = ends_of(caplog)
+    assert (level, text.split()[2], has_traceback) == ("ERROR", "cancelled", True)
+
+
+def test_an_observer_that_does_not_log_leaves_the_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work_off(with_task(max_attempts=1), raising(OSError("down")), observer=Quiet())
+    ((level, text, has_traceback),) = ends_of(caplog)
+    assert (level, text.split()[2], has_traceback) == ("ERROR", "failed", True)
 
 
 def test_no_record_has_a_payload_or_a_result(kept: Kept) -> None:

@@ -154,7 +154,7 @@ def test_an_unexpected_exception_leaves_a_traceback_without_the_payload(
         deep_inside()
 
     work_off(queue, runner)
-    assert "the runner failed on task a" in caplog.text
+    assert "task a failed after " in caplog.text
     assert "in deep_inside" in caplog.text
     assert "4111" not in caplog.text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic import Field, Json
 from typing_extensions import override
@@ -25,7 +25,7 @@ from freshq.aws.observability import (
 from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
-from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
+from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome, raised_by
 from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker
 
@@ -162,6 +162,8 @@ def _known(task: Task) -> dict[str, str]:
 class MetricsObserver(Observer):
     """Turns events of a worker into log lines and metrics. Never logs payloads."""
 
+    logs_failures: ClassVar[bool] = True
+
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         count("TasksClaimed")
@@ -188,7 +190,9 @@ class MetricsObserver(Observer):
         if outcome in (Outcome.SUCCEEDED, Outcome.UNKNOWN_KIND, Outcome.GIVEN_BACK):
             log_transition("task settled", claim.task.task_id, **facts)
         else:
-            logger.warning("task settled", **fields(task_id=claim.task.task_id, **facts))
+            raised = raised_by(claim.task)
+            log = logger.warning if raised is None else logger.error
+            log("task settled", exc_info=raised, **fields(task_id=claim.task.task_id, **facts))
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:

@@ -29,6 +29,7 @@ from typing_extensions import override
 from freshq.cli.errors import ExitStatus, OneLineLog, exit_status, printable
 from freshq.errors import FreshqError, StoreError
 from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
+from freshq.worker.report import logger as runs_logger
 from freshq.worker.run import in_thread
 from freshq.worker.settle import OUTAGES
 
@@ -52,6 +53,7 @@ OUTCOMES: Final = "outcomes"
 RATE_SECONDS: Final = 10.0
 REDRAW_SECONDS: Final = 0.25
 COLUMNS: Final = ("process", "state", "running", "done", "failed", "retried", "other", "store")
+LEVEL_STYLES: Final = {"INFO": "dim", "ERROR": "red"}
 SHOWN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
 
 
@@ -250,8 +252,8 @@ class JsonLines(Reporter):
 class ReportingHandler(logging.Handler):
     """Turns each log record into an event, with its task and its traceback."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        super().__init__(logging.WARNING)
+    def __init__(self, reporter: Reporter, level: int = logging.WARNING) -> None:
+        super().__init__(level)
         self.addFilter(TaskLogFilter())
         self._reporter = reporter
 
@@ -265,12 +267,19 @@ class ReportingHandler(logging.Handler):
         self._reporter.event("log", **values)
 
 
-def report_log(reporter: Reporter) -> None:
-    """Turn the log into events, unless the application has set up logging itself."""
+def report_log(reporter: Reporter, *, verbose: bool = False) -> None:
+    """Turn the log into events, unless the application has set up logging itself.
+
+    Args:
+        reporter: Receives the events.
+        verbose: Whether the end of every run is one, not only of those that fail.
+    """
+    if verbose:
+        runs_logger.setLevel(logging.INFO)
     ours, root = logging.getLogger("freshq"), logging.getLogger()
     ours.handlers[:] = [handler for handler in ours.handlers if not isinstance(handler, OneLineLog)]
     if not root.handlers:
-        root.addHandler(ReportingHandler(reporter))
+        root.addHandler(ReportingHandler(reporter, logging.INFO if verbose else logging.WARNING))
 
 
 def status_values(status: WorkerStatus) -> dict[str, Any]:
@@ -310,7 +319,8 @@ class EventLines(Reporter):
         text = Text()
         text.append(time.strftime("%H:%M:%S "), style="dim")
         if event == "log":
-            text.append(f"{values['level']} ", style="red" if values["level"] == "ERROR" else "yellow")
+            level = str(values["level"])
+            text.append(f"{level} ", style=LEVEL_STYLES.get(level, "yellow"))
             text.append(printable(str(values["message"])))
             for line in str(values.get("traceback", "")).splitlines():
                 text.append(f"\n{printable(line)}", style="dim")
@@ -364,23 +374,40 @@ class Display(EventLines):
         return Group(head, table, Text(keys, style="dim"))
 
 
-def reporter_of(output: Output, status_seconds: float = 0, title: str | None = None) -> Reporter:
-    """Return the reporter for an output: lines of JSON, or for people lines, or with a title a display."""
+def reporter_of(
+    output: Output, status_seconds: float = 0, title: str | None = None, *, as_text: bool = False
+) -> Reporter:
+    """Return the reporter for an output: lines of JSON, or for people lines, or with a title a display.
+
+    Args:
+        output: The output.
+        status_seconds: Time between two lines of JSON with the status.
+        title: The heading of the display; None for no display.
+        as_text: Whether lines are for people where there is no terminal, too.
+
+    Raises:
+        ValueError: If both JSON and text are asked for.
+    """
     console = output.console
-    if output.as_json or not console.is_terminal:
+    if output.as_json and as_text:
+        raise ValueError("--text: not with --json")
+    if not as_text and (output.as_json or not console.is_terminal):
         return JsonLines(sys.stdout, status_seconds)
-    return EventLines(console) if title is None or console.is_dumb_terminal else Display(console, title)
+    if title is None or console.is_dumb_terminal or not console.is_terminal:
+        return EventLines(console)
+    return Display(console, title)
 
 
 @contextmanager
-def reporting(reporter: Reporter, *, supervised: bool = False) -> Iterator[None]:
+def reporting(reporter: Reporter, *, supervised: bool = False, verbose: bool = False) -> Iterator[None]:
     """Report the log and a fatal error. Output of the application goes to standard error.
 
     Args:
         reporter: Receives both.
         supervised: Whether a supervisor prints the error.
+        verbose: Whether to report every run.
     """
-    report_log(reporter)
+    report_log(reporter, verbose=verbose)
     try:
         with redirect_stdout(sys.stderr):
             yield

@@ -176,15 +176,17 @@ class RunHandle:
         why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
         backoff: Delays before its next attempts, as its handler has them; None for the queue's.
+        raised: The unexpected exception that ended it, for the log; None if there is none.
     """
 
-    __slots__ = ("backoff", "lost", "reported", "why_cancelled")
+    __slots__ = ("backoff", "lost", "raised", "reported", "why_cancelled")
 
     def __init__(self) -> None:
         self.reported: Progress | None = None
         self.why_cancelled: str | None = None
         self.lost: LeaseLost | None = None
         self.backoff: Backoff | None = None
+        self.raised: BaseException | None = None
 
     def report(self, progress: Progress) -> None:
         """Note the progress of the run.

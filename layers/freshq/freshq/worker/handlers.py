@@ -582,6 +582,11 @@ class Handlers(CoroutineRunner):
         self._handlers[kind] = handler
         return handler
 
+    @property
+    @override
+    def kinds(self) -> list[str]:
+        return sorted(self._handlers)
+
     @override
     def __call__(self, task: Task) -> Any:
         """Run a task, as `Worker` calls its runner.
@@ -609,7 +614,7 @@ class Handlers(CoroutineRunner):
         handler.check(payload)
 
     def _unknown(self, kind: str | None) -> str:
-        known = ", ".join(sorted(self._handlers)) or "none"
+        known = ", ".join(self.kinds) or "none"
         return f"kind: no handler for {quoted(kind)}; there are {known}"
 
     @override

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import StoreError
+from freshq.model.task import handle_of
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.core import core_of
 from freshq.queue.polling import Lookout
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
-from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus
+from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
 from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class WorkLoop(ABC):
         self._limits = limits
         self._end_request = end_request
         self._observer = config.observer_beside(queue.admin.config.telemetry)
+        # Tracebacks are logged also if the application's observer does not log.
+        self._observer_logs = config.observer is None or getattr(config.observer, "logs_failures", False)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
         self._lookout = Lookout(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
         self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest)
@@ -269,10 +272,15 @@ class WorkLoop(ABC):
         """Tell the observer how a run ended, from any thread."""
         if outcome is Outcome.UNKNOWN_KIND:
             self._unknown_kinds.note(claim.task, error)
+        handle = handle_of(claim.task)
+        if handle is not None and handle.raised is not None and not self._observer_logs:
+            log_end(claim.task, outcome, run_seconds, error)
         try:  # as `_observing`, whose block takes longer than most observers
             self._observer.settled(claim, outcome, run_seconds, error)
         except BaseException as raised:  # noqa: BLE001 - raised by the loop
             self._failure = self._failure or raised
+        if handle is not None:
+            handle.raised = None  # its frames refer to the task, which refers to the handle
 
     def _raise_failure(self) -> None:
         """Raise an observer's error, or an unexpected one. The worker then waits for its running tasks."""

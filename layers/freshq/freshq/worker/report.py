@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
+from freshq.model.task import handle_of
 from freshq.model.telemetry import TelemetryFailures
 
 if TYPE_CHECKING:
@@ -256,12 +257,13 @@ class ObserverBesideTelemetry(Observer):
             self._telemetry.switched(switch)
 
 
-# Log level of the end of a run, if the end was intended.
+# Log level of the end of a run, if the end was intended, or is a warning or an error elsewhere.
 LEVELS: Final = {
-    Outcome.SUCCEEDED: logging.DEBUG,
+    Outcome.SUCCEEDED: logging.INFO,
     Outcome.UNKNOWN_KIND: logging.DEBUG,  # `UnknownKinds` warns
     Outcome.GIVEN_BACK: logging.DEBUG,
     Outcome.CANCELLED: logging.INFO,
+    Outcome.UNSETTLED: logging.DEBUG,  # an error says why
 }
 # Time between two warnings about a kind without a handler.
 WARNING_SECONDS: Final = 60.0
@@ -288,8 +290,26 @@ class UnknownKinds:
         logger.warning(message, task.task_id, error, extra=log_fields(task))
 
 
+def raised_by(task: Task) -> BaseException | None:
+    """Return the unexpected exception that ended the run of a task; None if there is none."""
+    handle = handle_of(task)
+    return None if handle is None else handle.raised
+
+
+def log_end(task: Task, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+    """Log how a run ended, with the traceback of an exception that no runner should raise."""
+    raised = raised_by(task)
+    level = LEVELS.get(outcome, logging.WARNING) if raised is None else logging.ERROR
+    if logger.isEnabledFor(level):
+        message = "task %s %s after %.3f s" + (": %s" if error else "")
+        told = (task.task_id, outcome, run_seconds, *([error] if error else []))
+        logger.log(level, message, *told, exc_info=raised, extra=log_fields(task))
+
+
 class LoggingObserver(Observer):
     """Writes the events of a worker to the log."""
+
+    logs_failures: ClassVar[bool] = True
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
@@ -299,11 +319,7 @@ class LoggingObserver(Observer):
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        level = LEVELS.get(outcome, logging.WARNING)
-        if logger.isEnabledFor(level):
-            task = claim.task
-            message = "task %s %s after %.3f s: %s"
-            logger.log(level, message, task.task_id, outcome, run_seconds, error, extra=log_fields(task))
+        log_end(claim.task, outcome, run_seconds, error)
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:

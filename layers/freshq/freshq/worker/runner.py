@@ -107,6 +107,11 @@ class CoroutineRunner(ABC):
 
     codec: Codec = JSON
 
+    @property
+    def kinds(self) -> list[str] | None:
+        """The kinds of the tasks that it runs; None for any."""
+        return None
+
     @abstractmethod
     def __call__(self, task: Task) -> Any:
         """Run a task to its end, in this thread."""
@@ -258,6 +263,11 @@ class InstrumentedCoroutines(CoroutineRunner):
         self.codec = runner.codec
         self._runner = runner
         self._telemetry = telemetry
+
+    @property
+    @override
+    def kinds(self) -> list[str] | None:
+        return self._runner.kinds
 
     @override
     def __call__(self, task: Task) -> Any:

@@ -12,7 +12,7 @@ from freshq.model.answers import Busy, Reject, Retry, UnknownKind, ends_chain, e
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
-from freshq.model.task import Task, TaskStatus
+from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, handle_of
 from freshq.policy.retry import Backoff
 from freshq.queue.core import core_of
 from freshq.worker.report import Outcome, log_fields, task_logger
@@ -141,16 +141,18 @@ def given_back(claim: Claim) -> RunEnd:
 
 
 def _unexpected(run: TaskRun, error: BaseException) -> str:
-    """Return the error of a task whose runner raised an unexpected exception; log it unless cancelled."""
+    """Return the error of a task whose runner raised an unexpected exception; keep that unless cancelled."""
     why = run.handle.why_cancelled
     if why is not None and isinstance(error, CancelledError):
         return f"the run was cancelled: {why}"
-    return logged_failure(run.claim.task, error)
+    return noted_failure(run.claim.task, error)
 
 
-def logged_failure(task: Task, error: BaseException) -> str:
-    """Log an exception that no runner should raise, with its traceback; return it as one line."""
-    logger.error("the runner failed on task %s", task.task_id, exc_info=error, extra=log_fields(task))
+def noted_failure(task: Task, error: BaseException) -> str:
+    """Keep an exception that no runner should raise for the log of the run's end; return it as one line."""
+    handle = handle_of(task) or RunHandle()
+    handle.raised = error
+    give_handle(task, handle)
     return f"{type(error).__name__}: {error_text(error)}"
 
 
@@ -167,7 +169,7 @@ def ran_once(claim: Claim, runner: Runner) -> tuple[str | None, bool]:
     except (Busy, Retry) as later:
         return f"{error_text(later)}; not run again", False
     except BaseException as unexpected:  # noqa: BLE001 - logged; SystemExit and the like are the runner's own
-        return logged_failure(claim.task, unexpected), False
+        return noted_failure(claim.task, unexpected), False
     return None, True
 
 

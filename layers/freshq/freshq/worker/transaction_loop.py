@@ -16,7 +16,7 @@ from freshq.model.task import TaskStatus
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import in_thread
-from freshq.worker.settle import logged_failure
+from freshq.worker.settle import noted_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,7 +224,7 @@ class TransactionLoop(WorkLoop):
         except (Busy, Reject, Retry) as outcome:
             thread.raised = outcome
         except BaseException as unexpected:  # noqa: BLE001 - logged, and raised below
-            text = logged_failure(held.task, unexpected)
+            text = noted_failure(held.task, unexpected)
             thread.raised = unexpected if isinstance(unexpected, Exception) else RunnerExit(text)
         if thread.raised is not None:
             raise thread.raised

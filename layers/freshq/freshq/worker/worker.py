@@ -18,7 +18,7 @@ from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
 from freshq.worker.run import in_thread
-from freshq.worker.runner import checked_runner, codec_of, instrumented, load_object
+from freshq.worker.runner import CoroutineRunner, checked_runner, codec_of, instrumented, load_object
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
@@ -232,6 +232,12 @@ def load_worker(name: str, advice: str = "") -> Worker | None:
     """
     found = load_object("runner", name, advice, what="function", example="orders.runner:run")
     return found if isinstance(found, Worker) else None
+
+
+def kinds_of(worker: Worker) -> list[str] | None:
+    """Return the kinds of the tasks that a worker serves; None if its runner takes any."""
+    runner = worker._runner  # noqa: SLF001 - for freshq's own command
+    return runner.kinds if isinstance(runner, CoroutineRunner) else None
 
 
 def made_with(worker: Worker) -> tuple[BaseQueue, WorkerConfig]:

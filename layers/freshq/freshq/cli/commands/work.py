@@ -26,7 +26,7 @@ from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
-from freshq.worker.worker import Worker, load_worker, made_with
+from freshq.worker.worker import Worker, kinds_of, load_worker, made_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,6 +98,16 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run", help="Show the tasks that would be claimed, and claim none.", rich_help_panel=OPERATION
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Also print a line for each run.", rich_help_panel=OPERATION),
+]
+AsText = Annotated[
+    bool,
+    typer.Option(
+        "--text", help="Print lines for people, not JSON, into a file or pipe.", rich_help_panel=OPERATION
     ),
 ]
 Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
@@ -199,6 +209,8 @@ class WorkJob:
         health_address: Host and port of the health checks; without a port there are none.
         status_seconds: Time between two lines with the status.
         supervised: Whether a supervisor started this process.
+        verbose: Whether to print a line for each run.
+        as_text: Whether to print for people where there is no terminal, too.
     """
 
     session: Session
@@ -208,6 +220,8 @@ class WorkJob:
     health_address: tuple[str, int | None]
     status_seconds: float
     supervised: bool
+    verbose: bool
+    as_text: bool
 
 
 def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLimit | None:
@@ -273,7 +287,7 @@ def _reporter(job: WorkJob) -> Reporter:
         return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
     where = without_password(job.session.address or "")
     title = f"{job.runner} works queue {job.session.queue.name} {where}"
-    return reporter_of(job.session.output, job.status_seconds, title)
+    return reporter_of(job.session.output, job.status_seconds, title, as_text=job.as_text)
 
 
 def _stdout_for_lines() -> TextIO:
@@ -295,7 +309,8 @@ def _work_here(job: WorkJob, worker: Worker) -> NoReturn:
         control.follow_signals()
         if job.supervised:
             control.follow(sys.stdin.fileno())
-        reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port)
+        kinds = {} if (kinds := kinds_of(worker)) is None else {"kinds": kinds}
+        reporter.event("started", **_facts(job), **kinds, pid=os.getpid(), health_port=port)
         status = process.run()
     end_process(status, control)
 
@@ -329,7 +344,7 @@ def _reporting(
 ) -> Iterator[int | None]:
     """Report the log and serve health checks inside the block; yield the port of the checks."""
     with ExitStack() as stack:
-        stack.enter_context(reporting(reporter, supervised=job.supervised))
+        stack.enter_context(reporting(reporter, supervised=job.supervised, verbose=job.verbose))
         host, port = job.health_address
         if job.supervised:
             port = None
@@ -398,6 +413,8 @@ def work(
     health_host: HealthHost = LOOPBACK,
     status_seconds: StatusSeconds = 10.0,
     dry_run: DryRun = False,
+    verbose: Verbose = False,
+    text: AsText = False,
     supervised: Supervised = False,
     **options: Any,
 ) -> None:
@@ -412,5 +429,15 @@ def work(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
     )
     address = (health_host, health_port)
-    job = WorkJob(context.session, runner, worker_options, drain_seconds, address, status_seconds, supervised)
+    job = WorkJob(
+        context.session,
+        runner,
+        worker_options,
+        drain_seconds,
+        address,
+        status_seconds,
+        supervised,
+        verbose,
+        text,
+    )
     begin(job, processes, dry_run=dry_run)
