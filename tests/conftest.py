@@ -98,6 +98,7 @@ ONLY_WITH_ALL: Final = (
     "tests/unit/simulate/test_simulate_long.py",
     "tests/contract/test_matching_concurrency.py",
     "tests/sql/test_horizon.py",
+    "tests/sql/test_limits_under_kills.py",
 )
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"

@@ -1,5 +1,6 @@
 """Limits by group: tasks in work and starts per second, of a group and of its parent."""
 
+import random
 from collections import Counter
 from collections.abc import Iterable
 from threading import Thread
@@ -7,6 +8,7 @@ from threading import Thread
 import pytest
 
 from freshq import Claim, GroupRule, GroupRules, Queue
+from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 
 
@@ -72,6 +74,24 @@ def test_starts_per_second_are_bounded(store: StoreUnderTest) -> None:
     assert groups_of(other.claim(8)) == {"a": 3}
     store.clock.advance(1.01)
     assert groups_of(queue.claim(8)) == {"a": 2, "slow": 1}
+
+
+def test_slow_claims_keep_a_rate_too(store: StoreUnderTest) -> None:
+    """A search takes time, and starts count from its end: those of the next window come a second later."""
+    if not core_of(store.queue()).store.counts_groups:
+        pytest.skip("here claims are judged after they are made")
+    dice = random.Random(5)
+
+    def ticking() -> float:
+        store.clock.advance(dice.choice((0.0001, 0.03)))
+        return store.clock.now
+
+    queue = store.queue(groups=GroupRules(of={"a": GroupRule(rate_per_second=5)}), clock=ticking)
+    queue.create_table()
+    put(queue, "a", each=60)
+    starts = [claim.task.updated for _ in range(60) for claim in queue.claim(3)]
+    assert len(starts) > 20
+    assert max(sum(at <= each < at + 1 for each in starts) for at in starts) == 5
 
 
 def test_a_change_of_the_limits_counts_for_the_next_claims(store: StoreUnderTest) -> None:

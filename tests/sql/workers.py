@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
@@ -42,6 +43,17 @@ def work_under_leases(url: str) -> None:
                 continue  # too slow: another holds it now
         if not claims:
             time.sleep(0.02)
+
+
+def work_within_limits(url: str) -> None:
+    """Hold each claim for a moment, so that the limits of groups matter."""
+    queue = Queue.sql(url, **LIMITS, **OPTIONS)
+    while True:
+        claims = queue.claim(limit=random.choice([1, 4]))
+        time.sleep(random.uniform(0.0, 0.02))
+        for claim in claims:
+            with suppress(LeaseLost):
+                queue.complete(claim)
 
 
 def work_in_transactions(url: str) -> None:

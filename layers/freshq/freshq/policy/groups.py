@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from freshq.errors import plain, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
 Group: TypeAlias = str | None
@@ -231,6 +231,12 @@ class StartLog:
             starts.append((now, 1))
         self._starts[name] = starts
 
+    def delay(self, names: Iterable[str], now: float) -> None:
+        """Let the last moments of some groups be at `now` (seconds), when their tasks were taken."""
+        for name in names:
+            at, count = self._starts[name][-1]
+            self._starts[name][-1] = max(at, now), count
+
     def values(self, rules: GroupRules, now: float) -> dict[str, list[list[float]]]:
         """Return the starts that still count at `now` (seconds), as JSON values."""
         values = {}
@@ -252,9 +258,10 @@ class GroupRoom:
             only a rate is used up.
         log: The recent starts.
         started: Whether a task of a group was started.
+        rated: The groups and parents with a rate of which one was started.
     """
 
-    __slots__ = ("_now", "_rules", "_running", "_started", "full", "log", "started")
+    __slots__ = ("_now", "_rules", "_running", "_started", "full", "log", "rated", "started")
 
     def __init__(self, rules: GroupRules, running: Callable[[str], int], log: StartLog, now: float) -> None:
         """Start a claim.
@@ -272,6 +279,7 @@ class GroupRoom:
         self._started: Counter[str] = Counter()
         self.full: dict[Group, str | None] = {}
         self.started = False
+        self.rated: set[str] = set()
 
     def allows(self, group: Group) -> bool:
         """Return whether a task of a group may start now."""
@@ -306,6 +314,7 @@ class GroupRoom:
                 self._started[name] = self._in_work(name) + 1
             if rule.rate_per_second is not None:
                 self.log.add(name, rule.rate_per_second, self._now)
+                self.rated.add(name)
 
 
 class RunningCounts:

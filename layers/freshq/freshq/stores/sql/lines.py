@@ -666,7 +666,7 @@ class SqlLines(SqlCounts):
             candidates = self.candidates(connection, request, request.moment())
             found = list(islice(candidates, request.limit - len(taken)))
             found_lines = bool(found) or self.window.known_lines(request.queue)
-            return self._take_locked(connection, request, found)
+            return self._take_locked(connection, request, found, request.moment())
 
         found = self.database.transaction(
             take, committed_earlier=partial(self._claimed_earlier, request=request, first=first)
@@ -683,15 +683,16 @@ class SqlLines(SqlCounts):
         first = request.moment()
 
         def take(connection: sa.Connection) -> list[Stored]:
-            claim = self.limited.begin(connection, request, request.moment().now)
+            claim = self.limited.begin(connection, request)
             levels = self.limited.levels(claim)
             moment = request.moment()
             candidates = self._best_first(
                 connection, request, moment, levels, self.claim_sql.page, claim.room
             )
             found = list(islice(candidates, request.limit - len(taken)))
+            moment = request.moment()  # the search took time
             self.limited.end(claim, moment.now)
-            return self._take_locked(connection, request, found)
+            return self._take_locked(connection, request, found, moment)
 
         earlier = partial(self._claimed_earlier, request=request, first=first)
         found = self.database.transaction(take, committed_earlier=earlier)
@@ -700,9 +701,8 @@ class SqlLines(SqlCounts):
         return True
 
     def _take_locked(
-        self, connection: sa.Connection, request: ClaimRequest, found: Sequence[Stored]
+        self, connection: sa.Connection, request: ClaimRequest, found: Sequence[Stored], moment: ClaimMoment
     ) -> list[Stored]:
-        moment = request.moment()
         chosen = [each for each in found if is_in_time(each.task, moment)]
         if not chosen:
             return []

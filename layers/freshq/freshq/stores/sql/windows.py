@@ -284,7 +284,7 @@ class LimitedLines:
         # By queue: when to list the lines again, the rules, and the lines of groups that had room.
         self._open: dict[str, tuple[float, GroupRules, list[Line]]] = {}
 
-    def begin(self, connection: sa.Connection, request: ClaimRequest, now: float) -> LimitedClaim:
+    def begin(self, connection: sa.Connection, request: ClaimRequest) -> LimitedClaim:
         """Keep other claims of the queue out until the transaction ends; return the claim with its room."""
         log = StartLog()
         if self._dialect == "postgresql":
@@ -293,7 +293,7 @@ class LimitedLines:
         # On MariaDB the row is also the lock. SQLite has one writer at a time.
         if request.groups.has_rates or self._dialect in ("mysql", "mariadb"):
             log = self._starts(connection, request.queue)
-        return LimitedClaim(connection, request, self._sql, log, now)
+        return LimitedClaim(connection, request, self._sql, log, request.moment().now)
 
     def _starts(self, connection: sa.Connection, queue: str) -> StartLog:
         this = {"of_queue": queue, "of_name": STARTS}
@@ -306,10 +306,11 @@ class LimitedLines:
         return StartLog(json.loads(row.record))
 
     def end(self, claim: LimitedClaim, now: float) -> None:
-        """Store the starts of a claim."""
+        """Store the starts of a claim that takes its tasks at `now` (seconds)."""
         request = claim.request
         if not request.groups.has_rates or not claim.started:
             return
+        claim.log.delay(claim.room.rated, now)
         values = claim.log.values(request.groups, now)
         connection, this = claim.connection, {"of_queue": request.queue, "of_name": STARTS}
         version = connection.execute(self._records.read, this).one().version
