@@ -12,6 +12,7 @@ import pytest
 from freshq import AsyncQueue, Handlers, Overloaded, Queue, Task, TaskStatus
 from freshq.errors import PutIncomplete, RefusedError
 from freshq.feeds import Relay
+from freshq.model.lifecycle import CHILD_LEAD_SECONDS
 from freshq.telemetry import Outcome
 from freshq.testing import drain
 from tests.conftest import Clock, StoreUnderTest
@@ -57,13 +58,40 @@ def test_a_child_has_the_deadline_the_group_and_the_trace_of_its_root_and_its_ow
     queue.put(3, task_id="grandchild", parent=child)
     last = claimed(queue)
     assert root.deadline == child.deadline == last.deadline == root.created + 30
-    assert (child.created, last.created) == (root.created + 10, root.created + 20)
+    assert (child.put_at, last.put_at) == (root.created + 10, root.created + 20)
     assert {task.group for task in (root, child, last)} == {"acme"}
     assert {task.trace_context for task in (root, child, last)} == {TRACE}
     chain = [(task.parent_id, task.root_id) for task in (root, child, last)]
     assert chain == [(None, None), ("root", "root"), ("child", "root")]
     stored = known(queue, "grandchild")
     assert (stored.parent_id, stored.root_id, stored.deadline) == ("child", "root", root.deadline)
+
+
+def test_newest_first_a_child_is_ahead_of_the_roots_that_come_before_its_parents_slot_claims_again(
+    store: StoreUnderTest,
+) -> None:
+    """Without it they bury the child, and what was done for it is lost."""
+    queue = store.queue(max_age_seconds=60)
+    queue.put(1, task_id="root")
+    root = claimed(queue)
+    queue.put(2, task_id="child", parent=root)
+    store.clock.advance(CHILD_LEAD_SECONDS / 2)
+    queue.put(3, task_id="during the claim")
+    store.clock.advance(CHILD_LEAD_SECONDS)
+    queue.put(4, task_id="later")
+    assert [claimed(queue).task_id for _ in range(3)] == ["later", "child", "during the claim"]
+    child = known(queue, "child")
+    assert child.created == pytest.approx(root.created + CHILD_LEAD_SECONDS, abs=1e-5)
+    assert child.deadline == root.deadline
+
+
+def test_a_child_enters_its_line_before_its_deadline(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=60)
+    queue.put(1, max_age_seconds=1)
+    parent = claimed(queue)
+    store.clock.advance(1 - CHILD_LEAD_SECONDS)
+    queue.put(2, parent=parent)
+    assert claimed(queue).created == pytest.approx(store.clock.now + CHILD_LEAD_SECONDS / 2)
 
 
 def test_a_child_keeps_what_its_put_names_and_an_earlier_deadline_of_its_own(store: StoreUnderTest) -> None:

@@ -50,6 +50,9 @@ NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
+# A child with a deadline enters its line so far ahead, because newest first, the roots that arrive before its
+# parent's slot claims again would bury it, and the work done for it would be lost.
+CHILD_LEAD_SECONDS: Final = 0.02
 # Verbs after finished work, successful or not.
 SERVED: Final = (Verb.COMPLETE, Verb.FAIL)
 SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
@@ -122,7 +125,7 @@ class Lifecycle:
             task_id=new.task_id or new_task_id(),
             queue=self.config.name,
             status=TaskStatus.PENDING,
-            created=_enters(new, created, first_due),
+            created=_enters(new, created, first_due, deadline),
             updated=now,
             deadline=deadline,
             expires=self.expires(NEVER if deadline is None else deadline),
@@ -382,10 +385,12 @@ class Lifecycle:
         return advance(task, verb, to, now, **changes)
 
 
-def _enters(new: NewTask, created: float, first_due: float | None) -> float:
+def _enters(new: NewTask, created: float, first_due: float | None, deadline: float | None) -> float:
     """Return when a new task enters its line; tasks with the same delay keep the order of their puts."""
     if first_due is None:
-        return created
+        if deadline is None or new.parent is None or new.parent.deadline is None:
+            return created
+        return round(created + max(0.0, min(CHILD_LEAD_SECONDS, (deadline - created) / 2)), 6)
     return round(created + new.delay_seconds, 6) if new.at is None else first_due
 
 

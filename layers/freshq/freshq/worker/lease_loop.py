@@ -201,7 +201,7 @@ class LeaseLoop(WorkLoop):
         with self._observing():
             now = self._queue.admin.now()
             for claim in claims:
-                self._observer.claimed(claim, now - claim.task.created)
+                self._observer.claimed(claim, max(0.0, now - claim.task.created))
             for switch in self._queue.admin.take_order_switches():
                 self._observer.switched(switch)
 

@@ -218,7 +218,8 @@ class TransactionLoop(WorkLoop):
             raise thread.raised
         self._end_request.wake.set()
         with self._observing():
-            self._observer.claimed(held.as_claim(), self._queue.admin.now() - held.task.created)
+            wait_seconds = max(0.0, self._queue.admin.now() - held.task.created)
+            self._observer.claimed(held.as_claim(), wait_seconds)
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
