@@ -90,6 +90,18 @@ def test_weights_and_parents_of_groups() -> None:
         assert "groups" in refused.stderr
 
 
+def test_limits_of_groups() -> None:
+    named = ("--groups", "flood=30,quiet=1", "--duration", "200")
+    done = measures(*named, "--max-running", "flood=4")["by_group"]
+    assert done["flood"]["served_in_time"] == pytest.approx(4 * 200, rel=0.1)
+    assert done["quiet"]["wait_p99_seconds"] == 0
+    done = measures(*named, "--start-rate", "*=0.5")["by_group"]
+    assert [done[name]["served_in_time"] for name in ("flood", "quiet")] == [pytest.approx(100, rel=0.1)] * 2
+    parents = ("--groups", "acme/1=15,acme/2=15", "--separator", "/", "--duration", "200")
+    done = measures(*parents, "--max-running", "acme=3,*=2")
+    assert done["served_in_time"] == pytest.approx(3 * 200, rel=0.1)
+
+
 def test_clients_that_try_again_after_an_outage() -> None:
     named = (
         "--rate", "7", "--deadline-seconds", "none", "--client-timeout", "5", "--client-retries", "3",
@@ -160,6 +172,9 @@ def test_a_file_of_arrivals(tmp_path: Path) -> None:
         (["--rate", "1", "--group-share", "0.5"], "group_share: needs max_backlog"),
         (["--rate", "1", "--max-backlog", "5", "--group-share", "0.5"], "group_share: needs fair"),
         (["--rate", "1", "--fair"], "fair: needs groups"),
+        (["--groups", "a=1", "--max-running", "a=1.5"], "groups: max_running: must be a whole number"),
+        (["--groups", "a=1", "--start-rate", "a"], "start_rate: must look like NAME=NUMBER"),
+        (["--rate", "1", "--max-running", "a=1"], "fair: needs groups"),
         (["--rate", "1", "--door", "0.5"], "door: must be a multiple"),
         (["--rate", "1", "--burst", "10"], "burst: must look like FACTOR@START+SECONDS"),
         (["--rate", "1", "--burst", "2@900+200"], "burst: must end before the run does"),

@@ -57,8 +57,8 @@ SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
 # A sweep chooses policies and loads itself.
 NOT_WITH_SWEEP: Final = (
     "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
-    "separator", "door", "groups", "priorities", "burst", "client_timeout", "client_retries", "dip",
-    "slowdown",
+    "separator", "max_running", "start_rate", "door", "groups", "priorities", "burst", "client_timeout",
+    "client_retries", "dip", "slowdown",
 )  # fmt: skip
 Plot = Annotated[
     Path | None,
@@ -134,10 +134,18 @@ class SimulateOptions(LoadOptions):
         None, description="Share of a full backlog above which a group sheds first."
     )
     fair: bool = Field(
-        default=False, description="Let the groups share the servers' time, as a queue does; on with weights."
+        default=False,
+        description="Let the groups share the servers' time, as a queue does; on with weights or limits.",
     )
     separator: str | None = Field(
         None, description="Groups whose names begin alike up to this character share one parent's time."
+    )
+    max_running: str | None = Field(
+        None,
+        description="Most tasks in work at a time by group or parent, such as flood=8,*=2; * is all others.",
+    )
+    start_rate: str | None = Field(
+        None, description="Most starts per second by group or parent, such as acme=2; * is all others."
     )
     door: float | None = Field(
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
@@ -182,18 +190,26 @@ class SimulateOptions(LoadOptions):
         )
 
     def group_rules(self) -> GroupRules:
-        """Return the weights and the hierarchy of the groups.
+        """Return the weights, the limits and the hierarchy of the groups.
 
         Raises:
-            ValueError: If a weight is wrong.
+            ValueError: If a number is wrong.
         """
-        weights = {} if self.groups is None else parse_groups(self.groups)[1]
+        numbers = {"weight": {} if self.groups is None else parse_groups(self.groups)[1]}
+        for option, name in (("max_running", "max_running"), ("start_rate", "rate_per_second")):
+            text = getattr(self, option)
+            numbers[name] = {} if text is None else parse_shares(option, text)
+        of: dict[str, dict[str, Any]] = {}
+        for name, by_group in numbers.items():
+            for group, number in by_group.items():
+                whole = name == "max_running" and number.is_integer()
+                of.setdefault(group, {})[name] = int(number) if whole else number
         try:
-            rules = {name: GroupRule(weight) for name, weight in weights.items()}
+            rules = {group: GroupRule(**rule) for group, rule in of.items()}
         except ValueError as error:
             msg = f"groups: {error}"
             raise ValueError(msg) from None
-        return GroupRules(of=rules, separator=self.separator)
+        return GroupRules(rules.pop("*", GroupRule()), rules, self.separator)
 
     def _codel_rule(self) -> CodelRule | None:
         if self.codel is not None:
