@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import overload_setting as setting
 from benchmarks.costs_page import all_steps
+from benchmarks.fair import DEADLINE
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
 from benchmarks.worker_page import rates, wakes
@@ -149,6 +150,7 @@ def measurements_page() -> Sections:
     return {
         ("capacity", "all steps"): [all_steps()],
         **_policies(),
+        **_fair(figures_of("fair")),
         ("history", "costs"): _history(figures_of("history")),
         ("sql", "durable"): [_durable(figures_of("sql")["sqlite"])],
         ("sql", "postgresql"): _postgresql(read("sql")),
@@ -174,6 +176,48 @@ def _policies() -> Sections:
         ("overload", "policies"): [_by_load(found["by_policy"], "policy", SHOWN_POLICY_LOADS)],
         ("overload", "tenants"): [_by_load(found["by_flood"], "tenants", SHOWN_LOADS)],
         ("simulator", "speed"): [Prose(text), speeds],
+    }
+
+
+def _fair(found: Mapping[str, Any]) -> Sections:
+    def table(rows: Sequence[Mapping[str, Any]], corner: str, column: str, form: str) -> Table:
+        by_name: dict[str, dict[Any, Any]] = {}
+        for row in rows:
+            by_name.setdefault(row["where"], {})[row[column]] = row
+        return across(corner, by_name, form.format)
+
+    lengths = [row for row in found["by_length"] if row["deadline"] == DEADLINE]
+    short = [row for row in found["by_length"] if row["deadline"] != DEADLINE]
+    cell = "{0[quiet]:.3f}, {0[flood]:.2f}"
+    rules = columns(
+        found["rules"],
+        {
+            "": "{where}",
+            "time of weight 3 / of weight 1": "{ratio:.2f}",
+            "victim, 40 keys below one parent": "{victim:.3f}",
+            "without a parent": lambda row: str(row.get("victim_without_parent", "")),
+            "most at a time, limit 4": lambda row: str(row.get("most_running", "")),
+            "most starts in any second, limit 20": lambda row: str(row.get("most_starts", "")),
+        },
+    )
+    scenarios = columns(
+        found["scenarios"],
+        {
+            "backlog": "{scenario}",
+            "wait, one line": "{line_wait:,.1f}",
+            "with groups": "{groups_wait:,.1f}",
+            "makespan, one line": "{line_makespan:,.0f}",
+            "makespan, with groups": "{groups_makespan:,.0f}",
+        },
+    )
+    heading = "length of the flood's tasks"
+    chains = "{0[done]:.2f}, {0[useful]:.0%}"
+    return {
+        ("fair", "lengths"): [table(lengths, heading, "length", cell)],
+        ("fair", "short"): [table([*short, *found["bounds"]], heading, "length", cell)],
+        ("fair", "rules"): [rules],
+        ("fair", "chains"): [table(found["chains"], "tasks of a chain", "hops", chains)],
+        ("fair", "scenarios"): [scenarios],
     }
 
 

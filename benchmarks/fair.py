@@ -1,0 +1,325 @@
+"""Groups that share time, limits by group, and chains with one deadline: simulated, and by real workers."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from array import array
+from collections import Counter, defaultdict
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import merge
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from local.servers import Postgres
+
+from benchmarks import figures
+from freshq import GroupRule, GroupRules, Order, Overloaded, Queue, Worker
+from freshq.policy.groups import SHARED_EQUALLY
+from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.simulate import Load, Simulation, Source, simulate_chains, simulate_load
+from freshq.simulate.backlog import Fates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from freshq import Task
+
+SERVERS: Final = 10
+# Of a quiet group's task; the times below are multiples of it.
+UNIT_SECONDS: Final = 0.1
+DEADLINE: Final = 30.0
+SHORT_DEADLINE: Final = 10.0
+SIMULATED: Final = 1000.0
+WORKED: Final = 150.0
+QUIET, FLOOD = "quiet", "flood"
+LENGTHS: Final = (1, 3, 10, 20)
+HOPS: Final = (1, 2, 4)
+CHAIN_DEADLINE: Final = 20.0
+KEYS: Final = 40
+WEIGHTED: Final = GroupRules(of={"heavy": GroupRule(weight=3)})
+LIMITED: Final = GroupRules(of={FLOOD: GroupRule(max_running=4), QUIET: GroupRule(rate_per_second=20)})
+ONE_PARENT: Final = GroupRules(separator="/")
+# The backlog of one key, or of 20 keys of one tenant, before a few tasks of other keys: oldest first, four
+# slots, three steps a task (triggerdotdev/trigger.dev, pull request 4353).
+BACKLOG: Final = 1500
+SCENARIO_SERVERS, SCENARIO_SECONDS = 4, 3.0
+SCENARIOS: Final[dict[str, tuple[dict[str, int], dict[str, int]]]] = {
+    "one key floods": ({"bulk": BACKLOG}, {f"light-{number}": 10 for number in range(4)}),
+    "two keys trickle": ({"bulk": BACKLOG}, {f"light-{number}": 15 for number in range(2)}),
+    "a tenant on 20 keys": ({f"bulk/{number}": BACKLOG // 20 for number in range(20)}, {"light-0": 10}),
+    "one key alone": ({}, {"light-0": BACKLOG}),
+}
+
+
+def offered(shares: Mapping[str, float], lengths: Mapping[str, float], duration: float, age: float) -> Load:
+    """Return Poisson arrivals with exponential service.
+
+    Args:
+        shares: What each group offers, as a share of the capacity of `SERVERS`.
+        lengths: Mean service time of each group.
+        duration: How long tasks arrive.
+        age: Age at which tasks are stale.
+    """
+
+    def arrivals(group: str) -> list[tuple[float, str, float]]:
+        rng, now, found = Random(group), 0.0, []
+        mean = lengths[group]
+        while (now := now + rng.expovariate(shares[group] * SERVERS / mean)) < duration:
+            found.append((now, group, rng.expovariate(1 / mean)))
+        return found
+
+    tasks = list(merge(*map(arrivals, shares)))
+    created = array("d", [now for now, _group, _took in tasks])
+    stale = array("d", [now + age for now in created])
+    service = array("d", [took for _now, _group, took in tasks])
+    return Load(created, service, stale, duration, groups=[group for _now, group, _took in tasks])
+
+
+def beside_flood(length: float, duration: float, age: float) -> Load:
+    """Return a fifth of the capacity of a quiet group, and twice the capacity of longer tasks of a flood."""
+    return offered({QUIET: 0.2, FLOOD: 2.0}, {QUIET: 1.0, FLOOD: length}, duration, age)
+
+
+@dataclass
+class Runs:
+    """What a worker, or the simulator, did with a load.
+
+    Attributes:
+        load: The load.
+        in_time: Numbers of the tasks, or chains, that were done in time.
+        used: Time used by group.
+        work: Time used by task, or chain.
+        most: Largest number of tasks in work by group.
+        starts: Times of the starts by group.
+    """
+
+    load: Load
+    in_time: set[int] = field(default_factory=set)
+    used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    work: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    most: Counter[str] = field(default_factory=Counter)
+    starts: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def share(self, group: str | None = None) -> float:
+        """Return the share done in time of a group's tasks whose deadline is within the load."""
+        load = self.load
+        counted = [
+            task
+            for task, stale_at in enumerate(load.deadline)
+            if stale_at <= load.duration_seconds and (group is None or load.groups[task] == group)
+        ]
+        return len(self.in_time.intersection(counted)) / len(counted)
+
+    def row(self, **more: object) -> dict[str, Any]:
+        """Return the share of the quiet group, and the flood's part of the capacity."""
+        flood = self.used[FLOOD] / SERVERS / self.load.duration_seconds
+        return {**more, "quiet": round(self.share(QUIET), 4), "flood": round(flood, 3)}
+
+
+def simulated(load: Load, order: Order = Order.LIFO, groups: GroupRules = SHARED_EQUALLY) -> Runs:
+    """Serve a load in the simulator."""
+    age, runs = load.deadline[0] - load.created[0], Runs(load)
+    reserve = ReserveRule(automatic=True).for_order(order, has_max_age=True)
+    rules = OverloadRules(age, order, reserve, fair=True, groups=groups)
+    done: Simulation = simulate_load(load, rules, SERVERS)
+    for task, code in enumerate(done.fates):
+        if code in (Fates.IN_TIME, Fates.LATE):
+            # Without the tail, in which no task arrives.
+            left = max(0.0, load.duration_seconds - done.starts[task])
+            runs.used[str(load.groups[task])] += min(load.service[task], left)
+    runs.in_time = {task for task, code in enumerate(done.fates) if code == Fates.IN_TIME}
+    return runs
+
+
+class _Served(Runs):
+    """A load that a `Worker` serves; its times are multiples of `UNIT_SECONDS`."""
+
+    def __init__(self, load: Load, queue: Queue, hops: int) -> None:
+        super().__init__(load)
+        self._queue, self._hops = queue, hops
+        self._lock, self._running, self._began = threading.Lock(), Counter[str](), 0.0
+
+    def serve(self) -> _Served:
+        putting = threading.Thread(target=self._put)
+        self._began = time.monotonic()
+        until = self._began + self.load.duration_seconds * UNIT_SECONDS
+        putting.start()
+        worker = Worker(self._queue, self._run, concurrency=SERVERS, poll_seconds=0.5)
+        worker.run(until=lambda: time.monotonic() > until)
+        putting.join()
+        return self
+
+    def _put(self) -> None:
+        load, first = self.load, 0
+        while first < len(load):
+            now, last = (time.monotonic() - self._began) / UNIT_SECONDS, first
+            while last < len(load) and load.created[last] <= now:
+                last += 1
+            tasks = range(first, last)
+            self._queue.put_many(
+                {"payload": [task, 0], "group": load.groups[task] if load.groups else None, "kind": "0"}
+                for task in tasks
+            )
+            first = last
+            time.sleep(0.002)
+
+    def _run(self, task: Task) -> None:
+        (number, hop), group, load = task.payload, str(task.group), self.load
+        began = time.monotonic()
+        with self._lock:
+            self._running[group] += 1
+            self.most[group] = max(self.most[group], self._running[group])
+            self.starts[group].append(task.updated)  # its claim
+        time.sleep(load.service[(number + hop * len(load) // self._hops) % len(load)] * UNIT_SECONDS)
+        ended = time.monotonic()
+        if hop + 1 < self._hops:
+            with suppress(Overloaded):
+                self._queue.put([number, hop + 1], kind=str(hop + 1), parent=task)
+        left_seconds = task.seconds_left()
+        until = self._began + load.duration_seconds * UNIT_SECONDS
+        with self._lock:
+            self._running[group] -= 1
+            units = (min(ended, until) - min(began, until)) / UNIT_SECONDS
+            self.used[group] += units
+            self.work[number] += units
+            if hop + 1 == self._hops and (left_seconds is None or left_seconds > 0):
+                self.in_time.add(number)
+
+
+class Stores:
+    """Opens a queue for each run. Databases last as long as the block."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._opened = 0
+
+    def __enter__(self) -> Self:
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="freshq-fair-")))
+        self._postgres = self._stack.enter_context(Postgres())
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def worked(self, store: str, load: Load, groups: GroupRules = SHARED_EQUALLY, hops: int = 1) -> Runs:
+        """Let a `Worker` on a store serve a load."""
+        self._opened += 1
+        options: dict[str, Any] = {"groups": groups, "max_age_seconds": UNIT_SECONDS * load.deadline[0]}
+        options["max_age_seconds"] -= UNIT_SECONDS * load.created[0]
+        if store == "memory":
+            return _Served(load, Queue.memory(**options), hops).serve()
+        sqlite = f"sqlite:///{self._folder / 'fair.db'}"
+        url = sqlite if store == "SQLite" else self._postgres.url
+        queue = Queue.sql(url, f"fair_{self._opened}", **options)
+        queue.create_table()
+        return _Served(load, queue, hops).serve()
+
+
+STORES: Final = ("memory", "SQLite", "PostgreSQL")
+
+
+def by_length(stores: Stores) -> list[dict[str, Any]]:
+    """Return the quiet group's share beside a flood of longer tasks."""
+    rows = [
+        simulated(beside_flood(length, SIMULATED, age), order).row(
+            where=f"simulator, {order.value}", length=length, deadline=age
+        )
+        for order, age, length in product(Order, (DEADLINE, SHORT_DEADLINE), LENGTHS)
+        if order is not Order.PRIORITY
+    ]
+    for store, length in product(STORES, LENGTHS):
+        runs = stores.worked(store, beside_flood(length, WORKED, DEADLINE))
+        rows.append(runs.row(where=f"`Worker`, {store}", length=length, deadline=DEADLINE))
+    return rows
+
+
+def bounds() -> list[dict[str, Any]]:
+    """Return the quiet group's share with the short deadline: ahead of the flood always, and with a limit."""
+    rows = []
+    for length in LENGTHS:
+        load = beside_flood(length, SIMULATED, SHORT_DEADLINE)
+        first = replace(load, levels=bytes(group == QUIET for group in load.groups))
+        rows.append(simulated(first).row(where="always first", length=length))
+        limited = GroupRules(of={FLOOD: GroupRule(max_running=8)})
+        rows.append(simulated(load, groups=limited).row(where="flood limited to 8 slots", length=length))
+    return rows
+
+
+def by_rules(where: str, run: Callable[[Load, GroupRules], Runs], duration: float) -> dict[str, Any]:
+    """Return how weights, parents and limits are kept."""
+    both = {"heavy": 2.0, "light": 2.0}
+    weighted = run(offered(both, {"heavy": 3.0, "light": 1.0}, duration, DEADLINE), WEIGHTED)
+    shares = {"victim": 0.4} | {f"acme/{number}": 0.05 for number in range(KEYS)}
+    split = offered(shares, dict.fromkeys(shares, 1.0), duration, DEADLINE)
+    found = {
+        "where": where,
+        "ratio": round(weighted.used["heavy"] / weighted.used["light"], 3),
+        "victim": round(run(split, ONE_PARENT).share("victim"), 4),
+    }
+    if where.startswith("simulator"):
+        without = run(split, SHARED_EQUALLY).share("victim")
+        return found | {"victim_without_parent": round(without, 4)}
+    limited = run(beside_flood(3.0, duration, DEADLINE), LIMITED)
+    starts = limited.starts[QUIET]
+    most = max(sum(at <= each < at + 1 for each in starts) for at in starts)
+    return found | {"most_running": limited.most[FLOOD], "most_starts": most}
+
+
+def by_hops(stores: Stores) -> list[dict[str, Any]]:
+    """Return the share of chains done at twice the capacity, and of the work done for them."""
+    rows = []
+    for hops in HOPS:
+        rate = 2.0 * SERVERS / hops
+        load = Source(rate, SIMULATED, CHAIN_DEADLINE, seed=7).load()
+        result = simulate_chains(load, OverloadRules(CHAIN_DEADLINE), SERVERS, hops)
+        done, useful = round(result.done_ratio, 3), round(result.useful_ratio, 3)
+        rows.append({"where": "simulator", "hops": hops, "done": done, "useful": useful})
+        for store in STORES:
+            runs = stores.worked(store, Source(rate, WORKED, CHAIN_DEADLINE, seed=7).load(), hops=hops)
+            useful = sum(runs.work[number] for number in runs.in_time) / sum(runs.work.values())
+            busy = sum(runs.work.values()) / SERVERS / WORKED
+            row = {"where": f"`Worker`, {store}", "hops": hops, "done": round(runs.share(), 3)}
+            rows.append({**row, "useful": round(useful, 3), "busy": round(busy, 3)})
+    return rows
+
+
+def by_scenario() -> list[dict[str, Any]]:
+    """Return the mean wait of the light keys and the makespan, with one line and with groups."""
+    rows = []
+    for name, (bulk, light) in SCENARIOS.items():
+        groups = [key for keys in (bulk, light) for key, count in keys.items() for _ in range(count)]
+        created = array("d", [index / 1e6 for index in range(len(groups))])
+        service = array("d", [SCENARIO_SECONDS]) * len(groups)
+        load = Load(created, service, array("d", [1e6]) * len(groups), 1.0, groups=groups)
+        row: dict[str, Any] = {"scenario": name}
+        for kind, fair in (("line", False), ("groups", True)):
+            rules = OverloadRules(1e7, Order.FIFO, fair=fair, groups=ONE_PARENT if fair else SHARED_EQUALLY)
+            starts = simulate_load(load, rules, SCENARIO_SERVERS).starts
+            waits = [starts[task] for task, group in enumerate(groups) if group in light]
+            row[f"{kind}_wait"] = round(sum(waits) / len(waits), 1)
+            row[f"{kind}_makespan"] = round(max(starts) + SCENARIO_SECONDS, 1)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Simulate, and measure workers on each store."""
+    with Stores() as stores:
+        ways = {f"`Worker`, {store}": (partial(stores.worked, store), WORKED) for store in STORES}
+        found = {
+            "by_length": by_length(stores),
+            "bounds": bounds(),
+            "rules": [
+                by_rules("simulator", lambda load, groups: simulated(load, groups=groups), SIMULATED),
+                *(by_rules(where, *way) for where, way in ways.items()),
+            ],
+            "chains": by_hops(stores),
+            "scenarios": by_scenario(),
+        }
+    figures.write("fair", found)
