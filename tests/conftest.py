@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import threading
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from freshq.stores.base import Store
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
+from tests.support.dynamodb_double import DynamoDBDouble, Tables
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 # No test may reach an account: these name none.
@@ -52,6 +54,8 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 # The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
 MISSING: Final = None if dynamodb_local_is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
+# The double of DynamoDB on which `tests/support/interleaving.py` tries orders of calls.
+DOUBLE: Final = "dynamodb_double"
 
 pytest_plugins = [
     "tests.support.browser_fixtures",
@@ -104,7 +108,7 @@ ONLY_WITH_ALL: Final = (
 PIPELINE: Final = "tests/pipeline"
 ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "links")
 # repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
-SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb")
+SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 
 
@@ -311,12 +315,15 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
     return store
 
 
-@pytest.fixture(params=["memory", DYNAMODB, *DATABASES])
+@pytest.fixture(params=["memory", DYNAMODB, *DATABASES, DOUBLE])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":
         memory = MemoryStore()
         return StoreUnderTest("memory", lambda _shards: memory)
+    if request.param == DOUBLE:
+        client: Any = DynamoDBDouble(Tables(time.time))
+        return on_table(DOUBLE, client)
     if request.param in DATABASES:
         engine = request.getfixturevalue(f"{request.param}_engine")
         return StoreUnderTest(request.param, lambda _shards: SqlStore(engine))

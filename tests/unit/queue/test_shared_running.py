@@ -1,11 +1,16 @@
 """Tasks in work by group, counted in a shared record."""
 
-from freshq import Queue
+from typing import Any
+
+import pytest
+
+from freshq import Claim, LeaseLost, Queue
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.claim import within_limits
 from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRunning
 from freshq.stores.memory import MemoryStore
+from tests.conftest import Clock
 
 RULES = GroupRules(of={"acme": GroupRule(max_running=1)})
 
@@ -34,4 +39,40 @@ def test_what_is_beyond_a_limit_returns() -> None:
     claims = queue.claim(1)
     assert within_limits(core, running, claims) == claims
     assert within_limits(core, SharedRunning(store, "default"), claims) == []
+    assert queue.stats().pending == 1
+
+
+class NotCounting(MemoryStore):
+    """Leaves the limits to the shared record, as DynamoDB does."""
+
+    counts_groups = False
+
+
+def test_a_lease_extended_after_its_end_keeps_no_place_in_its_group() -> None:
+    """Others may have started a task in its place."""
+    store, clock = NotCounting(), Clock()
+    queue, other = (Queue(store, clock=clock, lease_seconds=10, groups=RULES) for _ in range(2))
+    queue.put_many([{"payload": number, "group": "acme"} for number in range(2)])
+    (claim,) = queue.claim(2)
+    claim = queue.extend(claim, lease_seconds=20)
+    clock.advance(21)
+    with pytest.raises(LeaseLost, match="PENDING"):
+        queue.extend(claim)
+    assert len(other.claim(2)) == 1
+    assert other.stats().taken == 1
+
+
+def test_a_slow_claim_gives_back_what_others_may_have_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock = NotCounting(), Clock()
+    queue = Queue(store, clock=clock, lease_seconds=10, groups=RULES)
+    queue.put(1, group="acme")
+    admitted = SharedRunning.admitted
+
+    def slowly(*given: Any) -> list[Claim]:
+        claims = admitted(*given)
+        clock.advance(11)
+        return claims
+
+    monkeypatch.setattr(SharedRunning, "admitted", slowly)
+    assert queue.claim(1) == []
     assert queue.stats().pending == 1

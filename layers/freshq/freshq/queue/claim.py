@@ -141,13 +141,15 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
         for claim in claims
     ]
     stored = core.store.replace_many(changes)
-    tasks = [
-        task or _extended_alone(core, claim, now, lease_until)
+    extended = [
+        (claim, new)
         for claim, task in zip(claims, stored, strict=True)
+        if (new := task or _extended_alone(core, claim, now, lease_until)) is not None
     ]
-    extended = [task for task in tasks if task is not None]
-    core.note_extended(extended, now)
-    return [Claim.of(task) for task in extended]
+    core.note_extended([new for _claim, new in extended], now)
+    lapsed = [new for claim, new in extended if core.count_lapsed(claim.task)]
+    _give_back(core, list(map(Claim.of, lapsed)))
+    return [Claim.of(new) for _claim, new in extended if new not in lapsed]
 
 
 def _extended_alone(core: Core, claim: Claim, now: float, lease_until: float) -> Task | None:

@@ -425,6 +425,8 @@ class Core:
                 held = current
             else:
                 self.note_extended([extended], now)
+                if self.count_lapsed(held):
+                    raise self.lease_lost(claim, self._released(extended, claim.token))
                 return extended
         raise LostRace.of_task(claim.task.task_id, MAX_READ_WRITE_TRIES)
 
@@ -434,6 +436,24 @@ class Core:
             return LeaseLost.of_task(claim.task.task_id, "it was deleted")
         status = current.status_at(self.now())
         return LeaseLost.of_task(claim.task.task_id, f"it is {status} now", status)
+
+    def count_lapsed(self, held: Task) -> bool:
+        """Return whether another task of its group may have been started in place of a held one.
+
+        Its lease had ended before others could read that it was extended: it must not run beside that task.
+        """
+        is_limited = self.running is not None and held.group is not None and self.config.groups.has_limits
+        return is_limited and self.now() >= (held.lease_until or 0.0)
+
+    def _released(self, held: Task, token: str) -> Task | None:
+        try:
+            released = self.store.replace(self.lifecycle.released(held, self.now()), Guard.held(token))
+        except Conflict as conflict:
+            return conflict.current
+        finally:
+            self.let_go([held])
+        self.store.wakes.changed(self.name, [released])
+        return released
 
     def note_extended(self, tasks: Sequence[Task], now: float) -> None:
         """Count tasks as in work until their extended leases end."""

@@ -308,10 +308,13 @@ class LeaseRecords:
                 return
             record_id, version = record.begin(naming)
             number = {"N": str(version.number)}
-            self._calls.put(
-                self._item(queue, record_id, version),
-                condition("attribute_not_exists(#number) OR #number < :number", number=number),
-            )
+            earlier = condition("attribute_not_exists(#number) OR #number < :number", number=number)
+            try:
+                self._calls.put(self._item(queue, record_id, version), earlier)
+            except ConditionFailed as failed:
+                # A lost reply: the sweep has moved this version since, so another request token is there.
+                if failed.item is None or failed.item.get("number") != number:
+                    raise
             record.commit(version, naming)
 
     @contextmanager
