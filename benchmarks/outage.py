@@ -11,9 +11,9 @@ from local.demo import recompressed
 from benchmarks import figures
 from benchmarks.overload import interval
 from freshq import Order
-from freshq.cli.dashboard.palette import Colour
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.simulate import Clients, Dip, Source, Stress, simulate_stressed, summarize
+from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

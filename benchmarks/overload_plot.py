@@ -9,7 +9,7 @@ import altair as alt
 from local.demo import recompressed
 
 from benchmarks.overload_setting import BURST_FACTOR, BURST_SECONDS
-from freshq.cli.dashboard.palette import Colour
+from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

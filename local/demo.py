@@ -28,8 +28,8 @@ from rich.table import Table
 from freshq import Order, Queue, TaskStatus
 from freshq.aws.pass_options import configure_stack
 from freshq.aws.wakeup import Ring
-from freshq.cli.dashboard.palette import Colour
 from freshq.errors import MissingExtra, needs
+from freshq.simulate.sweep import Colour
 from freshq_pipeline.cluster.pull import pull
 from local.deploy import PROJECT, DeployFailed, build, demonstration, deploy
 from local.emulator import Emulator, EmulatorFailed, end_group, stop_on_signals

@@ -21,13 +21,13 @@ from freshq import Queue
 from freshq.cli.dashboard import live as live_module
 from freshq.cli.dashboard.app import STATIC, Access, Shown, application
 from freshq.cli.dashboard.live import Live
-from freshq.cli.dashboard.palette import Colour
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
 from freshq.errors import RefusedError
 from freshq.feeds.schedules import Every, Schedule
 from freshq.queue.core import core_of
+from freshq.simulate.sweep import Colour
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS

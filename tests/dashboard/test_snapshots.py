@@ -66,6 +66,7 @@ class TestSnapshot:
         }  # fmt: skip
         assert shown["survey"]["by_reason"] == {"expired": exact.shed}
         assert exact.shed > 0
+        assert list(shown["forecast"]) == ["put next", "waiting now", "would help"]
         assert sum(row["waiting"] for row in shown["groups"]["rows"]) == exact.pending
         assert [(row["group"], row["held"]) for row in shown["groups"]["rows"]] == [(None, 2), ("desk", 0)]
         assert {row["task_id"] for row in shown["leases"]} == {"held", "also held"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import altair as alt
 import pandas as pd
 
-from freshq.cli.dashboard.palette import Colour
+from freshq.simulate.sweep import Colour
 from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
 from freshq_pipeline.report.words import age_labels
 

@@ -33,7 +33,11 @@ from freshq.cli.commands.watch import (
     frame,
 )
 from freshq.cli.main import app
+from freshq.cli.output import forecast_lines
 from freshq.errors import Throttled
+from freshq.policy.order import Order
+from freshq.policy.rules import OverloadRules
+from freshq.simulate.forecast import Moment, forecast
 from tests.conftest import Clock, StoreUnderTest
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -127,6 +131,44 @@ class TestSnapshots:
         assert len(watcher.snapshot().dead_letters) == MAX_DEAD_LETTERS
         clock.advance(TASKS_EVERY_SECONDS)
         assert watcher.snapshot().dead_letters == ()
+
+
+class TestForecast:
+    def test_an_overloaded_queue_is_told_what_comes_and_what_would_help(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, max_age_seconds=60)
+        watcher = Watcher(queue)
+        for _ in range(120):
+            queue.put_many([{"payload": number} for number in range(6)])
+            held = queue.claim(limit=2)
+            clock.advance(1)
+            for claim in held:
+                queue.complete(claim)
+        queue.claim(limit=2)
+        found = watcher.snapshot()
+        assert found.forecast is not None
+        assert found.forecast.slots == 2
+        assert found.forecast.in_time_ratio.low < 1 / 3 < found.forecast.in_time_ratio.high
+        text = drawn(found, 100, 40)
+        for said in ("forecast, 90% interval", "put next", "waiting now", "more slots ("):
+            assert said in text, said
+        assert json.loads(json.dumps(found.as_json()))["forecast"]["more_slots"]["median"] >= 4
+        assert "forecast" not in drawn(found, 100, 10), "no room"
+        queue.pause()
+        assert watcher.snapshot().forecast is None
+
+    def test_a_queue_that_keeps_up_needs_nothing(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, max_age_seconds=60)
+        for number in range(30):
+            queue.put(number)
+            clock.advance(0.01)
+            queue.complete(queue.claim()[0])
+            clock.advance(1)
+        assert Watcher(Queue.memory(clock=clock)).snapshot().forecast is None, "no task was done"
+        lines = forecast_lines(Watcher(queue).snapshot().forecast)
+        assert lines == {"put next": "100% (100 to 100) in time", "would help": "nothing needed"}
+        late = Moment(9.0, 3.0, 30.0, 1.0, 3, 3, [0.2 * number for number in range(150)])
+        lines = forecast_lines(forecast(late, OverloadRules(30.0, Order.FIFO)))
+        assert "; order lifo, " in lines["would help"]
 
 
 class TestFrame:

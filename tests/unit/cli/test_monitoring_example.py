@@ -1,4 +1,4 @@
-"""The rules for Prometheus and the dashboard of Grafana use metrics that exist, and each alert fires."""
+"""The examples of monitoring and scaling use metrics that exist, and each alert fires."""
 
 import json
 import os
@@ -7,13 +7,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import botocore.session
 import pytest
+from botocore.validate import validate_parameters
 from samtranslator.yaml_helper import yaml_parse
 
+from freshq.aws.observability import metrics
 from freshq.cli.commands.metrics import prometheus_name
 from freshq.queue.gauges import GAUGES
 
-FOLDER = Path(__file__).parents[3] / "examples" / "monitoring"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FOLDER = EXAMPLES / "monitoring"
 SERVED = {prometheus_name(name) for name in GAUGES}
 
 
@@ -50,3 +54,27 @@ def test_each_alert_is_fired_by_its_cause() -> None:
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "freshq.rules.test.yml"]):
         done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_keda_scales_by_a_metric_that_is_served() -> None:
+    scaled = yaml_parse((EXAMPLES / "scaling" / "keda.yml").read_text("utf-8"))
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["type"] == "prometheus"
+    assert used(trigger["metadata"]["query"]) == {prometheus_name("WantedServers")} <= SERVED
+    assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA takes only strings"
+
+
+def test_application_auto_scaling_scales_by_a_metric_that_the_sweep_emits() -> None:
+    policy = json.loads((EXAMPLES / "scaling" / "application-auto-scaling.json").read_text("utf-8"))
+    api = botocore.session.get_session().get_service_model("application-autoscaling")
+    shape = api.operation_model("PutScalingPolicy").input_shape
+    assert shape is not None
+    validate_parameters(policy, shape)
+    queries = policy["TargetTrackingScalingPolicyConfiguration"]["CustomizedMetricSpecification"]["Metrics"]
+    (wanted,) = [query["MetricStat"]["Metric"] for query in queries if query["Id"] == "wanted"]
+    assert wanted["MetricName"] in GAUGES
+    assert wanted["Namespace"] == metrics.namespace == "freshq"
+    names = {dimension["Name"] for dimension in wanted["Dimensions"]}
+    assert names == {"service", *metrics.default_dimensions}
+    assert [query["Id"] for query in queries if query["ReturnData"]] == ["slots_of_a_worker"]

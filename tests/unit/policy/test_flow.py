@@ -75,3 +75,11 @@ def test_a_counter_keeps_the_window_before_and_the_current_one() -> None:
     first = counter.flow(90.0)
     assert first == counter.flow(90.0)
     assert first.offered == pytest.approx((60 + 30) / 60)
+
+
+def test_work_is_counted_in_seconds_and_the_shortest_task_has_some() -> None:
+    counter = FlowCounter(10.0)
+    counter.worked(12.0, 4.0)
+    counter.worked(12.0, 0.0)
+    assert counter.counts(1) == {"work_us": 4_000_001}
+    assert counter.flow(20.0).work == pytest.approx(0.4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.pressure import Door, DoorControl, Flow, assess, group_counts
+from freshq.policy.pressure import Door, DoorControl, Flow, assess, group_counts, wanted_servers
 from tests.support.refusals import refused
 
 DEADLINE_SECONDS = 10.0
@@ -58,6 +58,40 @@ def test_advice_is_bounded_and_jittered(
         lowest = assess(Flow(offered, served, share * served), age, DEADLINE_SECONDS, 0.0).retry_after_seconds
         assert lowest is not None
         assert pressure.retry_after_seconds == pytest.approx(lowest * (1 + 2 * uniform))
+
+
+# --- wanted servers
+
+
+@pytest.mark.parametrize(
+    ("offered", "service", "deadline", "servers"),
+    [
+        # Erlang's C of 1 server at a load of 0.1 is 0.1; a spare of 0.9 bounds the late ones by 0.0012.
+        (0.1, 1.0, 100.0, 1),
+        (0.0, 1.0, 100.0, 0),
+        # From a table of Erlang C: 0.409 with 12 servers, 0.285 with 13; the spare is 2 or 3 over 60 s.
+        (10.0, 1.0, 61.0, 12),
+        (10.0, 1.0, 1000.0, 11),
+        (100.0, 0.1, 0.3, 16),
+        (1e6, 1.0, 60.0, 1_000_000),
+    ],
+)
+def test_servers_suffice_for_99_in_100(offered: float, service: float, deadline: float, servers: int) -> None:
+    assert wanted_servers(offered, service, deadline) == servers
+
+
+def test_a_task_that_takes_longer_than_its_deadline_has_a_server_at_once() -> None:
+    assert wanted_servers(1.0, 10.0, 5.0) > wanted_servers(1.0, 10.0, 50.0) > 10
+
+
+def test_the_pressure_has_the_time_of_a_task_and_the_wanted_servers() -> None:
+    flow = Flow(10.0, 5.0, 5.0, work=10.0)
+    pressure = assess(flow, OLD, 100.0, uniform=0.5)
+    assert pressure.service_seconds == 2.0
+    assert pressure.wanted_servers == wanted_servers(10.0, 2.0, 100.0)
+    unknown = assess(Flow(10.0, 0.0, 0.0), OLD, 100.0, uniform=0.5)
+    assert (unknown.service_seconds, unknown.wanted_servers) == (None, None)
+    assert assess(Flow(0.0, 0.0, 0.0), OLD, 100.0, uniform=0.5).wanted_servers == 0
 
 
 # --- the door

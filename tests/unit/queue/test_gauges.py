@@ -1,10 +1,12 @@
 """The gauges of a queue: each figure under its name, and no age where nothing waits."""
 
+from dataclasses import replace
+
 from freshq.policy.pressure import Pressure
-from freshq.queue.gauges import GAUGES, gauges, snake_case
+from freshq.queue.gauges import GAUGES, gauges, snake_case, wanted_capacity
 from freshq.stores.base import Stats
 
-PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0)
+PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0, wanted_servers=9)
 
 
 def test_each_figure_has_its_name() -> None:
@@ -25,6 +27,7 @@ def test_each_figure_has_its_name() -> None:
         "OfferedPerSecond": 8.0,
         "ServedPerSecond": 7.0,
         "ShedRatio": 0.25,
+        "WantedServers": 9,
         "QueuePaused": 1.0,
     }
     assert found.keys() == GAUGES.keys()
@@ -40,6 +43,14 @@ def test_where_nothing_waits_there_is_no_age() -> None:
         "DeadRows",
     }
     assert found["QueuePaused"] == 0.0
+
+
+def test_a_busy_queue_wants_a_slot_and_an_idle_one_none() -> None:
+    idle, unknown = replace(PRESSURE, wanted_servers=0), replace(PRESSURE, wanted_servers=None)
+    assert wanted_capacity(Stats(), idle) == wanted_capacity(Stats(), unknown) == 0
+    assert wanted_capacity(Stats(pending=1), idle) == wanted_capacity(Stats(taken=1), idle) == 1
+    assert wanted_capacity(Stats(pending=10_000, taken=3), idle) == 1, "not by the backlog"
+    assert wanted_capacity(Stats(pending=10_000, taken=3), unknown) == 3, "until the time of a task is known"
 
 
 def test_names_in_lower_case() -> None:

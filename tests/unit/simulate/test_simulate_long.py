@@ -22,6 +22,7 @@ from freshq.simulate import (
     summarize,
 )
 from freshq.simulate.advice import Samples, Threshold, candidates, read_settings
+from tests.support.afternoons import held
 from tests.support.queueing import erlang_c
 from tests.support.retrying import kella_yechiali
 
@@ -116,3 +117,10 @@ def test_no_false_alarm_in_100_seeds() -> None:
         for changes in ({}, {"backlog": "1000"}):
             new = read_settings({"servers": SERVERS, **changes})
             assert not replay(part, now, new, Threshold.parse("in_time<-1%"), seed).fails, seed
+
+
+def test_intervals_of_forecasts_hold_nine_in_ten_times() -> None:
+    for name, count in held(range(200)).items():
+        assert len(count) > 100
+        # Intervals of whole slots and of times that end at the deadline are wider than nine in ten needs.
+        assert 0.85 <= sum(count) / len(count) <= (0.95 if name.endswith("in_time_ratio") else 0.99), name

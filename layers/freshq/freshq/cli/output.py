@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Claim, Waiting
     from freshq.model.task import Task
+    from freshq.simulate.forecast import Forecast, Interval
     from freshq.stores.base import Stats
 
 # Units of time: seconds, name, seconds of the next smaller unit, and its name.
@@ -59,6 +60,30 @@ def span(seconds: float | None) -> str:
             rest = int(seconds % size // smaller_size)
             return f"{int(seconds // size)} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - one digit or two
+
+
+def forecast_lines(forecast: Forecast | None) -> dict[str, str]:
+    """Return a forecast as lines by heading; none without a forecast."""
+    if forecast is None:
+        return {}
+    lines = {"put next": f"{_shares(forecast.in_time_ratio)} in time"}
+    over, in_time = forecast.backlog_over_seconds, forecast.backlog_in_time_ratio
+    if over is not None and in_time is not None:
+        ends = f"served or stale in {span(over.median)} ({span(over.low)} to {span(over.high)})"
+        lines["waiting now"] = f"{_shares(in_time)} in time, {ends}"
+    more, better = forecast.more_slots, forecast.better_ratio
+    helps = []
+    if more.median:
+        helps.append(f"{counted(round(more.median), 'more slot')} ({more.low:.0f} to {more.high:.0f})")
+    if better is not None:
+        helps.append(f"order {forecast.better_order}, {_shares(better)} more in time")
+    lines["would help"] = "; ".join(helps) or "nothing needed"
+    return lines
+
+
+def _shares(interval: Interval) -> str:
+    """Return an interval of shares, such as 73% (55 to 90)."""
+    return f"{interval.median:.0%} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
 
 
 def counted(number: int, noun: str) -> str:

@@ -34,7 +34,11 @@ SHORTEST_WINDOW_SECONDS: Final = 1.0
 GROUP_COUNTS: Final = 64
 # Groups whose counts a process need not compute again.
 MAX_KNOWN_GROUPS: Final = 10_000
-FLOW_NAMES: Final = ("offered", "served", "served_in_time", "shed_early")
+FLOW_NAMES: Final = ("offered", "served", "served_in_time", "shed_early", "work_us")
+# Servers are counted so that at most this share of the tasks waits too long.
+LATE_RATIO: Final = 0.01
+# Beyond so many busy servers the spare ones are less than a hundredth.
+MOST_COUNTED_SERVERS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Pressure:
         probability_in_time: Chance that a task put now is served in time, from 0 to 1.
         overloaded: Whether more is offered than can be served.
         retry_after_seconds: When to try again, jittered; None unless overloaded.
+        service_seconds: Time that workers held tasks, failed attempts included, per task done; None if none
+            was done.
+        wanted_servers: Slots that suffice for the offered work, by `wanted_servers`; None if the time of a
+            task is not known.
     """
 
     offered_per_second: float
@@ -54,6 +62,8 @@ class Pressure:
     probability_in_time: float
     overloaded: bool
     retry_after_seconds: float | None
+    service_seconds: float | None = None
+    wanted_servers: int | None = None
 
 
 def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float, uniform: float) -> Pressure:
@@ -83,7 +93,41 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
         bounded = min(LATEST_RETRY, max(SOONEST_RETRY, excess))
         spread_seconds = min(deadline_seconds, LONGEST_SPREAD_SECONDS)
         retry_after_seconds = spread_seconds * bounded * (0.5 + uniform)
-    return Pressure(flow.offered, flow.served, chance, overloaded, retry_after_seconds)
+    service_seconds = flow.work / flow.served if flow.served > 0 else None
+    wanted = 0 if flow.offered == 0 else None
+    if wanted is None and service_seconds is not None:
+        wanted = wanted_servers(flow.offered, service_seconds, deadline_seconds)
+    return Pressure(
+        flow.offered, flow.served, chance, overloaded, retry_after_seconds, service_seconds, wanted
+    )
+
+
+def wanted_servers(offered_per_second: float, service_seconds: float, deadline_seconds: float) -> int:
+    """Return the fewest slots with which at most 1 in 100 tasks waits too long, in any order.
+
+    The backlog plays no role: newest first, an overloaded queue always has one, and servers for it would come
+    too late. The share of the tasks that wait is Erlang's C; the mean wait of these does not depend on the
+    order (Kleinrock, Queueing Systems 2, 1976, section 3.4), so Markov's inequality bounds the share of them
+    that wait longer than the deadline allows.
+
+    Args:
+        offered_per_second: Tasks put, including rejected ones.
+        service_seconds: Mean time of a task.
+        deadline_seconds: Age at which a task is stale.
+    """
+    busy = offered_per_second * service_seconds
+    if not 0 < busy < MOST_COUNTED_SERVERS:
+        return math.ceil(busy)
+    longest_wait_seconds = max(deadline_seconds - service_seconds, SOONEST_RETRY * deadline_seconds)
+    servers, blocked = 0, 1.0
+    while True:
+        servers += 1
+        blocked *= busy / (servers + busy * blocked)
+        spare = servers - busy
+        if spare > 0:
+            waits = blocked * servers / (spare + busy * blocked)
+            if waits * min(1.0, service_seconds / spare / longest_wait_seconds) <= LATE_RATIO:
+                return servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +251,7 @@ class Flow:
         served_in_time: Tasks done in time.
         shed_early: Tasks shed before their deadline: overflow, group, codel.
         by_group: The offered tasks by the counts of `group_counts`, if they are counted.
+        work: Seconds for which workers held the tasks whose attempts ended.
     """
 
     offered: float
@@ -214,6 +259,7 @@ class Flow:
     served_in_time: float
     shed_early: float = 0.0
     by_group: Mapping[str, float] = field(default_factory=dict)
+    work: float = 0.0
 
     def offered_by(self, group: str | None) -> float:
         """Return how much a group offers, or slightly more if it shares its counts."""
@@ -253,9 +299,9 @@ def flow_between(
         return (current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds
 
     groups = {*current, *before}.difference(FLOW_NAMES)
-    offered, served, served_in_time, shed_early = map(rate, FLOW_NAMES)
+    offered, served, served_in_time, shed_early, work_us = map(rate, FLOW_NAMES)
     by_group = {name: rate(name) for name in sorted(groups)}
-    return Flow(offered, served, served_in_time, shed_early, by_group)
+    return Flow(offered, served, served_in_time, shed_early, by_group, work_us / 1e6)
 
 
 class FlowCounter:
@@ -302,6 +348,11 @@ class FlowCounter:
         counts["served"] += 1
         if in_time:
             counts["served_in_time"] += 1
+
+    def worked(self, now: float, seconds: float) -> None:
+        """Count the time for which a worker held a task whose attempt ended."""
+        # Rounded up, so that a task that takes no time has one.
+        self._windows[floor(now / self.window_seconds)]["work_us"] += max(1, round(1e6 * seconds))
 
     def shed_early(self, now: float, count: int = 1) -> None:
         """Count tasks that were shed before their deadline."""

@@ -477,8 +477,9 @@ class Core:
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         self.turns.settled(task, took_seconds)
         self.let_go([task])
+        in_time = settled.updated <= settled.stale_at if is_served else None
+        self.meter.ended(settled.updated, took_seconds, in_time=in_time)
         if is_served:
-            self.meter.served(settled.updated, in_time=settled.updated <= settled.stale_at)
             self.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled
 

@@ -23,6 +23,7 @@ GAUGES: Final = {
     "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
     "ServedPerSecond": "Tasks done, over the same time.",
     "ShedRatio": "Share of new tasks that will not be served in time.",
+    "WantedServers": "Slots that suffice for the offered work, by arrivals and service times.",
     "QueuePaused": "1 while claims are suspended.",
 }
 
@@ -57,5 +58,19 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
         "OfferedPerSecond": pressure.offered_per_second,
         "ServedPerSecond": pressure.served_per_second,
         "ShedRatio": 1 - pressure.probability_in_time,
+        "WantedServers": wanted_capacity(stats, pressure),
         "QueuePaused": float(paused),
     }
+
+
+def wanted_capacity(stats: Stats, pressure: Pressure) -> int:
+    """Return how many slots suffice for the offered work; at least one while a task waits or is in work.
+
+    Until a task is done, so that its time is known, they are as many as tasks are in work.
+
+    Args:
+        stats: The counts of the queue.
+        pressure: Its rates.
+    """
+    known = pressure.wanted_servers
+    return max(stats.taken if known is None else known, int(stats.pending + stats.taken > 0))

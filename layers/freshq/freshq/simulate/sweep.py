@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,18 @@ LOAD_TICKS: Final = (0.5, 1, 2, 5, 10)
 NOTE: Final = (
     "Grey: the other policies. Dashed: theoretical maximum. Values above it are noise, clipped to the line."
 )
+
+
+class Colour(StrEnum):
+    """Colours of what became of tasks, which colour-blind readers can tell apart (Okabe and Ito, 2008)."""
+
+    SUCCESS = "#009E73"
+    LATE = "#CC79A7"
+    SHED = "#E69F00"
+    FAILURE = "#D55E00"
+    CANCELLED = "#999999"
+    PENDING = "#56B4E9"
+    TAKEN = "#0072B2"
 
 
 @dataclass(frozen=True, slots=True)

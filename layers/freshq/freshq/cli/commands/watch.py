@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,19 +22,21 @@ from rich.text import Text
 from freshq.cli.command import Port, QueueContext, checked_interval
 from freshq.cli.errors import printable
 from freshq.cli.http_server import LOOPBACK
-from freshq.cli.output import excerpt, fields, json_text, progress, span
+from freshq.cli.output import excerpt, fields, forecast_lines, json_text, progress, span
 from freshq.errors import StoreError, needs
 from freshq.model.task import TaskStatus
 from freshq.queue.core import core_of
+from freshq.simulate.forecast import Forecaster, WaitingTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
     from freshq.model.task import Task
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
+    from freshq.simulate.forecast import Forecast
     from freshq.stores.base import Stats
 
 AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
@@ -80,6 +83,7 @@ class Snapshot:
             `MAX_COUNTED`.
         dead_letters: Dead letters, the latest first.
         in_work: Running tasks with progress, among those whose leases expire first.
+        forecast: What becomes of the queue; None if it is not known, or the queue is paused.
     """
 
     at: float
@@ -91,6 +95,7 @@ class Snapshot:
     backlog: tuple[tuple[float, int], ...]
     dead_letters: tuple[Task, ...]
     in_work: tuple[Task, ...] = ()
+    forecast: Forecast | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the snapshot as values for JSON."""
@@ -113,6 +118,7 @@ class Watcher:
         self._in_work: tuple[Task, ...] = ()
         self._next_read = float("-inf")
         self._taken: deque[tuple[float, int]] = deque()
+        self._forecaster = Forecaster()
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the queue.
@@ -125,17 +131,28 @@ class Watcher:
         stats = queue.stats(approximate=True)
         pressure = queue.pressure()
         self._read_tasks(now)
+        paused = queue.paused()
+        waiting = WaitingTasks(stats.pending, stats.oldest_pending_seconds, partial(self._newest, now))
+        rules = queue.admin.config.rules()
+        forecast = self._forecaster.forecast(now, rules, pressure, stats.taken, waiting)
         return Snapshot(
             at=now,
             queue=queue.name,
-            paused=queue.paused(),
+            paused=paused,
             stats=stats,
             pressure=pressure,
             claimed_per_second=self._claimed_per_second(now, stats.taken, pressure.served_per_second),
             backlog=self._backlog(now, stats),
             dead_letters=self._dead_letters,
             in_work=self._in_work,
+            forecast=None if paused else forecast,
         )
+
+    def _newest(self, now: float) -> Iterator[float]:
+        """Read the creation times of the newest waiting tasks."""
+        since = now - self._queue.admin.config.stale_after_seconds
+        found = core_of(self._queue).store.newest_created(self._queue.name, now, since, MAX_COUNTED)
+        return chain.from_iterable(found.values())
 
     def _read_tasks(self, now: float) -> None:
         """Read the tasks of a frame, at most every few seconds."""
@@ -185,7 +202,8 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     """Return a snapshot as a frame that fits the terminal.
 
     If there is not enough room, parts are left out in this order: all but the latest dead letter, blank
-    lines, tasks in work, tables (replaced by lines), bars, the latest dead letter, less important figures.
+    lines, tasks in work and the forecast, tables (replaced by lines), bars, the latest dead letter, less
+    important figures.
 
     Args:
         snapshot: The queue.
@@ -197,6 +215,8 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     tables, tables_rows = _side_by_side(width, _rates(snapshot), _states(snapshot))
     lines = _lines(snapshot, width)
     working, working_rows = _in_work(snapshot, width)
+    if expected := _forecast(snapshot):
+        working, working_rows = [*expected, *working], len(expected) + working_rows
     blank = Text()
     # Each layout with its rows above the dead letters, and the minimum rows of these.
     layouts: list[tuple[list[RenderableType], int, int]] = [
@@ -318,6 +338,16 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
         bar = "█" * (round(longest * tasks / most) or 1) if tasks else ""
         grid.add_row(f"  {ages}", f"{tasks:,}{more}", Text(bar, style="cyan"))
     return grid
+
+
+def _forecast(snapshot: Snapshot) -> list[Text]:
+    """Return the forecast in rows, under a heading."""
+    lines = [f"  {name:<11}  {line}" for name, line in forecast_lines(snapshot.forecast).items()]
+    if not lines:
+        return []
+    shown = [Text(line, no_wrap=True, overflow="ellipsis") for line in ("forecast, 90% interval", *lines)]
+    shown[0].stylize("bold")
+    return shown
 
 
 def _in_work(snapshot: Snapshot, width: int) -> tuple[list[RenderableType], int]:

@@ -24,7 +24,6 @@ from starlette.staticfiles import StaticFiles
 from freshq.cli.addresses import names_object
 from freshq.cli.commands.tasks import cause_of, selected_page
 from freshq.cli.dashboard.live import Live
-from freshq.cli.dashboard.palette import Colour
 from freshq.cli.dashboard.snapshots import (
     PageWatcher,
     contents,
@@ -35,6 +34,7 @@ from freshq.cli.dashboard.snapshots import (
 )
 from freshq.cli.output import json_text
 from freshq.errors import FreshqError, NotFound, RefusedError
+from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from typing_extensions import override
 
 from freshq.cli.commands.tasks import Cause, add_cause, by_frequency, cause_of
+from freshq.cli.output import forecast_lines
 from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import REFUSED
+from freshq.simulate.forecast import Forecaster, WaitingTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
+    from freshq.simulate.forecast import Forecast
     from freshq.stores.base import Stats
 
 Found = TypeVar("Found")
@@ -476,6 +479,7 @@ class PageSnapshot:
         dead_letters: The latest dead letters, the last first, and when each is stale to claims.
         causes: All dead letters by cause.
         turned_away: Number of puts that admission control rejected, by reason.
+        forecast: What becomes of the queue; None if it is not known, or the queue is paused.
     """
 
     at: float
@@ -492,6 +496,7 @@ class PageSnapshot:
     dead_letters: Sequence[tuple[Task, float]]
     causes: Causes
     turned_away: Mapping[str, int]
+    forecast: Forecast | None
 
     def as_json(self) -> dict[str, Any]:
         """Return the snapshot as the page reads it, without any payload, result or token."""
@@ -502,6 +507,7 @@ class PageSnapshot:
             "rates": self.rates(),
             "probability_in_time": self.pressure.probability_in_time,
             "overloaded": self.pressure.overloaded,
+            "forecast": forecast_lines(self.forecast),
             "marks": asdict(self.marks),
             "horizon_seconds": self.horizon_seconds,
             "groups": self._groups(),
@@ -558,6 +564,7 @@ class PageWatcher:
         self._surveyor = Surveyor(queue)
         self._causes = CauseSurveyor(queue, TaskStatus.FAILURE)
         self.causes = Causes()
+        self._forecaster = Forecaster()
 
     def restart_survey(self) -> None:
         """Restart the surveys, after a change."""
@@ -579,9 +586,13 @@ class PageWatcher:
         letters = queue.list(TaskStatus.FAILURE, limit=SHOWN_DEAD_LETTERS)
         horizon_seconds = horizon(queue.admin.config.stale_after_seconds, stats.oldest_pending_seconds)
         self.causes = self._causes.survey()
+        paused = queue.paused()
+        waiting = WaitingTasks(stats.pending, stats.oldest_pending_seconds, lambda: chain(*created.values()))
+        rules = queue.admin.config.rules()
+        forecast = self._forecaster.forecast(now, rules, pressure, stats.taken, waiting)
         return PageSnapshot(
             at=now,
-            paused=queue.paused(),
+            paused=paused,
             stats=stats,
             pressure=pressure,
             shed_per_second=self._shed_rate.per_second(now, stats, pressure),
@@ -594,6 +605,7 @@ class PageWatcher:
             dead_letters=[(task, core_of(queue).lifecycle.live_until(task)) for task in letters],
             causes=self.causes,
             turned_away=store.read_counts(name, REFUSED),
+            forecast=None if paused else forecast,
         )
 
 

@@ -128,10 +128,18 @@ class FlowMeter:
         if now >= self._flush_at:
             self._flush_or_begin(now)
 
-    def served(self, now: float, *, in_time: bool) -> None:
-        """Count a task that was done."""
+    def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
+        """Count an attempt that ended, and its task if it was done.
+
+        Args:
+            now: When it ended, in seconds.
+            work_seconds: How long a worker held the task.
+            in_time: Whether it was done in time; None if it is not done.
+        """
         with self._lock:
-            self._counter.served(now, in_time=in_time)
+            self._counter.worked(now, work_seconds)
+            if in_time is not None:
+                self._counter.served(now, in_time=in_time)
         if now >= self._flush_at:
             self._flush_or_begin(now)
 

@@ -30,6 +30,8 @@ export function showFigures(snapshot) {
   say("served", rate(rates.served));
   say("shed", rates.shed === null ? "–" : rate(rates.shed));
   say("in-time", percent(snapshot.probability_in_time));
+  rows("forecast-rows", Object.entries(snapshot.forecast).map(([name, line]) =>
+    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, line))), 2, "known once a task is done");
 }
 
 export function showPictureText(snapshot, queue) {

@@ -1,0 +1,344 @@
+"""Forecast what becomes of a queue, from its recent flow and the tasks that wait.
+
+The queue is simulated on from its present state, many times. Each run draws a rate of arrivals and a mean
+service time that may have led to what was counted (the posteriors of a Poisson and of an exponential
+distribution), so that the interval covers the error of the counts and the chance of the next minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, replace
+from operator import add
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from freshq.policy.order import Order
+from freshq.policy.pressure import flow_window_seconds, wanted_servers
+from freshq.policy.rules import ReserveRule
+from freshq.simulate.backlog import Fates
+from freshq.simulate.engine import MAX_SERVERS, Simulation, simulate_load
+from freshq.simulate.load import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from freshq.policy.pressure import Pressure
+    from freshq.policy.rules import OverloadRules
+
+# Runs, and those of them that try other orders. Tasks of a run at most; more are simulated in batches.
+RUNS: Final = 39
+TRIED_RUNS: Final = 19
+MOST_TASKS: Final = 3000
+# The tasks put in so many seconds are followed, and so many further ones at most.
+FOLLOWED_SECONDS: Final = 60.0
+MOST_SECONDS: Final = 600.0
+# No change is named if so many of the tasks are done in time.
+ENOUGH_RATIO: Final = 0.99
+# How long slots are remembered, and how often a forecast is made.
+SLOTS_SECONDS: Final = 10.0
+EVERY_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure, and the bounds between which it is with a probability of 90 %."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, found: Sequence[float]) -> Interval:
+        """Return the interval of the figures of runs: leaves out one in twenty at each end.
+
+        Args:
+            found: 19, 39, 59 and so on.
+        """
+        ordered, outside = sorted(found), (len(found) + 1) // 20 - 1
+        return cls(ordered[len(ordered) // 2], ordered[outside], ordered[-1 - outside])
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The present state of a queue.
+
+    Attributes:
+        offered_per_second: Tasks put, over the last window.
+        served_per_second: Tasks done, over the same time.
+        window_seconds: Its length.
+        service_seconds: Mean time of a task.
+        slots: Tasks that can be in work at a time.
+        in_work: Tasks in work.
+        ages: Age of each waiting task, in seconds.
+    """
+
+    offered_per_second: float
+    served_per_second: float
+    window_seconds: float
+    service_seconds: float
+    slots: int
+    in_work: int
+    ages: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What becomes of a queue if its load stays as it was in the last minute.
+
+    Attributes:
+        slots: The slots that were assumed.
+        in_time_ratio: Share of the tasks put in the next minute that will be done in time.
+        backlog_in_time_ratio: The same of the tasks that wait now; None if none does.
+        backlog_over_seconds: When the last of these has been started or is stale, at most `horizon_seconds`.
+        horizon_seconds: How long the simulated tasks arrive.
+        more_slots: Slots that are missing for the offered work, by `wanted_servers`.
+        better_order: The order that does most in time, if it does more in at least 95 % of the runs.
+        better_ratio: `in_time_ratio` with it, minus that of today.
+    """
+
+    slots: int
+    in_time_ratio: Interval
+    backlog_in_time_ratio: Interval | None
+    backlog_over_seconds: Interval | None
+    horizon_seconds: float
+    more_slots: Interval
+    better_order: Order | None
+    better_ratio: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """How a queue is made smaller, so that a run has few tasks.
+
+    Attributes:
+        batch: Tasks that one simulated task stands for.
+        servers: Simulated servers.
+        stretch: Multiple of the service time, if there are fewer slots than tasks in a batch.
+        horizon_seconds: How long tasks arrive.
+    """
+
+    batch: int
+    servers: int
+    stretch: float
+    horizon_seconds: float
+
+    @classmethod
+    def of(cls, moment: Moment, deadline_seconds: float) -> _Scale:
+        horizon_seconds = min(FOLLOWED_SECONDS, deadline_seconds) + min(MOST_SECONDS, deadline_seconds)
+        tasks = len(moment.ages) + moment.offered_per_second * horizon_seconds
+        batch = math.ceil((tasks + 1) / MOST_TASKS)
+        servers = max(1, round(moment.slots / batch))
+        return cls(batch, servers, batch * servers / moment.slots, horizon_seconds)
+
+
+def forecast(moment: Moment, rules: OverloadRules, seed: int = 1) -> Forecast:
+    """Return a forecast. Priorities and groups are left out: it holds for all tasks together.
+
+    Args:
+        moment: The queue.
+        rules: Its policy.
+        seed: Seed of the runs.
+    """
+    scale = _Scale.of(moment, rules.deadline_seconds)
+    rules = _learned(replace(rules, fair=False), moment.service_seconds * scale.stretch)
+    runs = [_Run(moment, scale, rules, Random(f"{seed}/{number}")) for number in range(RUNS)]
+    outcomes = [run.outcome(rules) for run in runs]
+    better_order, better_ratio = _better_order(rules, runs[:TRIED_RUNS], outcomes[:TRIED_RUNS])
+    return Forecast(
+        slots=moment.slots,
+        in_time_ratio=Interval.of([each.new_ratio for each in outcomes]),
+        backlog_in_time_ratio=Interval.of([each.old_ratio for each in outcomes]) if moment.ages else None,
+        backlog_over_seconds=Interval.of([each.over_seconds for each in outcomes]) if moment.ages else None,
+        horizon_seconds=scale.horizon_seconds,
+        more_slots=Interval.of([max(0, run.wanted - moment.slots) for run in runs]),
+        better_order=better_order,
+        better_ratio=better_ratio,
+    )
+
+
+def _learned(rules: OverloadRules, service_seconds: float) -> OverloadRules:
+    """Return the rules with the reserve that is learned from exponential service times."""
+    quantile = rules.reserve.quantile
+    if quantile is None:
+        return rules
+    seconds = min(-math.log(1 - quantile) * service_seconds, rules.deadline_seconds / 2)
+    return replace(rules, reserve=ReserveRule(seconds))
+
+
+def _better_order(
+    rules: OverloadRules, runs: Sequence[_Run], outcomes: Sequence[_Outcome]
+) -> tuple[Order, Interval] | tuple[None, None]:
+    """Return the best of the other orders, and its gain, if it is better beyond doubt."""
+    if Interval.of([each.ratio for each in outcomes]).median >= ENOUGH_RATIO:
+        return None, None
+    gains = []
+    for order in (Order.LIFO, Order.ADAPTIVE, Order.FIFO):
+        if order is not rules.order:
+            reserve = ReserveRule(automatic=True).for_order(order, has_max_age=True)
+            other = replace(rules, order=order, codel=None, reserve=reserve)
+            found = [run.outcome(_learned(other, run.service_seconds)) for run in runs]
+            gains.append(
+                (order, Interval.of([n.ratio - o.ratio for n, o in zip(found, outcomes, strict=True)]))
+            )
+    best = max(gains, key=lambda each: each[1].median)
+    return best if best[1].low > 0 else (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Shares done in time: of the new tasks, of those that wait, of all; and when the latter are over."""
+
+    new_ratio: float
+    old_ratio: float
+    ratio: float
+    over_seconds: float
+
+
+class _Run:
+    """One possible future: its arrivals and service times, which are the same under all rules.
+
+    Attributes:
+        service_seconds: Its mean service time.
+        wanted: The slots that its load needs.
+    """
+
+    def __init__(self, moment: Moment, scale: _Scale, rules: OverloadRules, rng: Random) -> None:
+        self._scale = scale
+        self._age_seconds = rules.deadline_seconds
+        window_seconds = moment.window_seconds
+        # The posteriors of a rate and of a mean, by the prior of Jeffreys.
+        rate = rng.gammavariate(moment.offered_per_second * window_seconds + 0.5, 1 / window_seconds)
+        served = moment.served_per_second * window_seconds
+        seconds = moment.service_seconds * served / rng.gammavariate(served + 0.5, 1)
+        self.wanted = wanted_servers(rate, seconds, rules.deadline_seconds)
+        self.service_seconds = seconds * scale.stretch
+        ages = sorted(moment.ages)[:: scale.batch]
+        self._waiting = len(ages)
+        self._load = self._drawn(rng, ages[::-1], moment.in_work / moment.slots, rate / scale.batch)
+
+    def _drawn(self, rng: Random, ages: Sequence[float], busy_ratio: float, rate: float) -> Load:
+        """Return tasks in work, then those that wait, then new ones.
+
+        Those in work began before the first of those that wait arrived. Their rest is as long as a whole
+        service: it is exponential. Slots without a task are free at 0.
+        """
+        begin, servers, batch = -2.0 * max(self._age_seconds, 1.0), self._scale.servers, self._scale.batch
+        in_work = min(servers, round(busy_ratio * servers))
+        created = array("d", [begin]) * servers
+        created.extend(-age for age in ages)
+        now = 0.0
+        while (now := now + rng.gammavariate(batch, 1 / batch) / rate) < self._scale.horizon_seconds:
+            created.append(now)
+        service = array("d", [rng.expovariate(1 / self.service_seconds) for _ in created])
+        for task in range(servers):
+            service[task] = (service[task] if task < in_work else 0.0) - begin
+        deadline = array("d", [at + self._age_seconds for at in created])
+        return Load(created, service, deadline, self._scale.horizon_seconds)
+
+    def outcome(self, rules: OverloadRules) -> _Outcome:
+        """Return what becomes of the tasks under some rules."""
+        load, old = self._load, self._scale.servers
+        done = simulate_load(load, rules, old)
+        new = old + self._waiting
+        end = bisect_left(load.created, min(FOLLOWED_SECONDS, self._age_seconds), new)
+        over = max((self._over(done, task) for task in range(old, new)), default=0.0)
+        return _Outcome(
+            _share(done.fates[new:end]),
+            _share(done.fates[old:new]),
+            self._done(done) / max(1, len(load) - old),
+            min(over, self._scale.horizon_seconds),
+        )
+
+    def _done(self, done: Simulation) -> int:
+        """Return how many tasks are done in time while others arrive.
+
+        Afterwards, tasks that an order left behind would have all slots for themselves.
+        """
+        ends = map(add, done.starts, self._load.service)
+        pairs = zip(done.fates, ends, strict=True)
+        return sum(fate == Fates.IN_TIME and end <= self._scale.horizon_seconds for fate, end in pairs)
+
+    def _over(self, done: Simulation, task: int) -> float:
+        """Return when a task stops waiting."""
+        if done.fates[task] in (Fates.IN_TIME, Fates.LATE):
+            return max(0.0, done.starts[task])
+        return self._load.deadline[task]
+
+
+def _share(fates: bytearray) -> float:
+    return fates.count(Fates.IN_TIME) / len(fates) if fates else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTasks:
+    """The tasks that wait.
+
+    Attributes:
+        tasks: How many.
+        oldest_seconds: Age of the oldest; None if none waits.
+        created: Returns the creation times of the newest of them, in seconds.
+    """
+
+    tasks: int
+    oldest_seconds: float | None
+    created: Callable[[], Iterable[float]]
+
+    def ages(self, now: float) -> list[float]:
+        """Return the age of each; those that are not read are spread up to the oldest."""
+        ages = sorted(max(0.0, now - at) for at in self.created())[: self.tasks]
+        unread, youngest = self.tasks - len(ages), max(ages, default=0.0)
+        step_seconds = max(0.0, (self.oldest_seconds or 0.0) - youngest) / max(1, unread)
+        return ages + [youngest + step_seconds * number for number in range(1, unread + 1)]
+
+
+class Forecaster:
+    """Makes a forecast at intervals, and remembers how many slots were seen."""
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._taken: deque[tuple[float, int]] = deque()
+        self._slots = 0
+        self._next_at = -math.inf
+        self._last: Forecast | None = None
+
+    def forecast(
+        self, now: float, rules: OverloadRules, pressure: Pressure, taken: int, waiting: WaitingTasks
+    ) -> Forecast | None:
+        """Return the last forecast, or a new one if it is time; None while no task was done.
+
+        While tasks wait, all slots are taken. Before any waited, the slots are not known, and as many as the
+        load needs are assumed.
+
+        Args:
+            now: Current time in seconds.
+            rules: Policy of the queue.
+            pressure: Its rates.
+            taken: Tasks in work.
+            waiting: The tasks that wait.
+        """
+        self._taken.append((now, taken))
+        while now - self._taken[0][0] > SLOTS_SECONDS:
+            self._taken.popleft()
+        most = max(taken for _at, taken in self._taken)
+        self._slots = most if waiting.tasks else max(most, self._slots)
+        if now < self._next_at:
+            return self._last
+        self._next_at = now + EVERY_SECONDS
+        self._last = None
+        if pressure.service_seconds is not None:
+            slots = self._slots if waiting.tasks else max(self._slots, pressure.wanted_servers or 0)
+            moment = Moment(
+                offered_per_second=pressure.offered_per_second,
+                served_per_second=pressure.served_per_second,
+                window_seconds=flow_window_seconds(rules.deadline_seconds),
+                service_seconds=pressure.service_seconds,
+                slots=min(MAX_SERVERS, max(1, slots)),
+                in_work=taken,
+                ages=waiting.ages(now),
+            )
+            self._last = forecast(moment, rules)
+        return self._last
