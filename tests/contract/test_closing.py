@@ -1,12 +1,15 @@
 """A queue that was closed refuses every verb until it is opened again."""
 
 import asyncio
+import getpass
 
 import pytest
 
 from freshq import AsyncQueue, Queue, Worker
 from freshq.errors import RefusedError
 from freshq.queue.core import Core, core_of
+from freshq.stores.base import Finding
+from freshq.stores.memory import MemoryStore
 from tests.conftest import StoreUnderTest
 from tests.support.verbs import VERBS, prepared
 
@@ -59,3 +62,12 @@ def test_a_worker_leaves_its_queue_open(store: StoreUnderTest) -> None:
     queue.close()
     with pytest.raises(RefusedError):
         worker.run()
+
+
+def test_a_store_knows_who_uses_it_and_says_what_stays_of_deleted_tasks(store: StoreUnderTest) -> None:
+    with store.queue() as queue:
+        opened = core_of(queue).store
+        assert getpass.getuser() in opened.caller() or "arn:aws" in opened.caller()
+        found = list(opened.erase("default", ("no-such-task",), None))
+    assert all(isinstance(each, Finding) and each.text for each in found)
+    assert bool(found) is not isinstance(opened, MemoryStore)

@@ -24,6 +24,7 @@ from freshq.cli.dashboard.live import Live
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
+from freshq.cli.session import AUDIT
 from freshq.errors import RefusedError
 from freshq.feeds.schedules import Every, Schedule
 from freshq.queue.core import core_of
@@ -515,3 +516,12 @@ class TestCommand:
         other.unserved()
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert f"port: cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_the_verbs_of_the_page_are_in_the_audit_record(shown: Page) -> None:
+    assert shown.do("pause").status_code == 200
+    assert shown.do("cancel", id="no-such-task").status_code != 200
+    record = core_of(shown.queue).store.read_record("quotes", AUDIT)
+    assert record is not None
+    noted = [(each["verb"], each["given"].get("from"), each["outcome"]) for each in record.values["entries"]]
+    assert noted == [("pause", "dashboard", "done"), ("cancel", "dashboard", "NotFound")]

@@ -73,6 +73,19 @@ class TestEvents:
         assert "secret" not in str([put, claimed])
         assert int(put["sequence"]) < int(claimed["sequence"])
 
+    def test_a_group_is_erased_from_the_events_of_its_tasks(self, queue: Queue, kept: SqlStore) -> None:
+        queue.put("x", task_id="a", group="g")
+        queue.put("x", task_id="b", group="g")
+        queue.put("x", task_id="c", group="other")
+        queue.purge(task_ids=["a"], confirm=queue.name)
+        found = list(kept.erase(queue.name, ["a"], None))
+        assert found[0].text == "the group erased from 2 events"
+        assert {event["task_id"] for event in pulled(kept) if event.get("group") == "g"} == {"b"}
+        assert kept.history.forget(queue.name, (), "g") == 1
+        assert [event["group"] for event in pulled(kept) if "group" in event] == ["other"]
+        assert len(pulled(kept)) == 4
+        assert "@" in kept.caller()
+
     def test_a_removal_after_the_retention_is_as_that_of_ttl(self, kept: SqlStore) -> None:
         now = [time.time()]
         by_hand = Queue(kept, clock=lambda: now[0])

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.output import Output
-from freshq.cli.session import Session, is_interactive
+from freshq.cli.session import Session, is_interactive, note
 from freshq.errors import FreshqError, quoted
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ LeaseSeconds = Annotated[
     float | None, typer.Option(help="Seconds until the lease expires. By default, the queue's lease.")
 ]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 for a free one.")]
+# Commands that the audit record of a queue lists, and those that only show something without arguments.
+NOTED: Final = frozenset(
+    ("cancel", "configure", "forget", "pause", "purge", "redrive", "reprioritize", "resume", "set", "unset")
+)
+SHOWING: Final = frozenset({"configure"})
 # Typer exports only one subclass of its usage errors, not their base class.
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
@@ -343,7 +348,28 @@ class QueueCommand(SessionCommand):
 
     @override
     def open_session(self, context: Any, options: Any) -> AbstractContextManager[Session]:
-        return _session(context, options)
+        return _session(context, options) if self.name not in NOTED else _noted(context, options)
+
+
+@contextmanager
+def _noted(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
+    """Yield the session, and note in the queue's audit record how the command ended."""
+    given = {name: value for name, value in context.params.items() if is_given(context, name)}
+    with _session(context, options) as session:
+        outcome = "done"
+        try:
+            yield session
+        except typer.Exit as ended:
+            outcome = f"status {ended.exit_code}" if ended.exit_code else outcome
+            raise
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            verb = str(context.command.name)
+            if given or verb not in SHOWING:
+                words = f"group {verb}" if verb in ("set", "unset") else verb
+                note(session.queue, words, given, outcome)
 
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:

@@ -185,6 +185,7 @@ VERBS: Final[tuple[Listed, ...]] = (
         recover="Return tasks with expired leases to their lines.",
     ),
     *_on_queue("Queue", "commands.configure", configure="Show the options of the queue, or store some."),
+    *_on_queue("Queue", "commands.doctor", forget="Erase tasks, and their group wherever it is kept."),
     *_on_queue("Queue", "commands.doctor", doctor="Look for what is wrong with a queue, and say what to do."),
     Listed("record", "Other", "commands.attach:app", "Records of an attached table."),
 )
@@ -197,6 +198,14 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     *_on_queue("Run", "commands.watch", watch="Show the queue live in the terminal."),
     *_on_queue("Run", "dashboard.server", extra="dashboard", dashboard="Show the queue live in a browser."),
     Listed("shell", "Run", "shell:shell", "Type these commands at a prompt, or pipe them in.", on_queue=True),
+    Listed(
+        "audit",
+        "Queue",
+        "commands.doctor:audit",
+        "Show what operators did to the queue, the latest last.",
+        on_queue=True,
+        hidden=True,
+    ),
     Listed("table", "Other", "commands.tables:app", "Tables: create, update, attach."),
     Listed("group", "Queue", "commands.configure:group", "Weights and limits of groups.", hidden=True),
     VERBS[-1],

@@ -1,22 +1,74 @@
-"""The queue that a command works on, and a shell's memory of its claims."""
+"""The queue that a command works on, a shell's memory of its claims, and the record of what operators did."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from freshq.cli.errors import printable
-from freshq.errors import RefusedError
+from freshq.cli.errors import print_error, printable
+from freshq.errors import FreshqError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from freshq.cli.output import Output
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.base import BaseQueue
+
+
+# The shared record of what operators did, and the most entries of it: each write costs the whole record.
+AUDIT: Final = "audit"
+AUDIT_ENTRIES: Final = 50
+# Characters of an argument that an entry keeps.
+ARGUMENT_CHARS: Final = 100
+# Stands for the name of a group that was erased.
+FORGOTTEN: Final = "(forgotten)"
+
+
+def shortened(argument: str) -> str:
+    """Return an argument as an entry of the audit record has it."""
+    return argument[:ARGUMENT_CHARS]
+
+
+def note(queue: BaseQueue, verb: str, arguments: Mapping[str, Any], outcome: str) -> None:
+    """Add what an operator did to the audit record of a queue; if that fails, say so on standard error.
+
+    Args:
+        queue: The queue.
+        verb: The command.
+        arguments: What it was given, by name. No command that is noted takes a payload.
+        outcome: How it ended.
+    """
+    from freshq.queue.core import core_of
+    from freshq.queue.shared.measures import change_record
+
+    core = core_of(queue)
+    given = {name: shortened(str(value)) for name, value in arguments.items() if name != "yes"}
+    if verb == "forget" and "group" in given:
+        given["group"] = FORGOTTEN
+    try:
+        entry = {
+            "at": core.now(),
+            "by": core.store.caller(),
+            "verb": verb,
+            "given": given,
+            "outcome": outcome,
+        }
+
+        def added(values: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {"entries": [*values.get("entries", []), entry][-AUDIT_ENTRIES:]}
+
+        if change_record(core.store, queue.name, AUDIT, added):
+            return
+        reason: object = "other processes changed the record"
+    except FreshqError as error:
+        reason = error
+    print_error(f"{verb} is not in the audit record: {reason}")
 
 
 @dataclass

@@ -704,6 +704,26 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         """
         yield from ()
 
+    def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:  # noqa: ARG002
+        """Erase what the store keeps of deleted tasks elsewhere, such as their group in a history.
+
+        Args:
+            queue: Name of the queue.
+            task_ids: The tasks; none if `group` says which.
+            group: The group of the tasks; None if `task_ids` says which.
+
+        Yields:
+            What was erased, and as a warning what could not be reached, and until when.
+        """
+        yield from ()
+
+    def caller(self) -> str:
+        """Return who uses the store, as it knows them; by default, as the operating system does."""
+        import getpass  # noqa: PLC0415 - functions have no use of it
+        import platform  # noqa: PLC0415
+
+        return f"{getpass.getuser()}@{platform.node()}"
+
     def with_dead_rows(self, stats: Stats) -> Stats:
         """Return stats with what the store knows of dead rows."""
         return stats

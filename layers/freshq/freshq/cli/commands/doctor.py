@@ -1,23 +1,29 @@
-"""`freshq doctor`: look at a queue and its stack, and say what to do."""
+"""What operators ask of a queue and its stack: its health, what to erase of tasks, and who did what."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from freshq.cli.command import QueueContext
+from freshq.cli.command import Limit, QueueContext, Yes
 from freshq.cli.errors import ExitStatus, printable
 from freshq.cli.output import counted, span
+from freshq.cli.session import AUDIT, FORGOTTEN, shortened
 from freshq.cli.stacks import Stack
-from freshq.errors import FreshqError, needs
+from freshq.errors import FreshqError, IllegalTransition, NotFound, needs
 from freshq.queue.core import core_of
+from freshq.queue.shared.measures import change_record
 from freshq.stores.base import Finding, Health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from freshq.queue.base import BaseQueue
 
@@ -34,7 +40,7 @@ OLD_SNAPSHOT_SECONDS: Final = 300
 def doctor(context: QueueContext) -> None:
     """Look for what is wrong with a queue, and say what to do.
 
-    Changes nothing. Exits with status 1 if something is wrong.
+    Changes nothing. Exits with status 1 if something is wrong. `freshq audit` shows what operators did.
     """
     session = context.session
     found = list(_of_stack(session.stack)) if session.stack is not None else []
@@ -137,3 +143,194 @@ def _alarms(stack: str) -> list[dict[str, Any]]:
     client = boto3.client("cloudwatch", own_region())
     pages = client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{stack}-")
     return [alarm for page in pages for alarm in page["MetricAlarms"] if alarm["StateValue"] == "ALARM"]
+
+
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", metavar="TASK_ID", help="Erase this task; repeatable.")
+]
+OfGroup = Annotated[str | None, typer.Option("--group", help="Erase all tasks of this group.")]
+Events = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", exists=True, file_okay=False, help="A folder of landed events to erase the group from."
+    ),
+]
+GZIP: Final = b"\x1f\x8b"
+# Days for which a stack's logs are kept, by stage, as template.yaml has them.
+LOG_DAYS: Final = {"local": 1, "dev": 7}
+PROD_LOG_DAYS: Final = 90
+# Tasks may be put again while they are deleted.
+MOST_ROUNDS: Final = 10
+
+
+def forget(
+    context: QueueContext,
+    task_ids: Ids = None,
+    group: OfGroup = None,
+    events: Events = None,
+    yes: Yes = False,
+) -> None:
+    """Erase tasks, and their group wherever it is kept.
+
+    Deletes the tasks with payloads, results and errors, and erases their group from the history, from the
+    archive of --stack, and from the events in --events. Says what it cannot reach, and until when.
+    """
+    session, queue = context.session, context.session.queue
+    if (group is None) == (not task_ids):
+        raise ValueError("--id, --group: give one of them")
+    ids = tuple(dict.fromkeys(task_ids or ()))
+    which = f"all tasks of group {group!r}" if group is not None else counted(len(ids), "task")
+    session.confirm(f"Erase {which} of queue {queue.name!r}, including claimed ones?", yes=yes)
+    found = [_deleted(queue, ids, group)]
+    _scrub(queue, group)
+    found += core_of(queue).store.erase(queue.name, ids, group)
+    if events is not None:
+        found += _of_folder(events, ids, group)
+    if session.stack is not None:
+        found += _erased_of_stack(Stack.describe(session.stack), ids, group)
+    words = {Health.OK: "erased", Health.WARNING: "not reached", Health.UNKNOWN: "not known"}
+    chars = max(len(each.subject) for each in found)
+    lines = [
+        printable(f"{words[each.health]:<11}  {each.subject:<{chars}}  {each.text}")
+        + (f"; {each.action}" if each.action else "")
+        for each in found
+    ]
+    session.output.answer([asdict(each) for each in found], *lines)
+
+
+def _deleted(queue: BaseQueue, ids: Collection[str], group: str | None) -> Finding:
+    """Delete tasks; say how many."""
+    deleted = 0
+    for task_id in ids:
+        try:
+            deleted += queue.purge(task_ids=[task_id], confirm=queue.name)
+        except (NotFound, IllegalTransition):  # it is gone, or an application's record that is in no queue
+            continue
+    for _round in range(MOST_ROUNDS if group is not None else 0):
+        some = queue.purge(where=lambda task: task.group == group, confirm=queue.name)
+        if not some:
+            break
+        deleted += some
+    return Finding(Health.OK, "queue", f"{counted(deleted, 'task')} deleted")
+
+
+def _scrub(queue: BaseQueue, group: str | None) -> None:
+    """Erase a group from the audit record."""
+    if group is None:
+        return
+
+    def scrubbed(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        entries = values.get("entries", [])
+        for each in entries:
+            hidden = [name for name, value in each["given"].items() if value == shortened(group)]
+            each["given"] |= dict.fromkeys(hidden, FORGOTTEN)
+        return {"entries": entries} if entries else None
+
+    change_record(core_of(queue).store, queue.name, AUDIT, scrubbed)
+
+
+def without_group(data: bytes, ids: Collection[str], group: str | None) -> tuple[bytes, int]:
+    """Return landed events without the group of some tasks, and how many events had it.
+
+    Args:
+        data: Lines of JSON, perhaps gzipped. What is no JSON stays.
+        ids: The tasks; none if `group` says which.
+        group: The group of the tasks; None if `ids` says which.
+    """
+    packed = data.startswith(GZIP)
+    lines, erased = [], 0
+    for line in (gzip.decompress(data) if packed else data).splitlines(keepends=True):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if isinstance(event, dict) and _is_meant(event, ids, group):
+            del event["group"]
+            erased += 1
+            lines.append(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        else:
+            lines.append(line)
+    if not erased:
+        return data, 0
+    text = b"".join(lines)
+    return (gzip.compress(text, mtime=0) if packed else text), erased
+
+
+def _is_meant(event: Mapping[str, Any], ids: Collection[str], group: str | None) -> bool:
+    if event.get("group") is None:
+        return False
+    return event["group"] == group if group is not None else event.get("task_id") in ids
+
+
+def _of_folder(folder: Path, ids: Collection[str], group: str | None) -> Iterator[Finding]:
+    total = 0
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        data, erased = without_group(path.read_bytes(), ids, group)
+        if erased:
+            whole = path.with_name(f".{path.name}.part")  # the pipeline reads no hidden files
+            whole.write_bytes(data)
+            whole.replace(path)
+        total += erased
+    yield Finding(Health.OK, "events", f"the group erased from {counted(total, 'event')} below {folder}")
+    yield TABLES
+
+
+TABLES: Final = Finding(
+    Health.WARNING,
+    "pipeline",
+    "the group in its tables and kept runs",
+    "until freshq-pipeline run --full-refresh --keep-runs 1 has read the events again",
+)
+
+
+def _erased_of_stack(stack: Stack, ids: Collection[str], group: str | None) -> Iterator[Finding]:
+    days = LOG_DAYS.get(stack.parameters.get("stage", ""), PROD_LOG_DAYS)
+    yield Finding(Health.WARNING, "logs", "ids and errors of tasks", f"until they are {days} days old")
+    yield Finding(Health.WARNING, "traces", "ids of tasks in X-Ray", "until they are 30 days old")
+    bucket = stack.outputs.get("ArchiveBucketName")
+    if bucket is None:
+        return
+    total = sum(_of_object(*each, ids, group) for each in _objects(bucket))
+    yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
+    late = "changes that Firehose has not written yet"
+    yield Finding(Health.WARNING, "archive", late, "until this command is repeated, in 15 minutes")
+    yield TABLES
+
+
+def _objects(bucket: str) -> Iterator[tuple[Any, str, str]]:
+    """Yield a client, the bucket and the key of each file of the archive."""
+    with needs("aws"):
+        import boto3
+
+        from freshq.stores.dynamodb.calls import own_region
+    client = boto3.client("s3", own_region())
+    for prefix in ("events/", "errors/"):
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            yield from ((client, bucket, each["Key"]) for each in page.get("Contents", []))
+
+
+def _of_object(client: Any, bucket: str, key: str, ids: Collection[str], group: str | None) -> int:
+    data, erased = without_group(client.get_object(Bucket=bucket, Key=key)["Body"].read(), ids, group)
+    if erased:
+        client.put_object(Bucket=bucket, Key=key, Body=data)
+    return erased
+
+
+def audit(context: QueueContext, limit: Limit = 20) -> None:
+    """Show what operators did to the queue, the latest last.
+
+    Lists the last 50 commands that pause, resume, purge, cancel, redrive, reprioritize, configure or forget.
+    Who: the identity in AWS, or the user of the database, and of the machine.
+    """
+    session = context.session
+    core = core_of(session.queue)
+    record = core.store.read_record(session.queue.name, AUDIT)
+    entries = [] if record is None else list(record.values.get("entries", []))[-limit:]
+    line: Callable[[Mapping[str, Any]], str] = _line
+    session.output.answer(entries, *(map(line, entries) if entries else ["nothing is recorded"]))
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    at = datetime.fromtimestamp(float(entry["at"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    given = " ".join(f"{name}={value}" for name, value in entry["given"].items())
+    return printable(f"{at}  {entry['by']}  {entry['verb']} {given}".rstrip() + f"  {entry['outcome']}")

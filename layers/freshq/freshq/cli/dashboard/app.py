@@ -33,6 +33,7 @@ from freshq.cli.dashboard.snapshots import (
     schedule_rows,
 )
 from freshq.cli.output import json_text
+from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
 from freshq.simulate.sweep import Colour
 
@@ -288,7 +289,7 @@ class _Api:
             )
         order = await _body(request)
         if isinstance(order, dict) and str(order.get("verb")) in REDRIVES:
-            return self._redrive(order)
+            return await run_in_threadpool(self._redrive, order)
         verb = VERBS.get(str(order.get("verb"))) if isinstance(order, dict) else None
         if verb is None:
             msg = f"verb: must be one of {', '.join([*VERBS, *REDRIVES])}"
@@ -297,9 +298,22 @@ class _Api:
         if verb.of_task != isinstance(task_id, str):
             msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
             raise ValueError(msg)
-        said = await run_in_threadpool(verb, self._queue, task_id or "")
+        said = await run_in_threadpool(self._done, order["verb"], verb, task_id or "")
         self._live.refresh()
         return Json({"said": said})
+
+    def _done(self, name: str, verb: _Verb, task_id: str) -> str:
+        """Do what the page asks for, and note it in the queue's audit record."""
+        outcome = "done"
+        try:
+            return verb(self._queue, task_id)
+        except FreshqError as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            note(
+                self._queue, name, {"from": "dashboard"} | ({"task_ids": task_id} if task_id else {}), outcome
+            )
 
     def _redrive(self, order: dict[str, Any]) -> Response:
         """Begin to redrive all dead letters, or all of one cause."""
@@ -311,6 +325,8 @@ class _Api:
                 raise ValueError("cause: must have error, and kind unless it is null")
             cause = cause["error"], cause.get("kind")
         self._live.redrive(self._queue, cause, as_new=REDRIVES[order["verb"]])
+        given = {"from": "dashboard"} if cause is None else {"from": "dashboard", "cause": cause}
+        note(self._queue, order["verb"], given, "begun")
         self._live.refresh()
         return Json({"said": "The redrive has begun."})
 

@@ -16,7 +16,7 @@ from freshq.stores.dynamodb.schema import create_table
 from freshq.stores.dynamodb.tasks import DynamoTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -51,6 +51,19 @@ class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
     @override
     def use_shards(self, shards: int) -> None:
         self.keyspace.shards = shards
+
+    @override
+    def caller(self) -> str:
+        from freshq.stores.dynamodb.table import identity  # noqa: PLC0415 - functions have no use of it
+
+        return identity(self.calls.client) or super().caller()
+
+    @override
+    def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:
+        from freshq.stores.dynamodb.table import copies_of_table  # noqa: PLC0415 - as above
+
+        with translated(self.calls.table):
+            yield from copies_of_table(self.calls.client, self.calls.table)
 
     @override
     def close(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable, quoted
@@ -44,6 +45,10 @@ UNKNOWN: Final = "UNKNOWN"
 # The answers while another change of the table is in progress, or after it made this very change:
 # the ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
+# Of point-in-time recovery, unless the table says otherwise.
+RECOVERY_DAYS: Final = 35
+# What a local substitute of DynamoDB answers to a call that it does not have.
+NOT_THERE: Final = "UnknownOperationException"
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
 # The archive needs the old image of a record that left the queue.
 VIEW: Final = "NEW_AND_OLD_IMAGES"
@@ -739,15 +744,57 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
         )
 
 
+def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
+    """Say where deleted items of a table still are, and until when.
+
+    Args:
+        client: A client; some of the calls may be denied to it.
+        table: Name of the table.
+    """
+    versions = "the last versions in the stream, payloads included"
+    yield Finding(Health.WARNING, "stream", versions, "until they are a day old")
+    yield from _asked("backups", lambda: _recoverable(client, table))
+    yield from _asked("backups", lambda: _kept_backups(client, table))
+
+
+def _recoverable(client: DynamoDBClient, table: str) -> Finding:
+    found = client.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
+    recovery = found.get("PointInTimeRecoveryDescription", {})
+    if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
+        return Finding(Health.OK, "backups", "no point-in-time recovery")
+    days = recovery.get("RecoveryPeriodInDays", RECOVERY_DAYS)
+    return Finding(Health.WARNING, "backups", "point-in-time recovery", f"until {days} days have passed")
+
+
+def _kept_backups(client: DynamoDBClient, table: str) -> Finding:
+    backups = client.list_backups(TableName=table, BackupType="ALL")["BackupSummaries"]
+    if not backups:
+        return Finding(Health.OK, "backups", "no other backups, as far as DynamoDB lists them")
+    return Finding(Health.WARNING, "backups", f"{len(backups)} backups", "until you delete them")
+
+
+def identity(client: DynamoDBClient) -> str | None:
+    """Return the ARN of the caller; None where there is none to ask: at a local substitute of DynamoDB."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint is None and ".amazonaws.com" not in client.meta.endpoint_url:
+        return None
+    import boto3  # noqa: PLC0415 - functions have no use of it
+
+    try:
+        return str(boto3.client("sts", client.meta.region_name).get_caller_identity()["Arn"])
+    except (BotoCoreError, ClientError) as error:
+        return f"unknown, because STS did not answer ({type(error).__name__})"
+
+
 def _asked(subject: str, ask: Callable[[], Finding]) -> Iterator[Finding]:
     """Yield an answer, or that it is not allowed to ask."""
     try:
         yield ask()
     except ClientError as error:
-        if error.response["Error"]["Code"] not in ACCESS_DENIED:
+        if error.response["Error"]["Code"] not in (*ACCESS_DENIED, NOT_THERE):
             raise
         denied = error.response["Error"].get("Message", "access denied")
-        yield Finding(Health.UNKNOWN, subject, denied, "allow it to those who run freshq doctor")
+        yield Finding(Health.UNKNOWN, subject, denied, "allow it to those who run this command")
 
 
 def _ttl(client: DynamoDBClient, table: str) -> Finding:

@@ -26,7 +26,7 @@ from freshq.stores.sql.rows import OVER, microseconds
 from freshq.stores.sql.schema import NO_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from sqlalchemy import Row
 
@@ -485,6 +485,20 @@ class SqlHistory(History):
     def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
         """Return the events of a row as they are landed."""
         return landed_events(history_id, row)
+
+    def forget(self, queue: str, task_ids: Collection[str], group: str | None) -> int | None:
+        """Erase the group from the events of some tasks, or of all tasks of a group.
+
+        Returns:
+            How many events had it; None if the table has no histories.
+        """
+        if not self._database.read(self.exists):
+            return None
+        events = self._schema.history
+        these = events.c.task_id.in_(task_ids) if group is None else events.c.task_group == group
+        erased = sa.update(events).values(task_group=None)
+        erased = erased.where(events.c.queue == queue, these, events.c.task_group.is_not(None))
+        return self._database.transaction(lambda connection: connection.execute(erased).rowcount)
 
     def prune(self, queue: str, now: float, limit: int) -> int:
         """Delete some events that are past their retention.

@@ -23,7 +23,7 @@ from freshq.stores.sql.transactions import SqlTransactions
 from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_for, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from freshq.stores.base import Stats
 
@@ -51,6 +51,12 @@ _CIPHER: Final = sa.text(
 ENCRYPTED: Final[Mapping[str, sa.TextClause]] = {
     "postgresql": sa.text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"),
     "mariadb": _CIPHER,
+}
+# By dialect: who is connected. SQLite has no users.
+USERS: Final[Mapping[str, sa.TextClause]] = {
+    "postgresql": sa.text("SELECT session_user"),
+    "mysql": sa.text("SELECT USER()"),
+    "mariadb": sa.text("SELECT USER()"),
 }
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -157,6 +163,37 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         else:
             clear = f"the password goes to {url.host} without TLS"
             yield Finding(Health.WARNING, "encryption", clear, "see docs/sql.md, Encryption")
+
+    @override
+    def caller(self) -> str:
+        query = USERS.get(self.database.dialect)
+        if query is None:
+            return super().caller()
+        return f"{self.database.rows(query, {})[0][0]} ({super().caller()})"
+
+    @override
+    def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:
+        events = self.history.forget(queue, task_ids, group)
+        if events is not None:
+            yield Finding(Health.OK, "history", f"the group erased from {events:,} events")
+        if self.database.dialect == "sqlite":
+            self.database.read(lambda connection: connection.exec_driver_sql("VACUUM").close())
+            busy = self.database.rows(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"), {})[0][0]
+            if not busy:
+                yield Finding(Health.OK, "file", "rewritten without what was deleted")
+                return
+        yield Finding(
+            Health.WARNING,
+            "database",
+            "old versions of the rows in its files and logs",
+            "until VACUUM, or the purge of InnoDB, has removed them",
+        )
+        yield Finding(
+            Health.WARNING,
+            "backups",
+            "replicas, archived logs and backups",
+            "until they expire where they are",
+        )
 
     @override
     def with_dead_rows(self, stats: Stats) -> Stats:
