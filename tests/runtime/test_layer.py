@@ -12,7 +12,9 @@ from typing import Final
 
 import pytest
 from benchmarks.coldstart import ENVIRONMENT
-from local.deploy import PROJECT, build, runtime_folder
+from local.deploy import PROJECT, architecture, build, runtime_folder
+
+from tests.template.test_template import source as template_source
 
 FUNCTIONS: Final = ("archive", "create_tasks", "process_tasks", "sweep", "trigger")
 # Of these a handler loads none: packages of other parts of freshq, and what only takes time.
@@ -65,6 +67,66 @@ def test_a_start_loads_what_the_function_uses_and_little_else(
     loaded = done.stdout.split()
     assert NOT_LOADED.isdisjoint(loaded)
     assert sum(name.partition(".")[0] == "freshq" for name in loaded) <= MOST_MODULES[function]
+
+
+def layer_of(folder: Path, runtime: str, compiler: str) -> Path:
+    """Return a layer as `sam build` builds it for a runtime and this machine's processor."""
+    settings = {"LAYER_RUNTIME": runtime, "LAYER_ARCHITECTURE": architecture(), "LAYER_COMPILER": compiler}
+    given = [f"{name}={value}" for name, value in settings.items()]
+    target = ("build-FreshqLayer", f"ARTIFACTS_DIR={folder}", f"LAYER_PYTHON={sys.executable}")
+    subprocess.run(
+        [shutil.which("make") or "", "--silent", *target, *given],
+        cwd=PROJECT / "layers" / "freshq",
+        check=True,
+    )
+    return folder / "python"
+
+
+def interpreter(runtime: str) -> str | None:
+    """Return an installed interpreter of a runtime, on PATH or of pyenv; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    of_pyenv = sorted(pyenv.glob(f"{runtime.removeprefix('python')}.*/bin/{runtime}"))
+    for candidate in (shutil.which(runtime), *map(str, of_pyenv)):
+        if candidate and subprocess.run([candidate, "-V"], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+@pytest.mark.parametrize("runtime", template_source()["Parameters"]["Runtime"]["AllowedValues"])
+def test_the_layer_of_every_runtime_is_imported_by_its_interpreter(
+    application: Path, tmp_path: Path, runtime: str
+) -> None:
+    found = interpreter(runtime)
+    if found is None:
+        pytest.skip(f"there is no {runtime}; the workflow has a job for each")
+    layer, packages = layer_of(tmp_path / "layer", runtime, found), tmp_path / "packages"
+    packages.mkdir()
+    runtime_folder(packages)
+    for function in FUNCTIONS:
+        logical_id = "".join(part.title() for part in function.split("_")) + "Function"
+        paths = json.dumps([str(path) for path in (application / logical_id, layer, packages)])
+        done = subprocess.run(
+            [found, "-B", "-I", "-S", "-c", PROGRAM, paths],
+            env=ENVIRONMENT | {"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{function}: {done.stderr}"
+
+
+def test_a_layer_has_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> None:
+    built = [layer_of(tmp_path / name, "native", sys.executable) for name in ("one", "two")]
+    contents = [
+        {
+            path.relative_to(layer): (path.read_bytes(), path.stat().st_mtime)
+            for path in layer.rglob("*")
+            if path.is_file()
+        }
+        for layer in built
+    ]
+    assert contents[0]
+    assert contents[0] == contents[1]
 
 
 def test_every_module_has_bytecode_that_no_timestamp_makes_stale(application: Path) -> None:

@@ -1,10 +1,26 @@
 """`make release`: what it refuses, and what it leaves behind, in a small repository."""
 
+import json
+import re
 import subprocess
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from local.packages import ReleaseFailed, check_ready, release, version_of
+from local.packages import (
+    CONTAINED_LICENCES,
+    LICENCES,
+    PINNED,
+    PROJECT,
+    Component,
+    ReleaseFailed,
+    bill_of_materials,
+    check_ready,
+    layer_components,
+    release,
+    version_of,
+    wheel_components,
+)
 
 PYPROJECT = """\
 [build-system]
@@ -49,6 +65,7 @@ def test_a_release_builds_both_files_and_tags_the_version(project: Path) -> None
     assert [file.name for file in sorted(out.iterdir())] == [
         "small-1.2.3-py3-none-any.whl",
         "small-1.2.3.tar.gz",
+        "wheel.cdx.json",
     ]
     assert git(project, "tag", "--list") == "v1.2.3"
     with pytest.raises(ReleaseFailed, match=r"tag v1\.2\.3 exists"):
@@ -71,3 +88,37 @@ def test_a_version_that_is_no_release_is_refused(project: Path) -> None:
     (project / "pyproject.toml").write_text(PYPROJECT.replace("1.2.3", "1.2.3.dev1"), "utf-8")
     with pytest.raises(ReleaseFailed, match=r"must be X\.Y\.Z, got '1\.2\.3\.dev1'"):
         version_of(project)
+
+
+def test_the_bill_of_the_layer_lists_all_that_is_locked_with_licences_that_may_be_contained() -> None:
+    components = layer_components(PROJECT)
+    locked = PINNED.findall((PROJECT / "layers" / "freshq" / "requirements.txt").read_text("utf-8"))
+    assert [each.name for each in components] == sorted(locked)
+    bill = json.loads(bill_of_materials("layer", "1.2.3", components, CONTAINED_LICENCES))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    (pydantic,) = [each for each in bill["components"] if each["name"] == "pydantic"]
+    assert pydantic["purl"] == f"pkg:pypi/pydantic@{distribution('pydantic').version}"
+    assert pydantic["licenses"] == [{"license": {"name": "MIT"}}]
+
+
+def test_the_bill_of_the_wheel_has_what_its_extras_need() -> None:
+    components = wheel_components(PROJECT)
+    names = {each.name for each in components}
+    assert {"pydantic", "pydantic-core", "botocore", "psycopg", "pyspark", "starlette"} <= names
+    assert names.isdisjoint({"freshq", "pytest", "moto"})
+    again = bill_of_materials("wheel", "1.2.3", wheel_components(PROJECT), LICENCES)
+    assert bill_of_materials("wheel", "1.2.3", components, LICENCES) == again
+
+
+def test_a_licence_that_nobody_checked_stops_a_release() -> None:
+    with pytest.raises(ReleaseFailed, match=r"copyleft \(GPL-3\.0-only\)"):
+        bill_of_materials("wheel", "1.2.3", [Component("copyleft", "1", "GPL-3.0-only")], LICENCES)
+    with pytest.raises(ReleaseFailed, match="psycopg"):
+        bill_of_materials("layer", "1", [Component("psycopg", "3", "LGPL-3.0-only")], CONTAINED_LICENCES)
+
+
+def test_actions_of_workflows_are_named_by_their_commits() -> None:
+    workflows = "".join(path.read_text("utf-8") for path in (PROJECT / ".github").rglob("*.yml"))
+    used = re.findall(r"uses: (\S+)", workflows)
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
