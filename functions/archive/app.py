@@ -42,6 +42,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         count("ArchiveFailures")
         raise
     count("EventsArchived", delivery.delivered)
+    if delivery.unreadable:
+        count("ArchiveFailures")
+        logger.error("records could not be read", **fields(error=delivery.unreadable))
     if delivery.failed_from is None:
         logger.info("archived", **fields(delivered=delivery.delivered, skipped=delivery.skipped))
         return {"batchItemFailures": []}

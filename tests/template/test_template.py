@@ -260,7 +260,8 @@ class TestStream:
         ]
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["DestinationConfig"]["OnFailure"]["Destination"]
-        assert "MaximumRecordAgeInSeconds" not in mapping  # as long as the stream has it
+        # As long as the stream has it.
+        assert ("MaximumRecordAgeInSeconds" in mapping, mapping["MaximumRetryAttempts"]) == (False, -1)
 
     def test_the_archive_is_there_on_request_only(self) -> None:
         parts = [name for name in source()["Resources"] if name.startswith("Archive")]

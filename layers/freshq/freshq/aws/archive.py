@@ -70,12 +70,14 @@ class Delivery:
         skipped: Number of records of other items than tasks, waiting resources and callers.
         failed_from: Sequence number of the first record to send again; None if all were delivered.
         error: Reason to send it again.
+        unreadable: Why records could not be read, each with its sequence number.
     """
 
     delivered: int
     skipped: int
     failed_from: str | None = None
     error: str | None = None
+    unreadable: Sequence[str] = ()
 
 
 class Archive:
@@ -105,10 +107,10 @@ class Archive:
         self._sleep = sleep
 
     def deliver(self, records: Iterable[Mapping[str, Any]], seconds_left: Callable[[], float]) -> Delivery:
-        """Deliver the events of stream records, up to the first record that is malformed.
+        """Deliver the events of stream records.
 
-        The event source then bisects the batch until the malformed record is alone, and sends that record to
-        the failed-event queue.
+        A record that cannot be read is delivered as the reason, which the pipeline quarantines. Sent again,
+        it would keep the others of its shard from the archive.
 
         Args:
             records: The records as Lambda passes them.
@@ -127,8 +129,8 @@ class Archive:
             delivered += sum(pack.events for pack in accepted)
             if rejected is not None:
                 error = "Firehose did not accept a record"
-                return Delivery(delivered, events.skipped, rejected.sequence, error)
-        return Delivery(delivered, events.skipped, events.malformed, events.error)
+                return Delivery(delivered, events.skipped, rejected.sequence, error, events.unreadable)
+        return Delivery(delivered, events.skipped, unreadable=events.unreadable)
 
     def _events_of(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the events of a stream record.
@@ -172,12 +174,11 @@ class _Events:
 
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     skipped: int = 0
-    malformed: str | None = None
-    error: str | None = None
+    unreadable: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], events_of: EventsOf) -> _Events:
-        """Read records up to the first malformed one."""
+        """Read records; of one that cannot be read the event is the reason."""
         read = cls()
         for record in records:
             sequence = ""
@@ -185,8 +186,8 @@ class _Events:
                 sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
                 events = events_of(record)
             except ValueError as error:
-                read.malformed, read.error = sequence, str(error)
-                break
+                read.unreadable.append(f"{sequence}: {error}")
+                events = [{"sequence": sequence, "unreadable": str(error)}]
             read.skipped += not events
             read.events += ((sequence, event) for event in events)
         return read
