@@ -1,15 +1,16 @@
 """What claims cost is bounded: counted statements, and rows that the database looked at."""
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 import pytest
 import sqlalchemy as sa
 
-from freshq import Order, Queue, Settlement
+from freshq import GroupRule, GroupRules, Order, Queue, Settlement
 from freshq.queue.core import core_of
 from freshq.stores.base import OldestRequest
-from freshq.stores.sql import SqlStore
+from freshq.stores.sql import SqlStore, windows
 from freshq.stores.sql.counts import COUNTED_ROWS
 from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS
 from freshq.stores.sql.windows import WINDOW_LINES
@@ -71,6 +72,27 @@ def test_on_sqlite_claims_cost_at_most_twice_as_much_with_many_groups(
     assert one[0] == CLAIMS
     assert max(hundred[0], many[0]) <= 2 * one[0]
     assert max(hundred[1], many[1]) <= 2 * one[1]
+
+
+def test_on_sqlite_a_claim_costs_as_much_beside_many_groups_at_their_limit(
+    sqlite_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {f"open-{number:02}": GroupRule(max_running=CLAIMS) for number in range(100)}
+    works = []
+    for full in (0, 1000):
+        queue = Queue(SqlStore(sqlite_engine), groups=GroupRules(GroupRule(max_running=1), wide))
+        queue.create_table()
+        monkeypatch.setattr(windows, "OPEN_SECONDS", -1.0)
+        queue.put_many([{"payload": 0, "group": f"full-{number}"} for number in range(full) for _ in (1, 2)])
+        assert len([claim for _ in range(full // 100) for claim in queue.claim(100)]) == full
+        queue.put_many([{"payload": 0, "group": group} for group in wide for _ in range(3)])
+        monkeypatch.setattr(windows, "OPEN_SECONDS", math.inf)  # this claim lists the groups with room
+        queue.claim()
+        with sqlite_work(queue) as work:
+            for _ in range(CLAIMS):
+                assert [claim.task.group in wide for claim in queue.claim()] == [True]
+        works.append(work[0])
+    assert works[1] <= 2 * works[0]
 
 
 def test_an_empty_claim_after_many_groups_sends_few_statements(queue: Queue) -> None:

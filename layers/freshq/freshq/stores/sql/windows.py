@@ -261,7 +261,11 @@ class LimitStatements(Statements):
     @cached_property
     def of_groups(self) -> sa.Select[Any]:
         """As `by_group`, of the groups `of_names`."""
-        return self.by_group.where(self.tasks.c.task_group.in_(sa.bindparam("of_names", expanding=True)))
+        group = self.tasks.c.task_group
+        chosen = (*self._in_work, group.in_(sa.bindparam("of_names", expanding=True)))
+        # To group by the index, SQLite would read the tasks of all groups.
+        key = sa.func.coalesce(group, sa.literal_column("''")) if self.dialect.name == "sqlite" else group
+        return sa.select(group, sa.func.count()).where(*chosen).group_by(key)
 
     @cached_property
     def below(self) -> sa.Select[Any]:
