@@ -323,6 +323,17 @@ class TestBacklog:
         assert (stats.pending, stats.shed_by_reason) == (6, {"group": 4})
         assert sorted(map(str, claimed(queue, 9))) == ["n4", "n5", "n6", "n7", "q1", "q2"]
 
+    def test_the_noisiest_group_is_the_one_that_takes_the_most_time(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(6, group_share=0.5))
+        for group, seconds in (("short", 0.1), ("long", 2.0)):
+            put(queue, store, group, group=group)
+            (claim,) = queue.claim()
+            store.clock.advance(seconds)
+            queue.complete(claim)
+        put(queue, store, "l1", "l2", group="long")
+        put(queue, store, *(f"s{number}" for number in range(5)), group="short")
+        assert sorted(map(str, claimed(queue, 9))) == ["l2", "s0", "s1", "s2", "s3", "s4"]
+
     def test_a_task_that_was_shed_is_not_claimed_cancelled_or_redriven(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(1))
         queue.put("a", task_id="a")

@@ -41,6 +41,16 @@ def test_the_noisiest_group_gives_way_first(when_full: WhenFull) -> None:
     assert (eviction.victim, eviction.group) == (Victim.OLDEST_OF_GROUP, "noisy")
 
 
+def test_the_noisiest_group_is_the_one_whose_tasks_take_the_most_time() -> None:
+    limit = BacklogLimit(10, group_share=0.5)
+    waiting: dict[str | None, int] = {"short": 9, "long": 2}
+    by_time = limit.eviction(11, waiting, lambda group: 20.0 if group == "long" else 1.0)
+    by_number = limit.eviction(11, waiting)
+    assert by_time is not None
+    assert by_number is not None
+    assert (by_time.group, by_number.group) == ("long", "short")
+
+
 def test_without_a_noisy_group_the_backlog_overflows_as_usual() -> None:
     eviction = BacklogLimit(10, group_share=0.5).eviction(11, {"a": 4, "b": 4, "c": 3})
     assert eviction is not None

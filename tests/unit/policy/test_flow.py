@@ -61,6 +61,18 @@ def test_every_put_of_a_group_is_counted() -> None:
     assert flow.offered_by("b") == pytest.approx(0.1)
 
 
+def test_a_group_offers_time_by_the_length_of_its_tasks() -> None:
+    counter = FlowCounter(10.0)
+    for group, took_seconds in (("short", 1.0), ("short", 1.0), ("short", 1.0), ("long", 9.0)):
+        counter.served_by(group, 12.0, took_seconds)
+    for group in ("short", "long", "unknown"):
+        for _ in range(20):
+            counter.offered_by(group, 12.0)
+    flow = counter.flow(20.0)
+    assert [flow.offered_by(group) for group in ("short", "long", "unknown")] == pytest.approx([2 / 3, 6, 2])
+    assert sorted(flow.demands()) == pytest.approx([2 / 3, 2, 6])
+
+
 def test_a_task_is_shed_early_once_unless_a_count_is_given() -> None:
     counter = FlowCounter(10.0)
     for _ in range(10):

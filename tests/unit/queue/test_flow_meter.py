@@ -26,7 +26,7 @@ def meter(store: MemoryStore) -> FlowMeter:
 def test_counts_are_written_every_five_seconds(store: MemoryStore, meter: FlowMeter) -> None:
     written = []
     for seconds in (0, 4.9375, 5, 9.9375, 10):
-        meter.ended(NOON + seconds, 0.5, in_time=True)
+        meter.ended(NOON + seconds, None, 0.5, in_time=True)
         written.append(store.read_counts("q", RECORD).get("served", 0))
     assert written == [0, 0, 3, 3, 5]
 
@@ -52,8 +52,8 @@ def test_a_door_sees_what_each_group_offers(store: MemoryStore) -> None:
 
 
 def test_the_time_of_every_attempt_counts_as_work(store: MemoryStore, meter: FlowMeter) -> None:
-    meter.ended(NOON, 2.0, in_time=None)
-    meter.ended(NOON, 1.0, in_time=False)
+    meter.ended(NOON, None, 2.0, in_time=None)
+    meter.ended(NOON, None, 1.0, in_time=False)
     meter.flush(NOON)
     assert store.read_counts("q", RECORD) == {"work_us": 3_000_000, "served": 1}
     flow = meter.flow(NOON + 10)

@@ -5,6 +5,7 @@ from benchmarks.fair import (
     DEADLINE,
     FLOOD,
     QUIET,
+    SERVERS,
     SHORT_DEADLINE,
     beside_flood,
     bounds,
@@ -15,6 +16,9 @@ from benchmarks.fair import (
 )
 
 from freshq import GroupRule, GroupRules, Order
+from freshq.policy.pressure import Door
+from freshq.policy.rules import OverloadRules
+from freshq.simulate import simulate_load, summarize
 
 DURATION = 1000.0
 
@@ -47,6 +51,15 @@ def test_weights_hold_when_the_heavier_group_has_longer_tasks() -> None:
     load = offered({FLOOD: 2.0, QUIET: 2.0}, {FLOOD: 5.0, QUIET: 1.0}, DURATION, DEADLINE)
     used = simulated(load, groups=GroupRules(of={FLOOD: GroupRule(weight=3)})).used
     assert used[FLOOD] / used[QUIET] == pytest.approx(3, rel=0.05)
+
+
+def test_the_door_rejects_no_quiet_group_beside_a_flood_of_long_tasks() -> None:
+    """It offers ten times the time in half of the tasks; by number, half of the quiet group was rejected."""
+    load = beside_flood(20, DURATION, 2 * DEADLINE)
+    rules = OverloadRules(2 * DEADLINE, fair=True, door=Door(1.0))
+    found = summarize(simulate_load(load, rules, SERVERS)).by_group
+    assert found[QUIET].served_in_time >= 0.99 * found[QUIET].offered
+    assert found[FLOOD].served_in_time < 0.5 * found[FLOOD].offered
 
 
 def test_a_few_tasks_hardly_wait_behind_the_backlog_of_another_tenant() -> None:

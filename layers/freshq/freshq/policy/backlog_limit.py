@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
 
@@ -50,8 +50,8 @@ class BacklogLimit:
     Attributes:
         max_waiting: Most live tasks that may wait, 1 or more.
         when_full: Which tasks to shed.
-        group_share: A group with more than this share of the backlog is noisy. When the backlog is full,
-            the oldest task of the noisiest group is shed first. None: groups do not matter.
+        group_share: A group with more than this share of the time that the backlog takes is noisy. When the
+            backlog is full, the oldest task of the noisiest group is shed first. None: groups do not matter.
     """
 
     max_waiting: int
@@ -67,19 +67,29 @@ class BacklogLimit:
             msg = f"group_share: must be greater than 0 and less than 1, got {self.group_share}"
             raise ValueError(msg)
 
-    def eviction(self, waiting: int, by_group: Mapping[str | None, int]) -> Eviction | None:
+    def eviction(
+        self,
+        waiting: int,
+        by_group: Mapping[str | None, int],
+        seconds_of: Callable[[str | None], float] | None = None,
+    ) -> Eviction | None:
         """Return which task to shed; None if the backlog is within its bound.
 
         Args:
             waiting: Number of live tasks that wait, including the newcomer.
             by_group: Number of these by group; only used if `group_share` is set. Of two groups that are
                 equally noisy, the first is shed.
+            seconds_of: Returns the average time of a group's tasks; None: all take the same.
         """
         if waiting <= self.max_waiting:
             return None
         if self.group_share is not None and by_group:
-            noisiest = max(by_group, key=by_group.__getitem__)
-            if by_group[noisiest] > self.group_share * self.max_waiting:
+            seconds: Mapping[str | None, float] = by_group
+            if seconds_of is not None:
+                seconds = {group: count * seconds_of(group) for group, count in by_group.items()}
+            noisiest = max(seconds, key=seconds.__getitem__)
+            whole_seconds = self.max_waiting * sum(seconds.values())
+            if seconds[noisiest] * sum(by_group.values()) > self.group_share * whole_seconds:
                 return Eviction(ShedReason.GROUP, Victim.OLDEST_OF_GROUP, noisiest)
         drops = self.when_full is WhenFull.DROP_OLDEST
         return Eviction(ShedReason.OVERFLOW, Victim.OLDEST if drops else Victim.NEWCOMER)
@@ -89,7 +99,11 @@ class CountedBacklog:
     """The number of waiting tasks, kept up to date while tasks are admitted and shed."""
 
     def __init__(
-        self, limit: BacklogLimit, by_group: Mapping[str | None, int], of_any_group: int = 0
+        self,
+        limit: BacklogLimit,
+        by_group: Mapping[str | None, int],
+        of_any_group: int = 0,
+        seconds_of: Callable[[str | None], float] | None = None,
     ) -> None:
         """Start from a count.
 
@@ -97,8 +111,10 @@ class CountedBacklog:
             limit: The bound.
             by_group: Number of waiting tasks of each group.
             of_any_group: Number of waiting tasks whose group is unknown.
+            seconds_of: As in `BacklogLimit.eviction`.
         """
         self._limit = limit
+        self._seconds_of = seconds_of
         self._by_group = dict(by_group)
         # Without the tasks that were admitted, which are not stored yet.
         self._stored_by_group = dict(by_group)
@@ -116,7 +132,7 @@ class CountedBacklog:
         """
         self._waiting += 1
         self._by_group[group] = self._by_group.get(group, 0) + 1
-        eviction = self._limit.eviction(self._waiting, self._by_group)
+        eviction = self._limit.eviction(self._waiting, self._by_group, self._seconds_of)
         if eviction is None:
             return None
         if eviction.victim is Victim.OLDEST_OF_GROUP and not self._stored_by_group.get(eviction.group):
@@ -126,7 +142,7 @@ class CountedBacklog:
 
     def excess(self) -> Iterator[Eviction]:
         """Yield tasks to shed until the backlog is within its limit."""
-        while (eviction := self._limit.eviction(self._waiting, self._by_group)) is not None:
+        while (eviction := self._limit.eviction(self._waiting, self._by_group, self._seconds_of)) is not None:
             self._count_out(eviction)
             yield eviction
 

@@ -10,11 +10,11 @@ from hashlib import blake2b
 from math import floor
 from typing import TYPE_CHECKING, Final
 
-from freshq.policy.fairness import fair_share
+from freshq.policy.fairness import LEAST_SECONDS, fair_share
 from freshq.policy.order import LIFO_ABOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # Bounds of the time after which a producer should retry, as multiples of the deadline.
 SOONEST_RETRY: Final = 0.1
@@ -30,7 +30,8 @@ LONGEST_WINDOW_SECONDS: Final = 60.0
 LONGEST_SPREAD_SECONDS: Final = 3600.0
 # The shortest time over which a rate is taken, when counting has just begun.
 SHORTEST_WINDOW_SECONDS: Final = 1.0
-# Counts in each of two rows that groups share: on DynamoDB all of them together are a write of two units.
+# Counts in each of two rows that groups share: with the times of groups they are a write of three units on
+# DynamoDB.
 GROUP_COUNTS: Final = 64
 # Groups whose counts a process need not compute again.
 MAX_KNOWN_GROUPS: Final = 10_000
@@ -135,10 +136,10 @@ class Door:
     """Admission control by load: rejects new work beyond a multiple of capacity, before it costs a write.
 
     The client-side throttle of the SRE book ("Handling Overload"), on the producers' side of a queue:
-    `multiple` times the served rate is admitted. Groups share it by `fair_share`, so that a flood is
-    rejected before a quiet group. Tasks of a group beyond its share are rejected at random. The door
-    rejects nothing unless the queue is overloaded. So a queue that served nothing for a while, because the
-    downstream was down, does not stay locked.
+    `multiple` times the served rate is admitted. Groups share the time that this takes by `fair_share`, so
+    that a flood is rejected before a quiet group, and a group with long tasks puts fewer. Tasks of a group
+    beyond its share are rejected at random. The door rejects nothing unless the queue is overloaded. So a
+    queue that served nothing for a while, because the downstream was down, does not stay locked.
 
     Attributes:
         multiple: Of the served rate, 1 or more; with 2 there is always work to choose from.
@@ -153,7 +154,9 @@ class Door:
             raise ValueError(msg)
 
     def share_per_second(self, pressure: Pressure, flow: Flow) -> float:
-        """Return how many tasks each group may put; infinite if the capacity suffices for all.
+        """Return the time that each group may put, per second; infinite if the capacity suffices for all.
+
+        Time is in units of the mean service time.
 
         Args:
             pressure: How overloaded the queue is.
@@ -241,6 +244,11 @@ def group_counts(group: str | None) -> tuple[str, str]:
     return f"g{first % GROUP_COUNTS}", f"h{second % GROUP_COUNTS}"
 
 
+# Prefixes of two more counts of a group: tasks served, and the microseconds that they took.
+DONE: Final = "n"
+TOOK: Final = "t"
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """The recent flow of a queue, in tasks per second.
@@ -252,6 +260,7 @@ class Flow:
         shed_early: Tasks shed before their deadline: overflow, group, codel.
         by_group: The offered tasks by the counts of `group_counts`, if they are counted.
         work: Seconds for which workers held the tasks whose attempts ended.
+        lengths: The mean service time of a group's tasks, in that of all tasks, by its first count.
     """
 
     offered: float
@@ -260,14 +269,20 @@ class Flow:
     shed_early: float = 0.0
     by_group: Mapping[str, float] = field(default_factory=dict)
     work: float = 0.0
+    lengths: Mapping[str, float] = field(default_factory=dict)
 
     def offered_by(self, group: str | None) -> float:
-        """Return how much a group offers, or slightly more if it shares its counts."""
-        return min(self.by_group.get(name, 0.0) for name in group_counts(group))
+        """Return the time that a group offers, in mean service times; slightly more if it shares its counts.
+
+        Tasks of a group of which none was served take the mean.
+        """
+        first, second = group_counts(group)
+        tasks = min(self.by_group.get(first, 0.0), self.by_group.get(second, 0.0))
+        return tasks * self.lengths.get(first, 1.0)
 
     def demands(self) -> list[float]:
-        """Return the offered load by group; groups that share a counter count as one."""
-        return [rate for name, rate in self.by_group.items() if name.startswith("g")]
+        """Return the offered time by group; groups that share a counter count as one."""
+        return [rate * self.lengths.get(name, 1.0) for name, rate in self.by_group.items() if name[0] == "g"]
 
 
 def flow_window_seconds(deadline_seconds: float) -> float:
@@ -298,10 +313,18 @@ def flow_between(
     def rate(name: str) -> float:
         return (current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds
 
-    groups = {*current, *before}.difference(FLOW_NAMES)
+    names = sorted({*current, *before}.difference(FLOW_NAMES))
     offered, served, served_in_time, shed_early, work_us = map(rate, FLOW_NAMES)
-    by_group = {name: rate(name) for name in sorted(groups)}
-    return Flow(offered, served, served_in_time, shed_early, by_group, work_us / 1e6)
+    by_group = {name: rate(name) for name in names if name[0] in "gh"}
+    return Flow(offered, served, served_in_time, shed_early, by_group, work_us / 1e6, _lengths(names, rate))
+
+
+def _lengths(names: Iterable[str], rate: Callable[[str], float]) -> dict[str, float]:
+    """Return the mean service time of groups, in that of all tasks, from the rates of their counts."""
+    done = {name[1:]: rate(name) for name in names if name[0] == DONE and rate(name)}
+    took = {name: rate(TOOK + name) for name in done}
+    mean = sum(took.values()) / (sum(done.values()) or 1.0)
+    return {name: took[name] / done[name] / mean for name in done}
 
 
 class FlowCounter:
@@ -341,6 +364,12 @@ class FlowCounter:
         counts = self.counts(floor(now / self.window_seconds))
         for name in group_counts(group):
             counts[name] += 1
+
+    def served_by(self, group: str | None, now: float, took_seconds: float) -> None:
+        """Count the time that a task of a group took, which was done."""
+        counts, (name, _second) = self.counts(floor(now / self.window_seconds)), group_counts(group)
+        counts[DONE + name] += 1
+        counts[TOOK + name] += round(1e6 * max(LEAST_SECONDS, took_seconds))
 
     def served(self, now: float, *, in_time: bool) -> None:
         """Count a task that was done."""

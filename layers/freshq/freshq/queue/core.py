@@ -137,7 +137,7 @@ class Core:
             admission = AdmissionControl(meter, rules.door, rules.deadline_seconds, self.uniform)
         if rules.backlog is not None:
             limits = (rules.backlog, rules.deadline_seconds)
-            backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter)
+            backlog = BacklogBound(self.store, self.name, *limits, lifecycle, meter, self.turns.seconds_of)
         upkeep = parts.get("upkeep") or Upkeep(self.store, self.name, lifecycle, self.now)
         upkeep.lifecycle = lifecycle
         self.turns.follow(rules.groups)
@@ -478,7 +478,7 @@ class Core:
         self.turns.settled(task, took_seconds)
         self.let_go([task])
         in_time = settled.updated <= settled.stale_at if is_served else None
-        self.meter.ended(settled.updated, took_seconds, in_time=in_time)
+        self.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)
         if is_served:
             self.reserve.observe(took_seconds, task.kind, settled.updated)
         return settled

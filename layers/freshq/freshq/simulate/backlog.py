@@ -97,6 +97,9 @@ class Backlog(Protocol):
     def count_by_group(self) -> dict[str | None, int]:
         """Return the number of tasks by group."""
 
+    def seconds_of(self, group: str | None) -> float:
+        """Return the average time of a group's tasks."""
+
     def expire(self, now: float) -> None:
         """Forget stale tasks."""
 
@@ -248,6 +251,10 @@ class LevelBacklog:
             for group, line in level.lines.items():
                 counts[group] = counts.get(group, 0) + line.count()
         return counts
+
+    def seconds_of(self, group: str | None) -> float:
+        """Return the average time of a group's tasks."""
+        return self._costs.of(group)
 
     def expire(self, now: float) -> None:
         """Forget tasks that are too old for the queue."""
@@ -429,6 +436,10 @@ class LineBacklog:
     def count_by_group(self) -> dict[str | None, int]:
         """Return the number of tasks by group."""
         return {None: self.count()}
+
+    def seconds_of(self, group: str | None) -> float:  # noqa: ARG002 - all tasks are of one group
+        """Return the average time of a group's tasks."""
+        return 1.0
 
     def expire(self, now: float) -> None:
         """Forget stale tasks."""

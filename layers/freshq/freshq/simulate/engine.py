@@ -80,10 +80,13 @@ class Admission:
         backlog.expire(now)
         if limit.when_full is WhenFull.DROP_OLDEST:
             backlog.push(task)
-            for excess in CountedBacklog(limit, backlog.count_by_group()).excess():
+            for excess in CountedBacklog(
+                limit, backlog.count_by_group(), seconds_of=backlog.seconds_of
+            ).excess():
                 self._evict(excess, now)
             return
-        eviction = CountedBacklog(limit, backlog.count_by_group()).admit(backlog.group_of(task))
+        counted = CountedBacklog(limit, backlog.count_by_group(), seconds_of=backlog.seconds_of)
+        eviction = counted.admit(backlog.group_of(task))
         if eviction is not None and eviction.victim is Victim.NEWCOMER:
             self.shed_early(task, eviction.reason, now)
             return
@@ -102,9 +105,10 @@ class Admission:
         if self._door is not None:
             self._flow.shed_early(now)
 
-    def served(self, task: int, now: float) -> None:
+    def served(self, task: int, now: float, took_seconds: float) -> None:
         """Record for the door that a task was done at `now` (seconds)."""
         self._flow.served(now, in_time=self._fates.codes[task] == self._fates.IN_TIME)
+        self._flow.served_by(self._backlog.group_of(task), now, took_seconds)
 
 
 class SimulatedClaimer:
@@ -325,4 +329,4 @@ class Engine:
         self._backlog.ended(task, took_seconds)
         self._claimer.observe(took_seconds)
         if self._door:
-            self._admission.served(task, end)
+            self._admission.served(task, end, took_seconds)

@@ -139,6 +139,11 @@ class LineTurns:
             self._levels[task.priority].correct(task.group, charged, took_seconds)
             self._costs.observe(task.group, took_seconds)
 
+    def seconds_of(self, group: str | None) -> float:
+        """Return the average time of the tasks of a group that this process saw; if none, of all tasks."""
+        with self._lock:
+            return self._costs.of(group)
+
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
         with self._lock:

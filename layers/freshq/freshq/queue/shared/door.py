@@ -92,6 +92,7 @@ class BacklogBound:
         deadline_seconds: float,
         lifecycle: Lifecycle,
         meter: FlowMeter,
+        seconds_of: Callable[[str | None], float],
     ) -> None:
         """Start with nothing counted.
 
@@ -102,7 +103,9 @@ class BacklogBound:
             deadline_seconds: Age at which tasks of the queue are stale.
             lifecycle: Computes the shed version of a task.
             meter: Counts the shed tasks.
+            seconds_of: Returns the average time of a group's tasks.
         """
+        self._seconds_of = seconds_of
         self._store = store
         self._queue = queue
         self._limit = limit
@@ -131,7 +134,7 @@ class BacklogBound:
             before = self._admitted
         waiting = self._count(limit, len(tasks), now)
         with self._lock:
-            backlog = CountedBacklog(limit, waiting, of_any_group=self._admitted - before)
+            backlog = CountedBacklog(limit, waiting, self._admitted - before, self._seconds_of)
             evictions = [backlog.admit(task.group) for task in tasks]
             rejected = [
                 eviction if eviction is not None and eviction.victim is Victim.NEWCOMER else None
@@ -174,7 +177,7 @@ class BacklogBound:
     def _evict_excess(self, limit: BacklogLimit, more: int, now: float) -> int:
         """Count and evict once; return how many tasks put meanwhile still exceed the limit."""
         before = self._admitted
-        backlog = CountedBacklog(limit, self._count(limit, more, now))
+        backlog = CountedBacklog(limit, self._count(limit, more, now), seconds_of=self._seconds_of)
         self._evict(backlog.excess(), now)
         with self._lock:
             room = backlog.room - (self._admitted - before)

@@ -128,11 +128,12 @@ class FlowMeter:
         if now >= self._flush_at:
             self._flush_or_begin(now)
 
-    def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
+    def ended(self, now: float, group: str | None, work_seconds: float, *, in_time: bool | None) -> None:
         """Count an attempt that ended, and its task if it was done.
 
         Args:
             now: When it ended, in seconds.
+            group: Group of the task.
             work_seconds: How long a worker held the task.
             in_time: Whether it was done in time; None if it is not done.
         """
@@ -140,6 +141,8 @@ class FlowMeter:
             self._counter.worked(now, work_seconds)
             if in_time is not None:
                 self._counter.served(now, in_time=in_time)
+                if self._counts_groups:
+                    self._counter.served_by(group, now, work_seconds)
         if now >= self._flush_at:
             self._flush_or_begin(now)
 
