@@ -1,5 +1,6 @@
 """What the template refuses before anything is made, and that nothing is protected by accident."""
 
+import json
 import re
 import tomllib
 from typing import Any
@@ -107,3 +108,17 @@ def test_every_shown_override_names_the_stage() -> None:
     assert len(shown) >= 3
     for line in shown:
         assert "Stage=" in line, line
+
+
+def test_the_stack_policy_refuses_updates_of_what_production_keeps() -> None:
+    """Otherwise Stage=dev would take the protection from a table with one parameter."""
+    policy = json.loads((PROJECT / "stack-policy.json").read_text("utf-8"))
+    allow, deny = policy["Statement"]
+    assert (allow["Effect"], allow["Resource"]) == ("Allow", "*")
+    kept = {
+        f"LogicalResourceId/{name}"
+        for name, resource in source()["Resources"].items()
+        if resource.get("DeletionPolicy") == {"Fn::If": ["IsProd", "Retain", "Delete"]}
+    }
+    assert len(kept) == 3
+    assert (deny["Effect"], deny["Action"], set(deny["Resource"])) == ("Deny", "Update:*", kept)

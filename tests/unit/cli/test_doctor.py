@@ -152,7 +152,8 @@ class TestDynamoDB:
     @pytest.fixture
     def stacks(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
         stub = boto3.client("cloudformation")
-        monkeypatch.setattr(stacks_module, "cloudformation", lambda: stub)
+        for module in (stacks_module, doctor):
+            monkeypatch.setattr(module, "cloudformation", lambda: stub)
         with Stubber(stub) as stubber:
             yield stubber
 
@@ -167,6 +168,24 @@ class TestDynamoDB:
         assert "warning  stack     app is UPDATE_ROLLBACK_COMPLETE" in done.stdout
         assert "Order do not count any more; freshq configure --stack app --adopt" in done.stdout
         assert "wrong    alarm     app-ShedRatioAlarm-1: More is shed." in done.stdout
+
+    @pytest.mark.parametrize(
+        ("answer", "health"),
+        [
+            ({"StackPolicyBody": '{"Resource": "LogicalResourceId/QueueTable"}'}, "ok"),
+            ({}, "warning"),
+            (None, "unknown"),
+        ],
+    )
+    def test_a_stack_in_production_has_a_policy(
+        self, stacks: Stubber, answer: dict[str, str] | None, health: str
+    ) -> None:
+        if answer is None:
+            stacks.add_client_error("get_stack_policy", "AccessDenied", "not authorized")
+        else:
+            stacks.add_response("get_stack_policy", answer, {"StackName": "app"})
+        (found,) = doctor._of_protection("app")
+        assert (found.health, found.subject) == (health, "policy")
 
     def test_alarms_are_those_of_the_stack_that_stand(self, client: DynamoDBClient) -> None:
         del client  # moto answers

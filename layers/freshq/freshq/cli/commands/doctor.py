@@ -16,7 +16,7 @@ from freshq.cli.command import Limit, QueueContext, Yes
 from freshq.cli.errors import ExitStatus, printable
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, FORGOTTEN, shortened
-from freshq.cli.stacks import Stack
+from freshq.cli.stacks import Stack, cloudformation
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
@@ -116,7 +116,25 @@ def _of_stack(name: str) -> Iterator[Finding]:
     if stack.gone:
         text = f"{', '.join(stack.gone)} do not count any more"
         yield Finding(Health.WARNING, "stack", text, f"freshq configure --stack {name} --adopt, then deploy")
+    if stack.parameters.get("stage") == "prod":
+        yield from _of_protection(name)
     yield from _of_alarms(name)
+
+
+def _of_protection(stack: str) -> Iterator[Finding]:
+    """Look whether one wrong parameter could take the protection from a table in production."""
+    with needs("aws"):
+        from botocore.exceptions import BotoCoreError, ClientError
+    try:
+        policy = cloudformation().get_stack_policy(StackName=stack).get("StackPolicyBody", "")
+    except (BotoCoreError, ClientError) as error:
+        yield Finding(Health.UNKNOWN, "policy", str(error), "allow cloudformation:GetStackPolicy")
+        return
+    if "QueueTable" in policy:
+        yield Finding(Health.OK, "policy", "an update cannot change the table")
+    else:
+        text = "an update with Stage=dev would take deletion protection and backups from the table"
+        yield Finding(Health.WARNING, "policy", text, "set stack-policy.json, see docs/deploy.md, Protection")
 
 
 def _of_alarms(stack: str) -> Iterator[Finding]:
