@@ -145,6 +145,12 @@ def overload_page() -> Sections:
     }
 
 
+def possible_ratio(runs: Sequence[Mapping[str, Any]], load: float) -> float:
+    """Return the share of the work done in time that is possible at a load, as the median of the runs."""
+    in_time: float = median(run["in_time"] for run in runs)
+    return in_time * max(1.0, load)
+
+
 def measurements_page() -> Sections:
     """Return the sections of docs/contributing/measurements.md."""
     return {

@@ -15,7 +15,6 @@ import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -23,8 +22,8 @@ from local.servers import Postgres
 
 from benchmarks import figures
 from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_turns
-from benchmarks.wake_peers import PAUSE_SECONDS, PEERS, SLOTS, pauses
-from benchmarks.worker import conninfo, fill_peer, opened
+from benchmarks.peers import PAUSE_SECONDS, SLOTS, pauses
+from benchmarks.worker import PROGRAM, conninfo, fill_peer, opened
 from benchmarks.worker_page import FRESHQ
 from freshq import Queue, Task, Worker
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     Turn = Callable[[], list[dict[str, float]]]
 
-PROGRAM: Final = Path(__file__).with_name("wake_peers.py")
+PEERS: Final = ("procrastinate", "oban")
 IDLE_SECONDS: Final = 20
 # The server's counts are up to a second late.
 COUNTED_SECONDS: Final = 2
@@ -93,10 +92,10 @@ class IdlePeer:
         Raises:
             RuntimeError: If it does not start.
         """
-        self._command = [python, str(PROGRAM)]
+        self._command = [python, PROGRAM]
         self._named = [peer, where]
         self._process = subprocess.Popen(
-            [*self._command, "work", *self._named],
+            [*self._command, "idle", *self._named, str(SLOTS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -26,9 +26,9 @@ from local.servers import HOST, Postgres
 
 from benchmarks import figures
 from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_processes, in_turns
+from benchmarks.peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from benchmarks.sql import fill
 from benchmarks.worker_page import FILES, HAND, WORKER
-from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from freshq import Queue, Settlement, Worker
 from freshq.worker.report import LoggingObserver
 
@@ -46,7 +46,7 @@ TASKS: Final = {
     HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500,
 }  # fmt: skip
 PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey",)}
-PROGRAM: Final = str(Path(__file__).with_name("worker_peers.py"))
+PROGRAM: Final = str(Path(__file__).with_name("peers.py"))
 POLL_SECONDS: Final = 0.02
 COUNT_SECONDS: Final = 0.05
 CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"

@@ -1,0 +1,347 @@
+"""Goodput of real workers under overload, beside other queues, with clients that give up.
+
+A worker with four slots runs tasks that sleep for 50 ms, and a client gives a task up after 1 s. A producer
+puts tasks at random intervals, at loads below and above the capacity; the other queues have a worker and a
+producer of their own in an interpreter in which they are installed. Contenders take turns, each run with a
+new database on the same PostgreSQL (huey on SQLite), neither of which waits for the disk.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import count, product
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final
+
+import altair as alt
+import psycopg
+from local.demo import recompressed
+from local.servers import Postgres
+
+from benchmarks import figures
+from benchmarks.figures import LONGEST_SECONDS, in_turns
+from benchmarks.library_pages import possible_ratio
+from benchmarks.peers import TASK_SECONDS
+from benchmarks.worker import PROGRAM, conninfo, fill_peer
+from freshq.simulate.sweep import Colour
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PICTURE: Final = Path("docs/overload_peers.png")
+SLOTS: Final = 4
+LIMIT_SECONDS: Final = 1.0
+# A client pauses at random up to this long before it puts a task again.
+PAUSE_SECONDS: Final = 0.5
+RETRIES: Final = 3
+LATER_LOAD: Final = 0.5
+# Goodput is back from the first of so many seconds in which this share of the new tasks is done in time.
+BACK_SECONDS: Final = 3
+BACK_SHARE: Final = 0.9
+LEFT: Final = "left "
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A queue, and how the picture shows it.
+
+    Attributes:
+        peer: Its name and option for `benchmarks.peers`.
+        colour: Its colour.
+    """
+
+    peer: str
+    colour: str
+
+
+CONTENDERS: Final = {
+    "freshq, newest first": Contender("freshq@lifo", Colour.TAKEN.value),
+    "freshq, oldest first": Contender("freshq@fifo", Colour.PENDING.value),
+    "Celery, expires=0.9": Contender("celery@0.9", Colour.SHED.value),
+    "Celery, expires=1": Contender("celery@1", Colour.FAILURE.value),
+    "huey, expires=1": Contender("huey@1", Colour.LATE.value),
+    "oban": Contender("oban", Colour.SUCCESS.value),
+    "procrastinate": Contender("procrastinate", "#000000"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A load.
+
+    Attributes:
+        loads: The load of each phase, as a multiple of the capacity.
+        retries: How often a client puts a task again that is not done in time.
+    """
+
+    loads: tuple[float, ...]
+    retries: int = 0
+
+    def arrivals(self, seconds: float, seed: int) -> list[float]:
+        """Return when clients put their tasks, in seconds from the start."""
+        rng, found = Random(f"{self.loads}/{seed}"), []
+        for phase, load in enumerate(self.loads):
+            now, rate = phase * seconds, load * SLOTS / TASK_SECONDS
+            while (now := now + rng.expovariate(rate)) < (phase + 1) * seconds:
+                found.append(now)
+        return found
+
+
+LOADS: Final = ("0.5", "0.9", "1.5", "3")
+RETRYING: Final = "retries"
+SCENARIOS: Final = {
+    **{load: Scenario((float(load),)) for load in LOADS},
+    RETRYING: Scenario((1.5, LATER_LOAD), RETRIES),
+}
+
+
+class Program:
+    """A worker or a producer in another process."""
+
+    def __init__(self, python: str, verb: str, peer: str, where: str) -> None:
+        """Start it and wait until it is connected.
+
+        Raises:
+            RuntimeError: If it does not start.
+        """
+        command = [python, PROGRAM, verb, peer, where, str(SLOTS)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
+        if self._output.readline() != "ready\n":
+            msg = f"{peer} did not start"
+            raise RuntimeError(msg)
+        # Start and end of each run by the number of its task, and the tasks that wait at the end.
+        self.runs: dict[int, tuple[float, float]] = {}
+        self.left = 0
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._output:
+            if line.startswith(LEFT):
+                self.left = int(line.removeprefix(LEFT))
+            else:
+                number, began, ended = line.split()
+                self.runs[int(number)] = float(began), float(ended)
+
+    def put(self, number: int) -> None:
+        """Let a producer put a task."""
+        self._input.write(f"{number}\n")
+        self._input.flush()
+
+    def end(self) -> None:
+        """Let it exit."""
+        self._input.close()
+        self._process.wait(LONGEST_SECONDS)
+        self._reader.join()
+        self._output.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened to the tasks of a run; times are of the machine's monotonic clock.
+
+    Attributes:
+        arrivals: When each client put its task first, in seconds from the start.
+        puts: Of each task, its client and when it was put.
+        runs: Start and end of each run.
+        left: Tasks that waited when all clients had given up.
+    """
+
+    arrivals: Sequence[float]
+    puts: Sequence[tuple[int, float]]
+    runs: Mapping[int, tuple[float, float]]
+    left: int
+
+    def measures(self, seconds: float, phases: int) -> dict[str, Any]:
+        """Return the measures of a run.
+
+        Args:
+            seconds: Length of a phase.
+            phases: How many there are.
+        """
+        took = self._took_seconds()
+        in_time = {task: waited for task, waited in took.items() if waited <= LIMIT_SECONDS}
+        happy = {self.puts[task][0] for task in in_time}
+        first = bisect_left(self.arrivals, seconds)
+        shares = self._by_second(happy, round(seconds * phases))
+        return {
+            "in_time": round(sum(client < first for client in happy) / first, 4),
+            "median_seconds": round(median(in_time.values()), 3) if in_time else None,
+            "wasted": round(1 - len(in_time) / len(took), 4) if took else 0.0,
+            "left": self.left,
+            "puts": len(self.puts),
+            "by_second": shares,
+            "recovery_seconds": recovery_seconds(shares[round(seconds) :]) if phases > 1 else None,
+        }
+
+    def _took_seconds(self) -> dict[int, float]:
+        """Return how long after its put each task was done."""
+        puts = enumerate(self.puts)
+        return {task: self.runs[task][1] - put for task, (_, put) in puts if task in self.runs}
+
+    def _by_second(self, happy: set[int], seconds: int) -> list[float]:
+        clients: defaultdict[int, list[bool]] = defaultdict(list)
+        for client, at in enumerate(self.arrivals):
+            clients[int(at)].append(client in happy)
+        return [round(fmean(clients[second] or [True]), 4) for second in range(seconds)]
+
+
+def recovery_seconds(shares: Sequence[float]) -> int | None:
+    """Return after how many seconds the goodput is back for good; None if it is not.
+
+    Args:
+        shares: Of each second, the share of its tasks that were done in time.
+    """
+    for second in range(len(shares) - BACK_SECONDS + 1):
+        if min(shares[second : second + BACK_SECONDS]) >= BACK_SHARE:
+            return second
+    return None
+
+
+def drive(
+    producer: Program, worker: Program, scenario: Scenario, arrivals: Sequence[float]
+) -> list[tuple[int, float]]:
+    """Let clients put their tasks, and again those that are not done in time; return all puts."""
+    puts: list[tuple[int, float]] = []
+    begin, ties = time.monotonic() + 0.2, count()
+    # When, a tie-breaker, the client, how often it has put, and the task that it waits for.
+    events = [(at, next(ties), client, 0, -1) for client, at in enumerate(arrivals)]
+    heapify(events)
+    while events:
+        at, _, client, before, task = heappop(events)
+        time.sleep(max(0.0, begin + at - time.monotonic()))
+        if task < 0:
+            task = len(puts)
+            puts.append((client, time.monotonic()))
+            producer.put(task)
+            if before < scenario.retries:
+                gives_up = puts[task][1] - begin + LIMIT_SECONDS
+                heappush(events, (gives_up, next(ties), client, before + 1, task))
+        elif task not in worker.runs:
+            pause_seconds = Random(f"{client}/{before}").uniform(0, PAUSE_SECONDS)
+            heappush(events, (at + pause_seconds, next(ties), client, before, -1))
+    return puts
+
+
+class Place:
+    """Where the contenders run: a server of PostgreSQL, and an interpreter with the other queues."""
+
+    def __init__(self, server: Postgres, python: str, seconds: float) -> None:
+        """Measure nothing yet.
+
+        Args:
+            server: The server; each run has its own database.
+            python: The interpreter.
+            seconds: Length of a phase.
+        """
+        self._server, self._python, self._seconds = server, python, seconds
+        self._databases, self._seeds = count(), Counter[tuple[str, str]]()
+        self.versions: dict[str, str | None] = {}
+
+    def measure(self, name: str, scenario_name: str) -> dict[str, Any] | None:
+        """Run a contender once; return None if it is not installed."""
+        peer, scenario = CONTENDERS[name].peer, SCENARIOS[scenario_name]
+        own = peer.partition("@")[0]
+        python = sys.executable if own == "freshq" else self._python
+        with tempfile.TemporaryDirectory() as folder:
+            where = f"{folder}/tasks.db" if own == "huey" else self._database(own)
+            self.versions[own] = fill_peer(python, peer, where, 0)
+            if self.versions[own] is None:
+                return None
+            self._seeds[name, scenario_name] += 1
+            arrivals = scenario.arrivals(self._seconds, self._seeds[name, scenario_name])
+            worker, producer = (Program(python, verb, peer, where) for verb in ("serve", "offer"))
+            puts = drive(producer, worker, scenario, arrivals)
+            time.sleep(LIMIT_SECONDS)
+            producer.end()
+            worker.end()
+        outcome = Outcome(arrivals, puts, worker.runs, producer.left)
+        return outcome.measures(self._seconds, len(scenario.loads))
+
+    def _database(self, own: str) -> str:
+        name = f"run{next(self._databases)}"
+        with psycopg.connect(conninfo(self._server), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        if own == "freshq":
+            return self._server.url.replace("/postgres", f"/{name}")
+        return conninfo(self._server).replace("dbname=postgres", f"dbname={name}")
+
+
+def main(seeds: int = 2, seconds: float = 15.0, peers: str = sys.executable) -> None:
+    """Measure all contenders under each load, in turns, and draw the picture."""
+    with Postgres() as server:
+        place = Place(server, peers, seconds)
+        pairs = product(CONTENDERS, SCENARIOS)
+        found = in_turns({pair: partial(place.measure, *pair) for pair in pairs}, seeds)
+    runs: dict[str, dict[str, list[Any]]] = {}
+    for (name, scenario), each in found.items():
+        if None not in each:
+            runs.setdefault(name, {})[scenario] = each
+    report = {"seeds": seeds, "seconds": seconds, "versions": place.versions, "contenders": runs}
+    figures.write("overload_peers", report)
+    draw(runs, PICTURE)
+
+
+INK: Final = "#303030"
+COLOURS: Final = alt.Color(
+    "queue:N",
+    scale=alt.Scale(domain=[*CONTENDERS], range=[each.colour for each in CONTENDERS.values()]),
+    legend=alt.Legend(title=None, orient="bottom", columns=4, labelFontSize=12.5, symbolStrokeWidth=3),
+)
+
+
+def draw(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], file: Path) -> None:
+    """Draw what is done in time by load, and by second with clients that try again, into a PNG."""
+    by_load = [
+        {"queue": name, "load": load, "share": possible_ratio(of[load], float(load))}
+        for name, of in runs.items()
+        for load in LOADS
+    ]
+    by_second = [
+        {"queue": name, "second": second + 0.5, "share": fmean(shares)}
+        for name, of in runs.items()
+        for second, shares in enumerate(zip(*[run["by_second"] for run in of[RETRYING]], strict=True))
+    ]
+    load = alt.X("load:O", title="load / capacity", axis=alt.Axis(labelAngle=0, grid=False), sort=None)
+    second = alt.X("second:Q", title="seconds", axis=alt.Axis(grid=False))
+    retrying = f"A load of 1.5, then of {LATER_LOAD:g}; clients try again"
+    chart = (
+        alt.hconcat(
+            _lines(by_load, load, "Done in time, by load", "done in time / possible"),
+            _lines(by_second, second, retrying, "done in time, by second of put"),
+            spacing=30,
+        )
+        .configure_view(stroke=None)
+        .configure_axis(labelFontSize=12, titleFontSize=12.5, titleFontWeight="normal", titleColor=INK)
+        .configure_title(fontSize=14, anchor="start", color=INK)
+    )
+    chart.save(str(file), scale_factor=2)
+    file.write_bytes(recompressed(file.read_bytes()))
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], x: alt.X, title: str, share: str) -> alt.Chart:
+    y = alt.Y(
+        "share:Q",
+        title=share,
+        axis=alt.Axis(format=".0%", tickCount=5, gridColor="#E4E4E4", domain=False),
+        scale=alt.Scale(domain=[0, 1.05], clamp=True),
+    )
+    chart = alt.Chart(alt.InlineData(values=[*rows])).mark_line(strokeWidth=2.4, opacity=0.9)
+    shown: alt.Chart = chart.encode(x=x, y=y, color=COLOURS)
+    return shown.properties(width=330, height=240, title=title)
