@@ -1,6 +1,8 @@
 """What payloads and results may be, beside JSON's own values."""
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
@@ -137,3 +139,9 @@ def test_depth_counts_what_is_inside_dataclasses_too() -> None:
     assert json_text(deep).count("{") == MAX_JSON_DEPTH
     with pytest.raises(ValueError, match="100 levels"):
         json_text(Point(1, deep))
+
+
+@pytest.mark.parametrize(("value", "where"), [(math.nan, ""), ({"a": [1, math.inf]}, ", at a[1]")])
+def test_numbers_that_json_lacks_are_named_with_a_remedy(value: object, where: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"(NaN and infinity are none{where}); use None")):
+        json_text(value)

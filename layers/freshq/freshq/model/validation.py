@@ -44,6 +44,9 @@ def json_text(value: Any) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         where = _place_of_problem(value)
         at = f", at {where}" if where else ""
+        if isinstance(error, ValueError) and str(error).startswith("Out of range float"):
+            msg = f"not a JSON value (NaN and infinity are none{at}); use None"
+            raise ValueError(msg) from error
         msg = (
             f"not a JSON value ({error}{at}); use dict, list, str, int, float, bool and None, "
             "pydantic models, dataclasses, dates, UUID and Decimal"

@@ -96,15 +96,15 @@ def _fates(plan: Plan, name: str, standing: Standing, bar_chars: int) -> Rendera
 def offered_text(plan: Plan) -> str:
     """Return a sentence about the offered load and the capacity."""
     return (
-        f"Each queue is offered {plan.rate_per_second:g} tasks a second; its downstream can do "
-        f"{CAPACITY_PER_SECOND:g}. A task is worth nothing after {plan.deadline_seconds:g} s."
+        f"Each queue is offered {plan.tasks:,} tasks, {plan.rate_per_second:g} a second; its downstream can "
+        f"do {CAPACITY_PER_SECOND:g} a second. A task is worth nothing after {plan.deadline_seconds:g} s."
     )
 
 
-def verdict(plan: Plan, fresh: Standing, fifo: Standing) -> str:
+def verdict(fresh: Standing, fifo: Standing) -> str:
     """Return the result of the contest, and its meaning."""
     return (
-        f"Of {plan.tasks:,} tasks, newest first did {fresh.in_time:,} in time after a median wait of "
+        f"Of {fresh.tasks:,} tasks, newest first did {fresh.in_time:,} in time after a median wait of "
         f"{wait_text(fresh.wait_p50_seconds)}; first in, first out did {fifo.in_time:,} in time and "
         f"{fifo.late:,} too late, after a median wait of {wait_text(fifo.wait_p50_seconds)}, and left "
         f"{fifo.waiting:,} waiting.\n"
@@ -163,6 +163,11 @@ class Standing:
     waiting: int
     wait_p50_seconds: float | None
     last_wait_seconds: float | None
+
+    @property
+    def tasks(self) -> int:
+        """Number of the tasks put so far."""
+        return self.in_time + self.late + self.shed + self.waiting
 
 
 @dataclass(slots=True)
@@ -243,21 +248,21 @@ def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
     """
     plan = Plan(seconds)
     console = Console(quiet=as_json, highlight=False)
-    console.print(offered_text(plan), soft_wrap=True)
-    with ExitStack() as running:
-        both = _started(plan, running)
-        with Live(console=console, auto_refresh=False) as live:
+    console.print(offered_text(plan), soft_wrap=not console.is_terminal)  # a pipe has no width
+    with Live(console=console, auto_refresh=False) as live:
+        with ExitStack() as running:
+            both = _started(plan, running)
             for elapsed in _frames(plan.total_seconds):
                 if console.is_terminal:
                     live.update(frame(plan, elapsed, _standings(both), console.width), refresh=True)
-            standings = _standings(both)
-            live.update(frame(plan, plan.total_seconds, standings, console.width), refresh=True)
+        standings = _standings(both)  # every worker has ended, so each task has one fate
+        live.update(frame(plan, plan.total_seconds, standings, console.width), refresh=True)
     fresh, fifo = standings.values()
     if as_json:
-        typer.echo(json_text({"tasks": plan.tasks, "lifo": asdict(fresh), "fifo": asdict(fifo)}, indent=2))
+        typer.echo(json_text({"tasks": fresh.tasks, "lifo": asdict(fresh), "fifo": asdict(fifo)}, indent=2))
         return
     console.print()
-    console.print(verdict(plan, fresh, fifo), soft_wrap=True)
+    console.print(verdict(fresh, fifo), soft_wrap=not console.is_terminal)
 
 
 def _started(plan: Plan, running: ExitStack) -> tuple[Contestant, ...]:
