@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue, Task, Worker
-from freshq.cli.addresses import open_queue, with_connections
+from freshq.cli.addresses import open_queue, open_together, with_connections
 from freshq.cli.commands import supervisor
 from freshq.cli.commands import supervisor as process
 from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
@@ -37,6 +37,7 @@ from freshq.cli.process import (
     report_log,
     status_values,
 )
+from freshq.queue.core import core_of
 from freshq.worker import lease_loop
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
 from tests.support.functions import PROJECT
@@ -239,6 +240,61 @@ class TestLines:
         del folder
         answer = run(app, ["work", "runners_here:run", "--queue", sqlite_url, "--json", "--text"])
         assert (answer.exit_code, answer.stderr) == (2, "freshq: --text: not with --json\n")
+
+
+class TestSeveralQueues:
+    @pytest.fixture
+    def addresses(self, folder: Path, sqlite_url: str) -> list[str]:
+        (folder / "kinds_here.py").write_text(KINDS)
+        with closing(Queue.sql(sqlite_url)) as queue:
+            queue.create_table()
+        return [f"{sqlite_url}?name={name}" for name in ("mail", "quotes")]
+
+    def test_they_are_worked_in_one_process(self, folder: Path, addresses: list[str]) -> None:
+        for address in addresses:
+            with closing(open_queue(address)) as queue:
+                queue.put("work", kind="quote", task_id="a")
+        flags = [word for address in addresses for word in ("--queue", address)]
+        command = [sys.executable, "-m", "freshq.cli", "work", "kinds_here:handlers", *flags]
+        done = subprocess.run(
+            [*command, "--concurrency", "quotes=10", "--idle-exit-seconds", "0.2"],
+            cwd=folder, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert events[0]["queues"] == {"mail": 3, "quotes": 10}
+        assert events[-1]["outcomes"]["succeeded"] == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--concurrency", "mail=2,3"], "concurrency: must be a number, or numbers by queue"),
+            (["--concurrency", "mail=x"], "concurrency: must be a number, or numbers by queue"),
+            (["--concurrency", "chat=2"], "concurrency: there is no queue 'chat'; use mail, quotes"),
+            (["--concurrency", "mail=0"], "concurrency: input should be greater than or equal to 1"),
+            (["--name", "mail"], "name: not with several queues"),
+            (["--queue", "app:queue"], "queue: app:queue is a queue of the application"),
+        ],
+    )
+    def test_contradictions_are_refused(
+        self, addresses: list[str], arguments: list[str], message: str
+    ) -> None:
+        flags = [word for address in addresses for word in ("--queue", address)]
+        answer = run(app, ["work", "kinds_here:handlers", *flags, *arguments])
+        assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+        assert message in answer.stderr
+
+    def test_a_queue_named_twice_is_refused(self, addresses: list[str]) -> None:
+        with pytest.raises(ValueError, match="queue: 'mail' is named twice"):
+            open_together([addresses[0], addresses[1], addresses[0]])
+
+    def test_databases_of_their_own_have_their_own_connections(
+        self, addresses: list[str], tmp_path: Path
+    ) -> None:
+        mail, quotes, other = open_together([*addresses, f"sqlite:///{tmp_path / 'b.db'}?name=mail"], 20)
+        engines = [core_of(queue).store.database.engine for queue in (mail, quotes, other)]  # type: ignore[attr-defined]
+        assert engines[0] is engines[1] is not engines[2]
+        for queue in (quotes, mail, other):
+            queue.close()
 
 
 class TestDryRun:

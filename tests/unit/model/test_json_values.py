@@ -76,7 +76,7 @@ def test_another_type_is_named_with_its_place(value: Any, problem: str) -> None:
 
 
 def test_a_number_that_is_none_is_refused_with_its_place() -> None:
-    with pytest.raises(ValueError, match=r", at a\[1\]\); use dict"):
+    with pytest.raises(ValueError, match=r", at a\[1\]\); use None"):
         json_text({"a": [1.0, float("nan")]})
 
 

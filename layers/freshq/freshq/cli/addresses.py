@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, urlencode
 from freshq.errors import Unreachable, needs, quoted
 from freshq.model.checks import without_password
 from freshq.model.storable_options import DynamoDBOptions, StorableOptions, seconds_or_none
-from freshq.queue.queue import Queue
+from freshq.queue.queue import Queue, sibling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import BaseModel
     from types_boto3_dynamodb import DynamoDBClient
@@ -25,6 +25,7 @@ TELEMETRY: Final = "opentelemetry"
 # How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
 DEFAULT_TABLE: Final = "tasks"
+DEFAULT_NAME: Final = "default"
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
     f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"
@@ -199,6 +200,36 @@ def open_queue(
         options["name"] = name
     parsed = replace(parsed, options=others)
     return scheme.open(parsed, options)
+
+
+def open_together(addresses: Sequence[str], connections: int | None = None) -> list[BaseQueue]:
+    """Return the queues of several addresses. Those in the same tables share their connections.
+
+    Args:
+        addresses: The addresses; the queues of an application are not among them.
+        connections: Maximum number of connections to each SQL database, unless an address says; None for
+            the default.
+
+    Raises:
+        ValueError: If an address is wrong, or two name the same queue.
+    """
+    firsts: dict[object, BaseQueue] = {}
+    queues: dict[tuple[object, str], BaseQueue] = {}
+    for address in addresses:
+        parsed = Address.parse(address)
+        own, others = split_options(parsed.options, QUEUE_OPTIONS)
+        name = own.pop("name", DEFAULT_NAME)
+        place = (parsed.scheme, parsed.location, parsed.table, frozenset(others.items()))
+        if (place, name) in queues:
+            msg = f"queue: {quoted(name)} is named twice; give each queue once"
+            raise ValueError(msg)
+        first = firsts.get(place)
+        if isinstance(first, Queue):
+            queues[place, name] = sibling(first, **{**own, "name": name})
+        else:
+            wide = address if connections is None else with_connections(address, connections)
+            queues[place, name] = firsts[place] = open_queue(wide)
+    return [*queues.values()]
 
 
 def with_account(address: str | None, account: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from contextlib import closing, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast
@@ -303,13 +303,15 @@ class SessionCommand(PlainCommand):
         super().__init__(*args, **kwargs)
         app = typer.Typer(add_completion=False)
         app.command()(self.options_class)
-        self.params = [*self.params, *typer.main.get_command(app).params]
+        own = {param.name for param in self.params}
+        shared = typer.main.get_command(app).params
+        self.params = [*self.params, *(param for param in shared if param.name not in own)]
+        self._shared = {param.name for param in shared} - own
 
     @override
     def invoke(self, ctx: Any) -> Any:
         """Run the command with a session in its context."""
-        names = [field.name for field in fields(self.options_class)]
-        options = self.options_class(**{name: ctx.params.pop(name) for name in names})
+        options = self.options_class(**{name: ctx.params.pop(name) for name in self._shared})
         with self.open_session(ctx, options) as ctx.session:
             return super().invoke(ctx)
 
@@ -348,6 +350,10 @@ class QueueCommand(SessionCommand):
 
     @override
     def open_session(self, context: Any, options: Any) -> AbstractContextManager[Session]:
+        if "queue" not in self._shared:  # a command that takes several; the session is on the first
+            of_environment = filter(None, map(os.environ.get, QUEUE_VARIABLES))
+            first = next(iter(context.params["queue"] or of_environment), None)
+            options = replace(options, queue=first)
         return _session(context, options) if self.name not in NOTED else _noted(context, options)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from freshq.errors import needs
 from freshq.queue.attached import AttachedQueue, open_dynamodb
 from freshq.queue.base import BaseQueue
+from freshq.queue.core import core_of
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -122,3 +123,16 @@ class Queue(BaseQueue):
 
         store, others = open_store(url, table, dict(options), history, history_seconds)
         return cls(store, **others)
+
+
+def sibling(queue: Queue, **options: Unpack[QueueOptions]) -> Queue:
+    """Return another queue in the same tables, on the same connections: close the first one last.
+
+    Args:
+        queue: The first queue.
+        **options: See `freshq.model.options.QueueConfig`. `name` tells the two apart.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+    return type(queue)(core_of(queue).store.of_queue(options.get("name", "default")), **options)

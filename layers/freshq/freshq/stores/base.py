@@ -693,6 +693,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     named_shards: int | None = None
     counts_groups: bool = False
 
+    def of_queue(self, queue: str) -> Store:  # noqa: ARG002 - the interface
+        """Return a store for another queue in the same tables, on the same connections."""
+        return self
+
+    def queue_names(self) -> list[str]:
+        """Return the names of the queues in the tables, sorted; empty if the store cannot tell."""
+        return []
+
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
 

@@ -795,6 +795,11 @@ class MemoryStore(MemoryTasks, MemoryLines, MemoryAgenda, MemoryRecords):
     """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
 
     @override
+    def queue_names(self) -> list[str]:
+        with self._lock:
+            return sorted({task.queue for task in self._tasks.values()})
+
+    @override
     def create_table(self) -> None:
         pass
 

@@ -3,7 +3,6 @@
 from freshq.model.answers import Busy as Busy
 from freshq.model.answers import Reject as Reject
 from freshq.model.answers import Retry as Retry
-from freshq.model.new_task import Parent as Parent
 from freshq.worker.handlers import Handler as Handler
 from freshq.worker.handlers import Handlers as Handlers
 from freshq.worker.handlers import PutOptions as PutOptions
@@ -14,3 +13,4 @@ from freshq.worker.report import WorkerStatus as WorkerStatus
 from freshq.worker.runner import Runner as Runner
 from freshq.worker.runner import TransactionRunner as TransactionRunner
 from freshq.worker.worker import Worker as Worker
+from freshq.worker.worker import Workers as Workers

@@ -24,7 +24,7 @@ from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, 
 from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
@@ -104,11 +104,16 @@ class EndRequest(StopRequest):
         at_once: Do not wait for them either.
         asked_at: When the end began, by the monotonic clock; None until then.
         told: Tells the thread that waits for the loop.
+        idle: Whether the worker has nothing to do, or has ended.
+        peers: The requests of workers that it ends with: it is not idle before they are, whose tasks may put
+            tasks for it.
     """
 
     at_once: bool = False
     asked_at: float | None = None
     told: Wake = field(default_factory=Wake)
+    idle: bool = False
+    peers: Sequence[EndRequest] = ()
 
     @override
     def make(self) -> None:
@@ -245,13 +250,14 @@ class WorkLoop(ABC):
         return
 
     def _serve(self, ended: Callable[[], bool]) -> None:
-        asked_at, looks = time.monotonic(), 0
+        asked_at, looks, request = time.monotonic(), 0, self._end_request
         while not self._has_ended(ended) and not self._too_many_overrunning():
             turn_at = time.monotonic()
             self._start_what_fits()
             if looks != self._lookout.looks:  # the look may have fallen due during the turn
                 asked_at, looks = turn_at, self._lookout.looks
-            if self._is_idle(asked_at):
+            request.idle = self._is_idle(asked_at)
+            if request.idle and all(peer.idle for peer in request.peers):
                 self.report.idle = True
                 return
             # For a free slot or token, or for tasks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ from freshq.model.task import handle_of
 from freshq.model.telemetry import TelemetryFailures
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.model.telemetry import RunScope
@@ -174,6 +177,35 @@ class WorkerStatus:
     overran: int = 0
     turned_seconds: float = 0.0
     store_answers: bool = False
+
+
+def merged(reports: Sequence[RunReport]) -> RunReport:
+    """Return the reports of several workers as one; it was idle if all were."""
+    kinds: Counter[str] = Counter()
+    for report in reports:
+        kinds.update(report.unknown_kinds)
+    return RunReport(
+        claimed=sum(report.claimed for report in reports),
+        outcomes={outcome: sum(report.outcomes[outcome] for report in reports) for outcome in Outcome},
+        overran=[task_id for report in reports for task_id in report.overran],
+        unfinished=[task_id for report in reports for task_id in report.unfinished],
+        given_back=[task_id for report in reports for task_id in report.given_back],
+        idle=all(report.idle for report in reports),
+        unknown_kinds=dict(kinds),
+    )
+
+
+def together(statuses: Sequence[WorkerStatus]) -> WorkerStatus:
+    """Return the status of several workers as one: the first state, and the worst of the rest."""
+    return WorkerStatus(
+        min((status.state for status in statuses), key=[*WorkerState].index),
+        running=sum(status.running for status in statuses),
+        claimed=sum(status.claimed for status in statuses),
+        outcomes={outcome: sum(status.outcomes[outcome] for status in statuses) for outcome in Outcome},
+        overran=sum(status.overran for status in statuses),
+        turned_seconds=max(status.turned_seconds for status in statuses),
+        store_answers=all(status.store_answers for status in statuses),
+    )
 
 
 # The metric that counts the runs of each outcome; docs/operations.md lists them.

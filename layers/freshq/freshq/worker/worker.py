@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import wait
+from concurrent.futures import as_completed, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
 from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
-from freshq.worker.report import RunReport, WorkerState, WorkerStatus
+from freshq.worker.report import RunReport, WorkerState, WorkerStatus, merged, together
 from freshq.worker.run import in_thread
 from freshq.worker.runner import CoroutineRunner, checked_runner, codec_of, instrumented, load_object
 from freshq.worker.transaction_loop import TransactionLoop
@@ -132,6 +132,7 @@ class Worker:
                 immediately if the first claim finds no table, or another error that waiting does not cure.
         """
         self._loop = loop = self._new_loop()
+        self._end_request.idle = False
         self._end_request.asked_at = time.monotonic() if self._end_request.made else None
         # In a thread of its own: a call to a store that does not answer cannot be interrupted.
         work = in_thread(
@@ -149,6 +150,7 @@ class Worker:
             if not is_over:
                 loop.abandon()
             self._close()
+            self._end_request.idle = True
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
         if is_over:
@@ -220,6 +222,68 @@ class Worker:
         self.run()
 
 
+class Workers:
+    """Several workers in one process, as one: each works its own queue, with its own slots.
+
+    `run`, `stop`, `stop_at_once` and `status` are those of `Worker`.
+    """
+
+    def __init__(self, *workers: Worker) -> None:
+        """Prepare; `run` starts them.
+
+        Args:
+            *workers: The workers, at least one.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if not workers:
+            raise ValueError("workers: give at least one")
+        self.workers = workers
+        requests = [worker._end_request for worker in workers]  # noqa: SLF001 - of the class above
+        for request in requests:
+            request.peers = requests
+
+    def stop(self) -> None:
+        """Stop them all; see `Worker.stop`."""
+        for worker in self.workers:
+            worker.stop()
+
+    def stop_at_once(self) -> None:
+        """Stop them all at once; see `Worker.stop_at_once`."""
+        for worker in self.workers:
+            worker.stop_at_once()
+
+    def status(self) -> WorkerStatus:
+        """Return their state and counts together."""
+        return together([worker.status() for worker in self.workers])
+
+    def run(self, until: Until = None) -> RunReport:
+        """Work until all have ended. If one raises, the others drain first.
+
+        With `idle_exit_seconds`, they end once all of them are idle.
+
+        Args:
+            until: As for `Worker.run`.
+
+        Returns:
+            The report of all.
+
+        Raises:
+            StoreError: As `Worker.run`; the first one.
+        """
+        runs = [in_thread("freshq-workers", partial(worker.run, until)) for worker in self.workers]
+        try:
+            for run in as_completed(runs):
+                if run.exception() is not None:
+                    self.stop()
+        except BaseException:  # an interrupt of this thread
+            self.stop()
+            wait(runs)
+            raise
+        return merged([run.result() for run in runs])
+
+
 def load_worker(name: str, advice: str = "") -> Worker | None:
     """Import the worker that a name such as ``app:worker`` refers to; return None if it is no worker.
 
@@ -234,9 +298,10 @@ def load_worker(name: str, advice: str = "") -> Worker | None:
     return found if isinstance(found, Worker) else None
 
 
-def kinds_of(worker: Worker) -> list[str] | None:
-    """Return the kinds of the tasks that a worker serves; None if its runner takes any."""
-    runner = worker._runner  # noqa: SLF001 - for freshq's own command
+def kinds_of(worker: Worker | Workers) -> list[str] | None:
+    """Return the kinds of the tasks that workers with one runner serve; None if it takes any."""
+    one = worker.workers[0] if isinstance(worker, Workers) else worker
+    runner = one._runner  # noqa: SLF001 - for freshq's own command
     return runner.kinds if isinstance(runner, CoroutineRunner) else None
 
 

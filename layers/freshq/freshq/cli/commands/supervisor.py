@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from freshq.cli.process import Reporter
     from freshq.worker.report import RunReport
-    from freshq.worker.worker import Worker
+    from freshq.worker.worker import Worker, Workers
 
 # Time between two checks of the worker.
 CONTROL_CHECK_SECONDS: Final = 0.25
@@ -53,7 +53,7 @@ class WorkProcess:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Worker | Workers,
         reporter: Reporter,
         control: ControlChannel,
         drain_seconds: float | None,

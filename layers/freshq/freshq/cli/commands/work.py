@@ -13,23 +13,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
-from freshq.cli.addresses import names_object, open_queue, with_connections
-from freshq.cli.command import QueueContext, application_imports, is_given
+from freshq.cli.addresses import (
+    DEFAULT_NAME,
+    Address,
+    names_object,
+    open_queue,
+    open_together,
+    with_connections,
+)
+from freshq.cli.command import QUEUE_PANEL, QueueContext, application_imports, is_given
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
 from freshq.cli.http_server import LOOPBACK, HttpResponse, HttpServer
 from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_of, reporting
-from freshq.errors import StoreError
+from freshq.errors import StoreError, quoted
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options
 from freshq.worker.runner import load_runner
-from freshq.worker.worker import Worker, kinds_of, load_worker, made_with
+from freshq.worker.worker import Worker, Workers, kinds_of, load_worker, made_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from freshq.cli.output import Output
@@ -45,7 +52,6 @@ ENDS: Final = "Ends"
 OPERATION: Final = "Operation"
 # The options of a worker that are flags, with the headings that help lists them under.
 FLAGS: Final = {
-    "concurrency": None,
     "transaction": None,
     "at_most_once": None,
     "rate_per_second": LIMITS,
@@ -60,6 +66,23 @@ RunnerName = Annotated[
     typer.Argument(
         metavar="MODULE:FUNCTION",
         help="The runner, such as app:run, in the current folder; or a Worker, which has its own queue.",
+    ),
+]
+CONCURRENCY: Final = WorkerConfig.model_fields["concurrency"]
+Concurrency = Annotated[
+    str,
+    typer.Option(
+        metavar="N", help=f"{CONCURRENCY.description} For several queues by name, such as mail=2,quotes=10."
+    ),
+]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        metavar="URL",
+        help="Address of the queue, such as postgresql://HOST/NAME?name=mail, or app:queue; by default that "
+        "of FRESHQ_QUEUE or DATABASE_URL. Several are worked in one process.",
+        rich_help_panel=QUEUE_PANEL,
     ),
 ]
 LimitLowest = Annotated[
@@ -202,7 +225,9 @@ class WorkJob:
     """The arguments of one run of the command.
 
     Attributes:
-        session: The queue, and whether the output is JSON.
+        session: The queue, or the first of several, and whether the output is JSON.
+        addresses: The addresses of several queues; empty for one.
+        slots: The slots of several queues, by name.
         runner: Name of the runner.
         worker_options: The options of the worker.
         drain_seconds: Maximum wait for running tasks at the end; None: until they are done.
@@ -214,6 +239,8 @@ class WorkJob:
     """
 
     session: Session
+    addresses: Sequence[str]
+    slots: Mapping[str, int]
     runner: str
     worker_options: WorkerOptions
     drain_seconds: float | None
@@ -252,41 +279,52 @@ def begin(job: WorkJob, processes: int, *, dry_run: bool) -> None:
     """
     job.session.refuse_memory()
     core_of(job.session.queue).options.follow()
+    if job.addresses:
+        job.session.queue.close()  # all of them are opened together
     if processes > 1 and not job.supervised and not dry_run:
         _supervise(job, processes)
     with ExitStack() as stack:
-        queue = stack.enter_context(_connected(job))
-        worker = _worker(job, queue)
-        if dry_run:
-            show_next(queue, job.worker_options["concurrency"], job.session.output)
-        else:
+        queues = _connected(job)
+        for queue in queues:
+            stack.enter_context(closing(queue))
+            core_of(queue).options.follow()
+        worker = _worker(job, queues)
+        if not dry_run:
             _work_here(job, worker)
+        for queue in queues:
+            show_next(queue, job.slots[queue.name], job.session.output)
 
 
-def _connected(job: WorkJob) -> closing[BaseQueue]:
-    """Return the queue with enough connections for tasks in transactions."""
-    session, options = job.session, job.worker_options
-    if session.address is None or names_object(session.address) or not options["transaction"]:
-        return closing(session.queue)
-    address = with_connections(session.address, options["concurrency"] + OTHER_CONNECTIONS)
-    return closing(open_queue(address, session.queue.name))
+def _connected(job: WorkJob) -> list[BaseQueue]:
+    """Return the queues, with enough connections for tasks in transactions."""
+    session = job.session
+    connections = sum(job.slots.values()) + OTHER_CONNECTIONS * len(job.slots)
+    if job.addresses:
+        return open_together(job.addresses, connections if job.worker_options["transaction"] else None)
+    if session.address is None or names_object(session.address) or not job.worker_options["transaction"]:
+        return [session.queue]
+    return [open_queue(with_connections(session.address, connections), session.queue.name)]
 
 
-def _worker(job: WorkJob, queue: BaseQueue) -> Worker:
-    """Return the named worker, or a new one with the runner from the current folder."""
+def _worker(job: WorkJob, queues: Sequence[BaseQueue]) -> Worker | Workers:
+    """Return the named worker, or one for each queue with the runner from the current folder."""
     with application_imports() as advice:
-        worker = load_worker(job.runner, advice)
-        if worker is not None:
-            return worker
+        named = load_worker(job.runner, advice)
+        if named is not None:
+            return named
         runner = load_runner(job.runner, advice)
-    return Worker(queue, runner, **job.worker_options)
+    made = []
+    for queue in queues:
+        options = cast("WorkerOptions", {**job.worker_options, "concurrency": job.slots[queue.name]})
+        made.append(Worker(queue, runner, **options))
+    return made[0] if len(made) == 1 else Workers(*made)
 
 
 def _reporter(job: WorkJob) -> Reporter:
     if job.supervised:
         return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
     where = without_password(job.session.address or "")
-    title = f"{job.runner} works queue {job.session.queue.name} {where}"
+    title = f"{job.runner} works queue {', '.join(job.slots)} {where}"
     return reporter_of(job.session.output, job.status_seconds, title, as_text=job.as_text)
 
 
@@ -300,7 +338,7 @@ def _stdout_for_lines() -> TextIO:
     return lines
 
 
-def _work_here(job: WorkJob, worker: Worker) -> NoReturn:
+def _work_here(job: WorkJob, worker: Worker | Workers) -> NoReturn:
     """Run the worker in this process, and exit with its status."""
     control = ControlChannel()
     reporter = _reporter(job)
@@ -358,11 +396,11 @@ def _reporting(
 def _facts(job: WorkJob) -> dict[str, Any]:
     options = job.worker_options
     holds = "transactions" if options["transaction"] else "leases"
+    of_one = [{"queue": queue, "concurrency": slots} for queue, slots in job.slots.items()]
     return {
         "runner": job.runner,
-        "queue": job.session.queue.name,
+        **({"queues": dict(job.slots)} if job.addresses else of_one[0]),
         "holds": "nothing, tasks are completed first" if options["at_most_once"] else holds,
-        "concurrency": options["concurrency"],
     }
 
 
@@ -394,18 +432,63 @@ def _options_of_worker(context: QueueContext, name: str) -> dict[str, Any]:
         worker = load_worker(name, advice)
     if worker is None:
         return {}
-    for option in (*FLAGS, "limit_lowest", "limit_highest"):
+    for option in (*FLAGS, "concurrency", "limit_lowest", "limit_highest"):
         if is_given(context, option):
             msg = f"{option}: {name} is a worker, which has its own options; set it there"
             raise ValueError(msg)
     own = made_with(worker)[1]
-    return {option: getattr(own, option) for option in FLAGS}
+    return {option: getattr(own, option) for option in (*FLAGS, "concurrency")}
+
+
+def several(context: QueueContext, addresses: Sequence[str] | None) -> list[str]:
+    """Return the addresses if there are several queues; empty for one.
+
+    Raises:
+        ValueError: If a flag contradicts them, or one is no address.
+    """
+    if addresses is None or len(addresses) == 1:
+        return []
+    for option in ("stack", "name"):
+        if is_given(context, option):
+            msg = f"{option}: not with several queues; write the name in each address, ?name=NAME"
+            raise ValueError(msg)
+    for address in filter(names_object, addresses):
+        msg = f"queue: {address} is a queue of the application; several queues must be addresses"
+        raise ValueError(msg)
+    return [*addresses]
+
+
+def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the slots of each queue.
+
+    Args:
+        text: The slots of each, such as "3", or of some by name, such as "mail=2,quotes=10".
+        names: The names of the queues.
+
+    Raises:
+        ValueError: If it is neither, or names another queue.
+    """
+    slots = dict.fromkeys(names, int(CONCURRENCY.default))
+    for part in text.split(","):
+        name, equals, number = part.rpartition("=")
+        if not number.isdecimal() or (not equals and part != text):
+            msg = f"concurrency: must be a number, or numbers by queue, mail=2,quotes=10; got {quoted(text)}"
+            raise ValueError(msg)
+        if not equals:
+            return dict.fromkeys(names, int(number))
+        if name not in slots:
+            msg = f"concurrency: there is no queue {quoted(name)}; use {', '.join(names)}"
+            raise ValueError(msg)
+        slots[name] = int(number)
+    return slots
 
 
 @with_flags(WorkerConfig, FLAGS)
 def work(
     context: QueueContext,
     runner: RunnerName,
+    queue: Queues = None,
+    concurrency: Concurrency = str(CONCURRENCY.default),
     limit_lowest: LimitLowest = None,
     limit_highest: LimitHighest = None,
     processes: Processes = 1,
@@ -423,7 +506,11 @@ def work(
     Runs until SIGTERM or Ctrl-C. One lets running tasks finish, a second gives them back.
     """
     options |= _options_of_worker(context, runner)
-    parse_worker_options(cast("WorkerOptions", options))
+    addresses = several(context, queue)
+    names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
+    slots = slots_of(str(options.pop("concurrency", concurrency)), names or [context.session.queue.name])
+    for number in slots.values():
+        parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
@@ -431,6 +518,8 @@ def work(
     address = (health_host, health_port)
     job = WorkJob(
         context.session,
+        addresses,
+        slots,
         runner,
         worker_options,
         drain_seconds,

@@ -93,6 +93,10 @@ class DynamoDBStore(TableStore):
         self.named_shards = shards
 
     @override
+    def of_queue(self, queue: str) -> DynamoDBStore:
+        return type(self)(self.calls.table, self.calls.client)
+
+    @override
     def create_table(self) -> None:
         with translated(self.calls.table):
             create_table(self.calls.client, self.calls.table)

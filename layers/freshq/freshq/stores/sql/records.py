@@ -44,6 +44,23 @@ class RecordStatements(Statements):
         return sa.select(records.c.record, records.c.version).where(*self._this)
 
     @cached_property
+    def next_queues(self) -> sa.CompoundSelect[Any]:
+        """The first names after `of_queue`, each from the beginning of an index."""
+        tasks, status = self.tasks, self.tasks.c.status == sa.literal_column("'FAILURE'")
+        places: list[tuple[sa.Table, list[sa.ColumnElement[bool]]]] = [
+            (self.schema.records, []),
+            (self.schema.counts, []),
+            (tasks, [tasks.c.line.is_not(None)]),
+            (tasks, [status]),
+        ]
+        return sa.union(
+            *(
+                sa.select(sa.func.min(table.c.queue)).where(table.c.queue > sa.bindparam("of_queue"), *only)
+                for table, only in places
+            )
+        )
+
+    @cached_property
     def add(self) -> sa.Executable:
         """Insert a record unless its name is taken."""
         insert: sa.Executable = insert_or_ignore(self.schema.records, self.dialect)
@@ -102,6 +119,17 @@ class SqlRecords(SqlPart):
         # By queue: the time of the next check, and whether the queue was paused at the last check.
         self._pauses: dict[str, tuple[float, bool]] = {}
         self._pauses_lock = threading.Lock()
+
+    @override
+    def queue_names(self) -> list[str]:
+        names = [""]
+        while found := [
+            name
+            for (name,) in self.database.rows(self.record_sql.next_queues, {"of_queue": names[-1]})
+            if name is not None
+        ]:
+            names.append(min(found))
+        return names[1:]
 
     @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:

@@ -93,12 +93,17 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         database = Database(url, table, limits)
         super().__init__(database, schema(table, database.dialect), queue)
         self.clock = database.clock
+        self._limits = limits
         self._history_seconds = history_seconds
         if queue is not None:  # ids are unique within a queue
             self.place = (place_of(database.engine.url), table, queue)
         if queue is not None and history_seconds:
             database.requirement = partial(self.history.check, queue)
         self.transactions = SqlTransactions(tasks=self, lines=self)
+
+    @override
+    def of_queue(self, queue: str) -> SqlStore:
+        return SqlStore(self.database.engine, self.schema.tasks.name, queue=queue, limits=self._limits)
 
     @override
     def create_table(self) -> None:
