@@ -181,18 +181,15 @@ class WorkerStatus:
 
 def merged(reports: Sequence[RunReport]) -> RunReport:
     """Return the reports of several workers as one; it was idle if all were."""
-    kinds: Counter[str] = Counter()
+    whole = RunReport(idle=all(report.idle for report in reports))
     for report in reports:
-        kinds.update(report.unknown_kinds)
-    return RunReport(
-        claimed=sum(report.claimed for report in reports),
-        outcomes={outcome: sum(report.outcomes[outcome] for report in reports) for outcome in Outcome},
-        overran=[task_id for report in reports for task_id in report.overran],
-        unfinished=[task_id for report in reports for task_id in report.unfinished],
-        given_back=[task_id for report in reports for task_id in report.given_back],
-        idle=all(report.idle for report in reports),
-        unknown_kinds=dict(kinds),
-    )
+        whole.claimed += report.claimed
+        whole.overran += report.overran
+        whole.unfinished += report.unfinished
+        whole.given_back += report.given_back
+        whole.outcomes = {outcome: whole.outcomes[outcome] + report.outcomes[outcome] for outcome in Outcome}
+        whole.unknown_kinds = dict(Counter(whole.unknown_kinds) + Counter(report.unknown_kinds))
+    return whole
 
 
 def together(statuses: Sequence[WorkerStatus]) -> WorkerStatus:

@@ -132,7 +132,6 @@ class Worker:
                 immediately if the first claim finds no table, or another error that waiting does not cure.
         """
         self._loop = loop = self._new_loop()
-        self._end_request.idle = False
         self._end_request.asked_at = time.monotonic() if self._end_request.made else None
         # In a thread of its own: a call to a store that does not answer cannot be interrupted.
         work = in_thread(
@@ -150,7 +149,6 @@ class Worker:
             if not is_over:
                 loop.abandon()
             self._close()
-            self._end_request.idle = True
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
         if is_over:
@@ -171,6 +169,7 @@ class Worker:
 
     def _close(self) -> None:
         """Return shared slots and release the queue's connections, if the store answers in time."""
+        self._end_request.idle = True
 
         def close() -> None:
             self._limits.leave()
@@ -183,6 +182,7 @@ class Worker:
             logger.warning("queue %r was not closed in order: %s", self._queue.name, why)
 
     def _new_loop(self) -> WorkLoop:
+        self._end_request.idle = False
         common = (self._queue, self._runner, self._config, self._limits, self._end_request)
         if self._config.transaction:
             return TransactionLoop(*common)

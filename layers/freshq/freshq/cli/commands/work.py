@@ -483,6 +483,17 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
     return slots
 
 
+def _slots(
+    context: QueueContext, text: str, addresses: Sequence[str], options: dict[str, Any]
+) -> dict[str, int]:
+    """Return the slots by queue, checked with the other options of a worker."""
+    names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
+    slots = slots_of(text, names or [context.session.queue.name])
+    for number in slots.values():
+        parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
+    return slots
+
+
 @with_flags(WorkerConfig, FLAGS)
 def work(
     context: QueueContext,
@@ -507,26 +518,14 @@ def work(
     """
     options |= _options_of_worker(context, runner)
     addresses = several(context, queue)
-    names = [Address.parse(address).options.get("name", DEFAULT_NAME) for address in addresses]
-    slots = slots_of(str(options.pop("concurrency", concurrency)), names or [context.session.queue.name])
-    for number in slots.values():
-        parse_worker_options(cast("WorkerOptions", options | {"concurrency": number}))
+    slots = _slots(context, str(options.pop("concurrency", concurrency)), addresses, options)
     drain_seconds = options.pop("drain_seconds")
     worker_options = cast(
         "WorkerOptions", options | {"limit": concurrency_limit(limit_lowest, limit_highest)}
     )
     address = (health_host, health_port)
+    of_lines = (status_seconds, supervised, verbose, text)
     job = WorkJob(
-        context.session,
-        addresses,
-        slots,
-        runner,
-        worker_options,
-        drain_seconds,
-        address,
-        status_seconds,
-        supervised,
-        verbose,
-        text,
+        context.session, addresses, slots, runner, worker_options, drain_seconds, address, *of_lines
     )
     begin(job, processes, dry_run=dry_run)
