@@ -14,6 +14,7 @@ from freshq import Queue
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.errors import RefusedError
+from freshq.queue.queue import sibling
 from tests.support.browser_fixtures import patient
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -336,6 +337,68 @@ def test_a_row_that_would_move_under_a_press_waits_for_the_click(lasting: tuple[
         until(page, lambda expected=number: queue.stats().pending == expected, "the click was lost")  # type: ignore[misc]
 
 
+def test_rows_change_in_place_so_a_selection_stays(lasting: tuple[Page, Queue]) -> None:
+    page, queue = lasting
+    bury(queue, "letter", "no answer from 1", kind="mail")
+    page.wait_for_selector("#dead-rows .error")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#dead-rows .error'))")
+    page.focus("button[aria-label='Delete letter']")
+    page.evaluate("document.querySelector('#dead-rows tr').dataset.mark = 'the same row'")
+    bury(queue, "later letter", "no answer from 2", kind="mail")
+    until(page, lambda: page.locator("#dead-rows tr").count() == 2, "the second is not shown")
+    assert page.evaluate("String(getSelection())") == "no answer from 1"
+    assert page.evaluate("document.activeElement.ariaLabel") == "Delete letter"
+    assert page.inner_text("#dead-rows tr >> nth=1").startswith("letter")
+
+
+def test_an_empty_queue_shows_the_first_command(lasting: tuple[Page, Queue]) -> None:
+    page, queue = lasting
+    page.wait_for_selector("#empty:not([hidden])")
+    command = page.inner_text("#first-command")
+    assert command == 'freshq put \'{"hello": "world"}\' --queue sqlite:///q.db --name quotes'
+    queue.put("work")
+    page.wait_for_selector("#empty", state="hidden")
+
+
+def test_a_cause_is_found_understood_and_redriven(lasting: tuple[Page, Queue]) -> None:
+    page, queue = lasting
+    for number in range(120):
+        bury(queue, f"mail-{number}", f"no answer after {number} s", kind="mail")
+    for number in range(3):
+        bury(queue, f"quote-{number}", "KeyError: 'ABC'", kind="quote")
+    until(page, lambda: "123 dead letters" in page.inner_text("#causes-note"), "they are not counted")
+    assert page.inner_text("#cause-rows tr >> nth=0").startswith("120")
+    page.click("#cause-rows .link >> nth=1")
+    until(page, lambda: page.locator("#found-rows tr").count() == 3, "its tasks are not listed")
+    page.click("#cause-rows button:has-text('Redrive') >> nth=0")
+    assert "120 dead letters with the error" in page.inner_text("#ask-text")
+    page.click("#ask-yes")
+    until(page, lambda: queue.stats().pending == 120, "not all are redriven")
+    until(page, lambda: "120 dead letters returned" in page.inner_text("#redrive-said"), "it is not said")
+    until(page, lambda: "3 dead letters" in page.inner_text("#causes-note"), "the causes are old")
+
+
+def test_the_first_page_lists_several_queues(browser: Browser) -> None:
+    mail = Queue.memory(name="mail")
+    quotes = sibling(mail, name="quotes")
+    for queue in (mail, quotes):
+        queue.put("work", task_id=queue.name)
+    context = patient(browser)
+    page = context.new_page()
+    with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
+        page.goto(url)
+        page.click("#queue-rows a:has-text('quotes')")
+        page.wait_for_selector("#board:not([hidden])")
+        assert page.inner_text("#queue-name") == "quotes"
+        page.click("#pause")
+        until(page, quotes.paused, "the queue is not paused")
+        assert not mail.paused()
+        page.click("#all-queues")
+        until(page, lambda: page.locator("#queue-rows tr").count() == 2, "no list")
+    until(page, lambda: page.locator("#queues.stale").count() == 1, "the loss is not told")
+    context.close()
+
+
 def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> None:
     page, _url, _wrong = opened
     assert page.locator("h1").count() == 1
@@ -348,6 +411,11 @@ def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> N
           .map((one) => one.outerHTML)"""
     )
     assert unnamed == []
+    named = page.evaluate(
+        """() => [...document.querySelectorAll("section, [role=region], [role=search]")]
+          .map((one) => one.getAttribute("aria-label") ?? one.getAttribute("aria-labelledby"))"""
+    )
+    assert len(set(named)) == len(named), "each landmark has a name of its own"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
 

@@ -28,6 +28,7 @@ from freshq.cli.session import AUDIT
 from freshq.errors import RefusedError
 from freshq.feeds.schedules import Every, Schedule
 from freshq.queue.core import core_of
+from freshq.queue.queue import sibling
 from freshq.simulate.sweep import Colour
 from freshq.testing import FaultyStore
 from tests.conftest import Clock
@@ -193,6 +194,22 @@ class TestReading:
         assert (missing.status_code, "nobody" in missing.json()["error"]) == (404, True)
         assert shown.client.get("/api/tasks?status=LOST").status_code == 400
         assert shown.client.get("/api/task").status_code == 400
+
+    def test_the_queues_of_the_tables_are_listed_and_each_is_served(self, queue: Queue) -> None:
+        mail = sibling(queue, name="mail")
+        mail.put("work", task_id="of mail")
+        shown = page(queue)
+        rows = shown.client.get("/api/queues").json()["rows"]
+        assert [(row["name"], row["stats"]["pending"]) for row in rows] == [("mail", 1), ("quotes", 1)]
+        assert rows[1]["stats"]["failure"] == 1
+        assert shown.client.get("/api/queue").json()["name"] == "quotes"
+        assert shown.client.get("/api/queue?queue=mail").json()["name"] == "mail"
+        assert [row["task_id"] for row in shown.client.get("/api/tasks?queue=mail").json()["rows"]] == [
+            "of mail"
+        ]
+        assert shown.client.post("/api/do?queue=mail", json={"verb": "pause"}).status_code == 200
+        assert (mail.paused(), queue.paused()) == (True, False)
+        assert shown.client.get("/api/queue?queue=nobody").status_code == 404
 
     def test_the_first_command_names_the_queue(self, queue: Queue) -> None:
         for address, words in {

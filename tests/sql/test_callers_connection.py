@@ -4,10 +4,11 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
@@ -20,11 +21,12 @@ from freshq.errors import TableMissing, Unreachable
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.stores.sql import SqlStore
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import counts, total
+from tests.support.readings import counts, known, total
 from tests.support.statements import database_of
 
 ACCEPTED = (
-    "must be a Connection or Session of SQLAlchemy, or with AsyncQueue an AsyncConnection or AsyncSession"
+    "must be a Connection or Session of SQLAlchemy, Django's connection, a Connection of sqlite3 or psycopg, "
+    "or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 Opening = Callable[[AsyncEngine], Any]
 
@@ -146,11 +148,51 @@ def test_sessions(engine: sa.Engine, opened: Callable[[sa.Engine], orm.Session])
         assert total(queue) == (end == "commit")
 
 
+def goes_with(raw: Any, queue: Queue) -> None:
+    """Put in the transaction of a driver's connection, and roll it back or commit it."""
+    raw.execute("CREATE TABLE of_application (number integer)")
+    raw.commit()
+    for end in ("rollback", "commit"):
+        raw.execute("INSERT INTO of_application VALUES (1)")
+        assert queue.put("work", task_id="a", connection=raw).outcome == "CREATED"
+        assert queue.put("other", task_id="a", connection=raw).outcome == "DUPLICATE"
+        assert queue.put("newer", task_id="a", on_conflict="update", connection=raw).outcome == "UPDATED"
+        queue.put_many([{"payload": n} for n in range(3)], connection=raw)
+        getattr(raw, end)()
+        assert total(queue) == (4 if end == "commit" else 0)
+    assert known(queue, "a").payload == "newer"
+    assert len(raw.execute("SELECT * FROM of_application").fetchall()) == 1
+
+
+def test_a_connection_of_sqlite3(sqlite_url: str) -> None:
+    with (
+        Queue.sql(sqlite_url) as queue,
+        closing(sqlite3.connect(str(sa.make_url(sqlite_url).database))) as raw,
+    ):
+        goes_with(raw, queue)
+        with (
+            Queue.sql("postgresql://h/d") as elsewhere,
+            pytest.raises(ValueError, match="database of sqlite"),
+        ):
+            elsewhere.put("work", connection=raw)
+
+
+def test_a_connection_of_psycopg(postgres_server: Postgres, postgres_engine: sa.Engine) -> None:
+    del postgres_engine
+    address = postgres_server.url.replace("+psycopg", "")
+    with Queue.sql(postgres_server.url) as queue, psycopg.connect(address) as raw:
+        try:
+            goes_with(raw, queue)
+        finally:
+            raw.rollback()
+            raw.execute("DROP TABLE IF EXISTS of_application")
+
+
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
         (lambda engine: engine, r"sqlalchemy\.engine\.base\.Engine; begin a transaction: with engine\.begin"),
-        (lambda _engine: sqlite3.connect(":memory:"), "got sqlite3.Connection"),
+        (lambda _engine: sqlite3.connect(":memory:").cursor(), "got sqlite3.Cursor"),
         (lambda _engine: 5, "got builtins.int"),
         (lambda _engine: AsyncSession(), r"AsyncSession; await AsyncQueue\.put"),
         (

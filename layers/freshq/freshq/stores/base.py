@@ -14,10 +14,12 @@ from freshq.model.task import LIVE, TaskStatus
 from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
+    import psycopg
     import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     # What a put takes: with `AsyncQueue` also those for asyncio.
     CallersConnection: TypeAlias = (
         sa.Connection
+        | sqlite3.Connection
+        | psycopg.Connection[Any]
         | Session
         | scoped_session[Any]
         | AsyncConnection

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hmac
 import json
 import shlex
+import threading
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
@@ -30,11 +32,14 @@ from freshq.cli.dashboard.snapshots import (
     details,
     has_deadline,
     listed_row,
+    queue_row,
     schedule_rows,
 )
 from freshq.cli.output import json_text
 from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
+from freshq.queue.core import core_of
+from freshq.queue.queue import Queue, sibling
 from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
@@ -64,6 +69,9 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 LISTED_TASKS: Final = 25
+LISTED_QUEUES: Final = 100
+# The endpoints that read.
+READS: Final = ("queue", "live", "schedules", "tasks", "task", "contents")
 FIRST_PAYLOAD: Final = '{"hello": "world"}'
 MAX_BODY_BYTES: Final = 64 * 1024
 # The verbs about all dead letters, or all of one cause, and whether these return as new.
@@ -168,26 +176,21 @@ class Json(JSONResponse):
         return json_text(content).encode()
 
 
-def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
-    """Return the application of a dashboard, and the stream to its pages."""
-    live = Live(PageWatcher(shown.queue), shown.every_seconds)
+def application(shown: Shown, access: Access) -> tuple[ASGIApp, Boards]:
+    """Return the application of a dashboard, and its boards, which end the streams to its pages."""
+    boards = Boards(shown)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
-        live.close()
+        boards.close()
 
-    api = _Api(shown, live)
     routes = [
         Route("/", lambda _request: FileResponse(STATIC / "index.html")),
         Route("/palette.css", lambda _request: Response(palette_css(), media_type="text/css")),
-        Route("/api/queue", api.queue),
-        Route("/api/live", api.live),
-        Route("/api/schedules", api.schedules),
-        Route("/api/tasks", api.tasks),
-        Route("/api/task", api.task),
-        Route("/api/contents", api.contents),
-        Route("/api/do", api.do, methods=["POST"]),
+        Route("/api/queues", boards.queues),
+        *(Route(f"/api/{name}", boards.endpoint(name)) for name in READS),
+        Route("/api/do", boards.endpoint("do"), methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     handlers: dict[Any, Any] = {
@@ -200,7 +203,7 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
         ),
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    return Guarded(app, access), live
+    return Guarded(app, access), boards
 
 
 def first_command(address: str, name: str) -> str:
@@ -220,13 +223,81 @@ def palette_css() -> str:
     return f":root{{{variables}}}\n"
 
 
+class Boards:
+    """The endpoints of each queue in the same tables, opened when a page first asks for it. Thread-safe."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._lock = threading.Lock()
+        self._apis = {shown.queue.name: _Api(shown, Live(PageWatcher(shown.queue), shown.every_seconds))}
+
+    def close(self) -> None:
+        """End all streams, and close the queues that were opened here."""
+        with self._lock:
+            apis = [*self._apis.values()]
+        for api in apis:
+            api.live_pages.close()
+            if api.shown.queue is not self._shown.queue:
+                api.shown.queue.close()
+
+    def names(self) -> list[str]:
+        """Return the names of the queues in the tables.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        first = self._shown.queue
+        found = core_of(first).store.queue_names() if isinstance(first, Queue) else []
+        return sorted({first.name, *found})[:LISTED_QUEUES]
+
+    def of(self, name: str) -> _Api:
+        """Return the endpoints of a queue.
+
+        Raises:
+            NotFound: If there is no such queue.
+            StoreError: If the store did not answer.
+        """
+        with self._lock:
+            known = self._apis.get(name)
+        if known is not None:
+            return known
+        if name not in self.names():
+            msg = f"queue {name!r}: there is none in these tables"
+            raise NotFound(msg)
+        with self._lock:
+            if name not in self._apis:
+                queue = sibling(cast("Queue", self._shown.queue), name=name)
+                live = Live(PageWatcher(queue), self._shown.every_seconds)
+                self._apis[name] = _Api(replace(self._shown, queue=queue, schedules=()), live)
+            return self._apis[name]
+
+    def endpoint(self, name: str) -> Callable[[Request], Any]:
+        """Return an endpoint that serves the queue which the request names."""
+
+        def api(request: Request) -> _Api:
+            return self.of(request.query_params.get("queue") or self._shown.queue.name)
+
+        async def awaited(request: Request) -> Response:
+            found = await run_in_threadpool(api, request)
+            return cast("Response", await getattr(found, name)(request))
+
+        def called(request: Request) -> Response:
+            return cast("Response", getattr(api(request), name)(request))
+
+        return awaited if iscoroutinefunction(getattr(_Api, name)) else called
+
+    def queues(self, _request: Request) -> Response:
+        """List the queues in the tables, each with its main figures."""
+        return Json({"rows": [queue_row(self.of(name).shown.queue) for name in self.names()]})
+
+
 class _Api:
-    """The endpoints that pages call. Calls to the store run in threads."""
+    """The endpoints of one queue that pages call. Calls to the store run in threads."""
 
     def __init__(self, shown: Shown, live: Live) -> None:
-        self._shown = shown
+        self.shown = shown
+        self.live_pages = live
         self._queue = shown.queue
-        self._live = live
 
     def queue(self, _request: Request) -> Response:
         """Describe the fixed properties of the queue."""
@@ -238,19 +309,19 @@ class _Api:
                 "max_age_seconds": queue.admin.config.max_age_seconds,
                 "has_deadline": has_deadline(queue.admin.config.max_age_seconds),
                 "lease_seconds": queue.admin.config.lease_seconds,
-                "changes": self._shown.changes,
-                "has_schedules": bool(self._shown.schedules),
-                "first_command": first_command(self._shown.address, queue.name),
+                "changes": self.shown.changes,
+                "has_schedules": bool(self.shown.schedules),
+                "first_command": first_command(self.shown.address, queue.name),
             }
         )
 
     async def live(self, _request: Request) -> Response:
         """Stream snapshots of the queue."""
-        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+        return StreamingResponse(self.live_pages.events(), media_type="text/event-stream")
 
     def schedules(self, _request: Request) -> Response:
         """List the schedules."""
-        return Json({"rows": schedule_rows(self._queue, self._shown.schedules)})
+        return Json({"rows": schedule_rows(self._queue, self.shown.schedules)})
 
     def tasks(self, request: Request) -> Response:
         """List tasks, all or of one status, or the dead letters of one cause."""
@@ -283,7 +354,7 @@ class _Api:
 
     async def do(self, request: Request) -> Response:
         """Change the queue or a task."""
-        if not self._shown.changes:
+        if not self.shown.changes:
             return Json(
                 {"error": "this dashboard is read-only; start it without --read-only"}, HTTPStatus.FORBIDDEN
             )
@@ -299,7 +370,7 @@ class _Api:
             msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
             raise ValueError(msg)
         said = await run_in_threadpool(self._done, order["verb"], verb, task_id or "")
-        self._live.refresh()
+        self.live_pages.refresh()
         return Json({"said": said})
 
     def _done(self, name: str, verb: _Verb, task_id: str) -> str:
@@ -324,10 +395,10 @@ class _Api:
             if not isinstance(cause, dict) or not isinstance(cause.get("error"), str):
                 raise ValueError("cause: must have error, and kind unless it is null")
             cause = cause["error"], cause.get("kind")
-        self._live.redrive(self._queue, cause, as_new=REDRIVES[order["verb"]])
+        self.live_pages.redrive(self._queue, cause, as_new=REDRIVES[order["verb"]])
         given = {"from": "dashboard"} if cause is None else {"from": "dashboard", "cause": cause}
         note(self._queue, order["verb"], given, "begun")
-        self._live.refresh()
+        self.live_pages.refresh()
         return Json({"said": "The redrive has begun."})
 
 

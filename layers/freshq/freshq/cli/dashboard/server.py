@@ -96,7 +96,7 @@ class Dashboard(uvicorn.Server):
         self._socket = _listening(address)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         names = {*LOOPBACK_NAMES, *address.names} if _is_loopback(address.host) else {*address.names}
-        app, self._live = application(shown, Access(frozenset(names), token))
+        app, self._boards = application(shown, Access(frozenset(names), token))
         port = self._socket.getsockname()[1]
         name = address.names[0] if address.names else address.host
         self.url = f"http://{f'[{name}]' if ':' in name else name}:{port}/#token={token}"
@@ -136,7 +136,7 @@ class Dashboard(uvicorn.Server):
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams first, because the server waits for them."""
-        self._live.close()
+        self._boards.close()
         await super().shutdown(sockets)
 
 

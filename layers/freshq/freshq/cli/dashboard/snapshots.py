@@ -609,6 +609,24 @@ class PageWatcher:
         )
 
 
+def queue_row(queue: BaseQueue) -> dict[str, Any]:
+    """Return the main figures of a queue as a row.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    stats, pressure = queue.stats(approximate=True), queue.pressure()
+    return {
+        "name": queue.name,
+        "paused": queue.paused(),
+        "overloaded": pressure.overloaded,
+        "stats": asdict(stats),
+        "offered": pressure.offered_per_second,
+        "served": pressure.served_per_second,
+        "probability_in_time": pressure.probability_in_time,
+    }
+
+
 def has_deadline(max_age_seconds: float | None) -> bool:
     """Return whether the deadline is near enough to be a line in the picture."""
     return max_age_seconds is not None and max_age_seconds <= MAX_HORIZON_SECONDS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ACCEPTED: Final = (
-    "connection: must be a Connection or Session of SQLAlchemy, or with AsyncQueue an AsyncConnection or "
-    "AsyncSession"
+    "connection: must be a Connection or Session of SQLAlchemy, Django's connection, a Connection of sqlite3 "
+    "or psycopg, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 logger = logging.getLogger(__name__)
 
@@ -244,9 +245,75 @@ def runner_of(given: Any, dialect: str) -> Runner:
         _check_class(given.connection, _async_classes())
         _check_database(given.connection, dialect)
         return given.run
+    if (found := _raw(given)) is not None:
+        raw, there = found
+        _check_kind(there, dialect)
+        return partial(_call_with_raw, raw, dialect)
     _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
     _check_database(given, dialect)
     return partial(_call, given)
+
+
+class _Lent:
+    """A connection of a driver whose owner ends its transaction."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def close(self) -> None:
+        """Leave the connection open."""
+
+    commit = rollback = close
+
+
+# By the name of a dialect: the module of its driver, and the class of a connection there.
+_DRIVERS: Final = {"sqlite": ("sqlite3", "Connection"), "postgresql": ("psycopg", "Connection")}
+_LENT: Final = threading.local()
+
+
+@cache
+def _raw_engine(dialect: str) -> sa.Engine:
+    """Return an engine whose connection is the one that this thread lends."""
+    options: dict[str, Any] = {"use_native_hstore": False} if dialect == "postgresql" else {}
+    url = {"sqlite": "sqlite://", "postgresql": "postgresql+psycopg://"}[dialect]
+    return sa.create_engine(
+        url, creator=lambda: _LENT.connection, poolclass=sa.NullPool, pool_reset_on_return=None, **options
+    )
+
+
+def _raw(given: Any) -> tuple[Any, str] | None:
+    """Return the driver's connection, given it or Django's, and its dialect; None if it is neither.
+
+    Raises:
+        ValueError: If Django's is not in a transaction.
+    """
+    raw = given
+    if isinstance(
+        given,
+        (
+            *_loaded("django.utils.connection", "ConnectionProxy"),
+            *_loaded("django.db.backends.base.base", "BaseDatabaseWrapper"),
+        ),
+    ):
+        wrapper: Any = given
+        if not wrapper.in_atomic_block:
+            raise ValueError("connection: Django's is in no transaction; put inside transaction.atomic()")
+        raw = wrapper.connection
+    found = (dialect for dialect, driver in _DRIVERS.items() if isinstance(raw, _loaded(*driver)))
+    dialect = next(found, None)
+    return None if dialect is None else (raw, dialect)
+
+
+def _call_with_raw(raw: Any, dialect: str, work: Callable[[sa.Connection], T]) -> T:
+    _LENT.connection = _Lent(raw)
+    try:
+        with _raw_engine(dialect).connect() as connection:
+            return work(connection)
+    finally:
+        del _LENT.connection
 
 
 def _call(connection: sa.Connection, work: Callable[[sa.Connection], T]) -> T:
@@ -283,7 +350,11 @@ def _check_database(connection: Any, dialect: str) -> None:
         bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     except SQLAlchemyError:  # the session chooses the database by the statement
         return
-    there = bind.dialect.name
+    _check_kind(bind.dialect.name, dialect)
+
+
+def _check_kind(there: str, dialect: str) -> None:
+    """Raise ValueError if the kind of a connection's database is not that of the queue's."""
     if there.replace("mariadb", "mysql") != dialect.replace("mariadb", "mysql"):
         msg = (
             f"connection: is to a database of {there}, but the queue is in {dialect}; "

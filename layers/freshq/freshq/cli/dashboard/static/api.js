@@ -9,7 +9,7 @@ export function takeToken() {
   const given = tokenIn(location.hash);
   if (given) {
     sessionStorage.setItem(KEPT, given);
-    history.replaceState(null, "", location.pathname);
+    history.replaceState(null, "", location.pathname + location.search);
   }
 }
 
@@ -28,11 +28,18 @@ async function call(path, options = {}) {
   return answer;
 }
 
-export const read = async (path, parameters = {}) =>
-  (await call(`/api/${path}?${new URLSearchParams(parameters)}`)).json();
+/** The queue that the address of the page names; null for the first page. */
+export const queueName = () => new URLSearchParams(location.search).get("queue");
+
+function pathOf(path, parameters = {}) {
+  const name = queueName();
+  return `/api/${path}?${new URLSearchParams(name === null ? parameters : { ...parameters, queue: name })}`;
+}
+
+export const read = async (path, parameters = {}) => (await call(pathOf(path, parameters))).json();
 
 export const change = async (verb, of = {}) =>
-  (await (await call("/api/do", {
+  (await (await call(pathOf("do"), {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ verb, ...of }),
@@ -40,7 +47,7 @@ export const change = async (verb, of = {}) =>
 
 /** Call a function with each server-sent event, until the stream ends. EventSource cannot send the token. */
 export async function follow(onEvent) {
-  const answer = await call("/api/live");
+  const answer = await call(pathOf("live"));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
     const { value, done } = await reader.read();

@@ -1,10 +1,10 @@
 // Starts the page: reads what the queue is, then follows its snapshots.
 
-import { follow, keepToken, NoToken, read, takeToken } from "./api.js";
+import { follow, keepToken, NoToken, queueName, read, takeToken } from "./api.js";
 import { RatesChart } from "./chart.js";
 import { showCauses, showDeadLetters } from "./dead.js";
 import { byId, instant, make, row, rows, say, span } from "./format.js";
-import { showFates, showFigures, showGroups, showLeases, showPictureText, showWaits } from "./panels.js";
+import { showFates, showFigures, showGroups, showLeases, showPictureText, showQueues, showWaits } from "./panels.js";
 import { Stack } from "./stack.js";
 import { act, Tasks } from "./tasks.js";
 
@@ -12,6 +12,7 @@ const ORDERS = { lifo: "newest first", fifo: "oldest first", priority: "newest f
 const RETRY_MS = [500, 1000, 2000, 5000];
 const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
+const QUEUES_MS = 2_000;
 // A snapshot that is older than this, or than three times the pause between snapshots, is said to be old.
 const OLD_MS = 5_000;
 
@@ -133,11 +134,29 @@ class Page {
   }
 }
 
+/** List the queues as long as the page is open, if it names none and there are several; return false if not. */
+async function listed() {
+  for (;;) {
+    const { rows: queues } = await read("queues");
+    byId("all-queues").hidden = queues.length < 2;
+    if (queueName() !== null || queues.length < 2) return false;
+    say("queue-name", "Queues");
+    say("chip-state", "live");
+    byId("chip-state").dataset.state = "live";
+    byId("problem").hidden = byId("gate").hidden = byId("all-queues").hidden = true;
+    byId("queues").hidden = false;
+    byId("queues").classList.remove("stale");
+    showQueues(queues);
+    await new Promise((resolve) => setTimeout(resolve, QUEUES_MS));
+  }
+}
+
 /** Follow the queue, and begin again when the connection is lost. */
 async function run() {
   let page = null;
   for (let failures = 0; ; failures++) {
     try {
+      if (!page && await listed()) throw new Error("the list ended");
       page ??= new Page(await read("queue"));
       byId("gate").hidden = true;
       byId("board").hidden = false;
@@ -156,6 +175,7 @@ async function run() {
       if (page) page.problem(`No connection to the dashboard: ${error.message}. Trying again.`, "connection lost");
       else {
         byId("problem").hidden = false;
+        byId("queues").classList.add("stale");
         say("problem", error.message);
       }
     }

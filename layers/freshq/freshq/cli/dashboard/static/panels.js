@@ -114,3 +114,16 @@ function progressOf(task) {
   const step = make("span", { className: "step", title: task.progress_step ?? "" }, progressText(task));
   return [step, track(task.progress_fraction, "success")];
 }
+
+/** List the queues in the tables; each opens its own page. */
+export function showQueues(queues) {
+  rows("queue-rows", queues.map(({ name, stats, offered, served, ...queue }) => row(`queue ${name}`,
+    make("td", {}, make("a", { href: `?${new URLSearchParams({ queue: name })}` }, name)),
+    make("td", {}, queue.paused ? "paused" : queue.overloaded ? "overloaded" : "live"),
+    make("td", { className: "number" }, counted(stats, "pending")),
+    make("td", { className: "number wide" }, counted(stats, "taken")),
+    make("td", { className: "number wide" }, rate(offered)),
+    make("td", { className: "number wide" }, rate(served)),
+    make("td", { className: "number" }, percent(queue.probability_in_time)),
+    make("td", { className: "number" }, counted(stats, "failure")))), 8, "no queues");
+}
