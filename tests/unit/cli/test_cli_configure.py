@@ -170,7 +170,7 @@ class TestHistory:
         assert self.kept_seconds(url) == 90
         assert freshq("table", "create", f"{url}?order=fifo").exit_code == 0
         assert self.kept_seconds(url) == 90
-        assert freshq("table", "create", f"{url}?history=on").exit_code == 0
+        assert freshq("table", "create", f"{url}?history=true").exit_code == 0
         assert self.kept_seconds(url) == 7 * 86_400
         assert freshq("table", "create", f"{url}?history=off").exit_code == 0
         assert self.kept_seconds(url) is None

@@ -221,6 +221,10 @@ class TestAudit:
         with Queue.sql(address) as queue:
             assert queue.paused()
 
+    def test_a_missing_store_is_one_error(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(app, ["pause", "--queue", f"sqlite:///{tmp_path}/none.db"])
+        assert (done.exit_code, done.stderr.count("freshq:")) == (3, 1)
+
 
 def test_a_store_without_traces_has_nothing_to_erase() -> None:
     store: Store = MemoryStore()

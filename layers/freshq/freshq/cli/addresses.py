@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Converters = dict[str, "Callable[[str], object]"]
 TELEMETRY: Final = "opentelemetry"
 # How an address writes a switch.
-SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
+SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False, "true": True, "false": False}
 DEFAULT_TABLE: Final = "tasks"
 DEFAULT_NAME: Final = "default"
 FORMS: Final = (

@@ -19,7 +19,7 @@ from typing_extensions import override
 from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
-from freshq.errors import FreshqError, quoted
+from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -365,17 +365,21 @@ def _noted(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
         outcome = "done"
         try:
             yield session
-        except typer.Exit as ended:
-            outcome = f"status {ended.exit_code}" if ended.exit_code else outcome
-            raise
-        except BaseException as error:
-            outcome = type(error).__name__
+        except BaseException as ended:
+            outcome = _outcome_of(ended)
             raise
         finally:
             verb = str(context.command.name)
-            if given or verb not in SHOWING:
+            if outcome and (given or verb not in SHOWING):
                 words = f"group {verb}" if verb in ("set", "unset") else verb
                 note(session.queue, words, given, outcome)
+
+
+def _outcome_of(ended: BaseException) -> str:
+    """Return the outcome for the audit record; empty if the store is not there and can take no note."""
+    if isinstance(ended, typer.Exit):
+        return f"status {ended.exit_code}" if ended.exit_code else "done"
+    return "" if isinstance(ended, (TableMissing, Unreachable)) else type(ended).__name__
 
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
