@@ -6,16 +6,18 @@ use its clock, which is also the queue's.
 """
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from freshq import FreshqError, Task, TaskStatus
 from freshq.errors import RefusedError
+from freshq.model.task import TRANSITIONS, Verb
 
 OK: Final = "ok"
 REFUSED: Final = "refused"
@@ -32,6 +34,13 @@ ENDS: Final = {
 REVIVALS: Final = ("redrive", "redrive as new")
 # Those that can take a task from its holder.
 FORCING: Final = ("cancel", "cancel as dead", *REVIVALS)
+# The transitions that a verb may be, where its event does not tell which. A redrive may find nothing to do.
+ALTERNATIVES: Final = {
+    "cancel": ("cancel", "cancel by force"),
+    "cancel as dead": ("cancel as dead", "cancel as dead by force"),
+    "redrive": ("redrive", "redrive as new"),
+    "redrive as new": ("redrive as new", "redrive by force"),
+}
 # Stands for the task of a claim that was never answered, or not in full.
 NO_TASK: Final = ""
 # Much less than a lease of the soak: the leases of a quicker claim are fresh.
@@ -211,6 +220,29 @@ class _Life:
         return found
 
 
+def traced(events: Sequence[Event], left: Mapping[str, Task]) -> list[Violation]:
+    """Return the tasks whose calls fit in no order that their times and the code's transitions allow.
+
+    Args:
+        events: What was done.
+        left: Every task in the queue at the end, by id.
+    """
+    lives = _lives(events)
+    unanswered = [event.began for event in lives.pop(NO_TASK, _Life()).events]
+    return [
+        violation
+        for task_id, life in lives.items()
+        for violation in _traced(task_id, life, left.get(task_id), unanswered)
+    ]
+
+
+def _lives(events: Iterable[Event]) -> defaultdict[str, _Life]:
+    lives: defaultdict[str, _Life] = defaultdict(_Life)
+    for event in events:
+        lives[event.task_id].events.append(event)
+    return lives
+
+
 def check(events: Sequence[Event], left: Mapping[str, Task], stops: Sequence[Stop] = ()) -> list[Violation]:
     """Return the rules that a history breaks.
 
@@ -219,9 +251,7 @@ def check(events: Sequence[Event], left: Mapping[str, Task], stops: Sequence[Sto
         left: Every task in the queue at the end, by id.
         stops: When processes were stopped.
     """
-    lives: defaultdict[str, _Life] = defaultdict(_Life)
-    for event in events:
-        lives[event.task_id].events.append(event)
+    lives = _lives(events)
     unanswered = lives.pop(NO_TASK, _Life()).events
     found = [violation for task_id, life in lives.items() for violation in _of_life(task_id, life)]
     for task_id, life in lives.items():
@@ -241,6 +271,96 @@ def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
             yield Violation(
                 "stale claim", task_id, f"{claim.process} {claim.began - claim.deadline:.3f} s late"
             )
+
+
+class _State(NamedTuple):
+    """A task as the specification has it.
+
+    Attributes:
+        status: Its status; None: it was not put yet.
+        token: The token under which it is held; None if it is not, or by a claim that was not answered.
+        until: When its lease ends; minus infinity for such a claim.
+    """
+
+    status: TaskStatus | None
+    token: str | None = None
+    until: float = -math.inf
+
+
+def _traced(task_id: str, life: _Life, left: Task | None, unanswered: Sequence[float]) -> Iterator[Violation]:
+    """Replay the calls about a task through the transitions, in any order that their times allow.
+
+    A call that failed may have been carried out, also after it returned. Between any two calls a lease that
+    ran out may be recovered, a claim that was not answered may have taken the task, and a task may be shed.
+
+    Args:
+        task_id: The task.
+        life: Its events.
+        left: The task at the end.
+        unanswered: When each claim began that was not answered, or not in full.
+    """
+    events = [event for event in life.events if event.outcome != REFUSED and event.verb != "recover"]
+    ends = [event.ended if event.outcome == OK else math.inf for event in events]
+    statuses = [] if left is None else [left.status]
+    todo = [((1 << len(events)) - 1, _State(None))]
+    seen, furthest = set(todo), len(events)
+    while todo:
+        rest, state = todo.pop()
+        open_events = [place for place in range(len(events)) if rest >> place & 1]
+        certain = [place for place in open_events if events[place].outcome == OK]
+        moment = min([ends[place] for place in open_events], default=math.inf)
+        states = _alone(state, moment, unanswered)
+        if not certain and (not statuses or any(each.status in statuses for each in states)):
+            return
+        furthest = min(furthest, len(certain))
+        for place in open_events:
+            if events[place].began <= moment:
+                after = {new for each in states for new in _after(each, events[place])}
+                reached = {(rest & ~(1 << place), each) for each in after} - seen
+                seen |= reached
+                todo += reached
+    yield Violation(
+        "no transition", task_id, f"{furthest} calls fit in no order of the specification's steps"
+    )
+
+
+def _alone(state: _State, until: float, unanswered: Sequence[float]) -> set[_State]:
+    """Return what may become of a task by no call about it, up to a time."""
+    found, new = {state}, {state}
+    while new:
+        after = set()
+        for each in new:
+            if each.status is TaskStatus.TAKEN and each.until - CLOCK_SLACK_SECONDS <= until:
+                after |= {_State(status) for status in TRANSITIONS[Verb.RECOVER][1]}
+            if each.status is TaskStatus.PENDING:
+                after |= {_State(status) for status in TRANSITIONS[Verb.SHED][1]}
+                if any(began <= until for began in unanswered):
+                    after |= {_State(status) for status in TRANSITIONS[Verb.CLAIM][1]}
+        new = after - found
+        found |= new
+    return found
+
+
+def _after(state: _State, event: Event) -> Iterator[_State]:
+    """Yield what a call may make of a task."""
+    if event.verb == "put":
+        if state.status is None:
+            yield _State(TaskStatus.PENDING)
+        return
+    own = event.token is not None and event.token == state.token
+    if event.verb == "extend" and own:
+        yield state._replace(until=max(state.until, event.lease_until or math.inf))
+        return
+    if event.outcome != OK or (event.verb in REVIVALS and state.status is not None):
+        yield state
+    if event.verb in (*SETTLING, "extend") and not own:
+        return
+    for verb in ALTERNATIVES.get(event.verb, (event.verb,)):
+        sources, targets = TRANSITIONS[Verb(verb)]
+        if state.status in sources:
+            for target in targets:
+                held = target is TaskStatus.TAKEN
+                yield _State(target, event.token, event.lease_until or math.inf) if held else _State(target)
 
 
 def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ import pytest
 from local.prove import SPECS, Check, NotProved, answer_of, checks, java, main, prove, transitions_module
 
 from freshq.model.task import TRANSITIONS
+from freshq.stores.dynamodb.line_records import RULES, LineRules
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = REPOSITORY / "layers" / "freshq" / "freshq"
@@ -96,6 +97,18 @@ def test_each_specification_holds_and_has_variants_that_are_refuted(module: str)
     assert any(not each.violates for each in own)
     assert broken == set(re.findall(r'Broken (?:=|#) "([^"]+)"', text_of(module))) - {"nothing"}
     assert all(each.length > 1 for each in own if each.violates)
+
+
+def test_the_times_of_lines_are_those_of_the_specification() -> None:
+    rules = LineRules(trust_seconds=1, send_seconds=1, landing_seconds=1, index_lag_seconds=1)
+    ages = range(5)
+
+    assert [age for age in ages if rules.may_put(age)] == [0]
+    assert [age for age in ages if rules.put_was_late(age)] == [3, 4]
+    assert [age for age in ages if rules.may_delete(age)] == [0]
+    assert [age for age in ages if rules.deletion_was_late(age)] == [3, 4]
+    assert rules.recheck_after_seconds == 5
+    assert RULES.recheck_after_seconds <= 10
 
 
 def test_the_guarantees_name_specifications_and_tests_that_exist() -> None:

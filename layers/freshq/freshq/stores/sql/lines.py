@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.lifecycle import claimed
+from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.sql.agenda import StaleTasks
@@ -158,7 +159,7 @@ class ClaimStatements(Statements):
             "first_claim_us": sa.func.coalesce(self.tasks.c.first_claim_us, sa.bindparam("now_us")),
             "last_claim_us": sa.bindparam("now_us"),
             "lease_token": sa.bindparam("token"),
-            "request_token": sa.bindparam("token"),
+            "request_token": sa.bindparam("version"),
             "lease_until_us": sa.bindparam("lease_until_us"),
             "agenda": sa.literal_column(f"'{DUE}'"),
             "due_us": sa.bindparam("lease_until_us"),
@@ -707,8 +708,15 @@ class SqlLines(SqlCounts):
         if not chosen:
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-        connection.execute(self.claim_sql.take, listed | taken_parameters(request, moment))
-        return [Stored(claimed(each.task, moment, request.tokens[0]), each.problem) for each in chosen]
+        # Repeated after a lost reply, it may take what a sweep has recovered meanwhile, under the same lease
+        # token. Another sweep that read the lost lease must not take this one for it.
+        version = new_token()
+        taken = listed | taken_parameters(request, moment) | {"version": version}
+        connection.execute(self.claim_sql.take, taken)
+        tasks = [
+            replace(claimed(each.task, moment, request.tokens[0]), request_token=version) for each in chosen
+        ]
+        return [Stored(task, each.problem) for task, each in zip(tasks, chosen, strict=True)]
 
     def _claimed_earlier(
         self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment
@@ -743,6 +751,7 @@ def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, An
     return {
         "now_us": round(moment.now * 1e6),
         "token": request.tokens[0],
+        "version": request.tokens[0],
         "lease_from_us": lease_until_us,
         "lease_until_us": lease_until_us,
         "new_expires": moment.expires,
