@@ -1,0 +1,22 @@
+"""The JSON of each command is what the reference says."""
+
+import json
+
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from local.answers import PAGE, SCHEMAS, answers, page
+
+
+def test_answers_fit_the_schemas_of_their_commands() -> None:
+    """After a new name: python -m local.answers."""
+    described = json.loads(SCHEMAS.read_text("utf-8"))
+    printed = answers()
+    assert printed.keys() == described["commands"].keys()
+    for name, values in printed.items():
+        validator = Draft202012Validator(described["commands"][name] | {"$defs": described["$defs"]})
+        for value in values:
+            assert [f"{name}: {error.message}" for error in validator.iter_errors(value)] == []
+
+
+def test_the_page_shows_the_schemas() -> None:
+    described = json.loads(SCHEMAS.read_text("utf-8"))
+    assert PAGE.read_text("utf-8") == page(described)
