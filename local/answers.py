@@ -97,7 +97,7 @@ def merged(values: list[Any], tasks: list[Any], name: str = "") -> dict[str, Any
         tasks: Takes the tasks among them, whose schema is one.
         name: Their name in an object; empty for a whole answer.
     """
-    objects, lists = ([value for value in values if isinstance(value, kind)] for kind in (dict, list))
+    objects = [value for value in values if isinstance(value, dict)]
     if objects and "attempt_log" in objects[0] and name != "task":
         tasks += objects
         return TASK
@@ -106,8 +106,12 @@ def merged(values: list[Any], tasks: list[Any], name: str = "") -> dict[str, Any
     schema: dict[str, Any] = {"type": _types_of(values, name)}
     if objects:
         schema |= _of_names(objects, tasks, name)
+    return schema | _of_items([value for value in values if isinstance(value, list)], tasks)
+
+
+def _of_items(lists: list[list[Any]], tasks: list[Any]) -> dict[str, Any]:
     items = list(chain.from_iterable(lists))
-    return schema | ({"items": merged(items, tasks)} if items else {})
+    return {"items": merged(items, tasks)} if items else {}
 
 
 def _types_of(values: list[Any], name: str) -> str | list[str]:
