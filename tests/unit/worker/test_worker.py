@@ -221,7 +221,7 @@ def test_the_default_observer_writes_to_the_log(clock: Clock, caplog: pytest.Log
         observer.switched(switch)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("DEBUG", "task a claimed at age 26.000 s"),
-        ("DEBUG", "task a succeeded after 1.000 s: None"),
+        ("INFO", "task a succeeded after 1.000 s"),
         ("WARNING", "task a failed after 1.000 s: down"),
         ("ERROR", "task a is still running after 30.000 s; its lease is no longer extended"),
         ("INFO", "order switched to newest first; oldest task 26.000 s old"),
