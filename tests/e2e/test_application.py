@@ -15,6 +15,7 @@ import pytest
 
 from freshq import TaskStatus
 from tests.e2e.conftest import Deployment, wait_until
+from tests.support.functions import load_event
 from tests.support.readings import known
 
 # A chain of passes that does nothing for so long was broken.
@@ -201,6 +202,25 @@ def test_duplicate_and_reordered_stream_records_make_no_task_run_twice(
     wait_until(lambda: application.queue.stats().success == 60)
     assert set(application.runs().values()) == {1}
     assert {task.attempts for task in application.queue.list(limit=100)} == {1}
+
+
+def test_a_canary_has_a_queue_of_its_own_in_the_process_that_serves_the_other(
+    deployed: Callable[..., Deployment],
+) -> None:
+    """As the hook of a deployment invokes a new version, which then gets traffic."""
+    application = deployed(demo_task_seconds=0.02)
+
+    def canary(function: str, event: Any) -> Any:
+        return application.invoke(function, {"canary": "canary-1", "event": event})
+
+    put = {"tasks": [{"task_id": "canary-1", "payload": None, "kind": "canary"}]}
+    assert canary("CreateTasks", put)["created"] == 1
+    assert canary("ProcessTasks", load_event("process_tasks-doorbell"))["succeeded"] == 1
+    assert canary("Sweep", {})["stats"]["success"] == 0
+    assert canary("Trigger", load_event("trigger-no-insert"))["rang"] is False
+    assert application.queue.get("canary-1") is None
+    application.put({"task_id": "live", "payload": 1})
+    wait_until(lambda: application.invoke("Sweep", {}) and application.queue.stats().success == 1)
 
 
 def test_the_schedule_runs_the_sweep_by_itself(left_alone: Deployment) -> None:
