@@ -297,7 +297,7 @@ TABLES: Final = Finding(
     Health.WARNING,
     "pipeline",
     "the group in its tables and kept runs",
-    "until freshq-pipeline run --full-refresh --keep-runs 1 has read the events again",
+    "until freshq-pipeline run --full-refresh --keep-runs 1 has read the events twice",
 )
 
 
