@@ -65,7 +65,7 @@ PARTS: Final = {
         "groups that share time, their limits, and chains: simulated, and of a Worker on each store"),
     "outage": Part("outage", ("outage",), 1, "overload.md",
         "what is done in time after an outage, by order and load, simulated"),
-    "overload-peers": Part("overload_peers", ("overload_peers",), 24, "overload.md",
+    "overload-peers": Part("overload_peers", ("overload_peers",), 29, "overload.md",
         "goodput of real workers under overload, beside other queues", has_peers=True),
     "passed-over": Part("growth:passed_over", ("passed_over",), 1, "benchmarks.md",
         "how far the claims of several claimers depart from the order", is_default=True),

@@ -142,7 +142,43 @@ def overload_page() -> Sections:
     return {
         ("overload", "orders"): [_by_load(figures_of("overload")["by_load"], "order", SHOWN_LOADS)],
         ("outage", "shares"): [_by_load(after_outage, "order", (0.5, 0.6, 0.7, 0.8, 0.9))],
+        ("overload_peers", "queues"): _beside_peers(read("overload_peers")),
     }
+
+
+def _beside_peers(result: Mapping[str, Any]) -> list[Block]:
+    found, machine = result["figures"], result["machine"]
+    peers = {name: number for name, number in found["versions"].items() if number and name != "freshq"}
+    text = f"""Medians of {found["seeds"]} seeds, with {found["seconds"]:g} s at each load,
+        {", ".join(" ".join(peer) for peer in peers.items())}, {machine["cores"]} cores at a load average of
+        {machine["load"]} (`make bench PARTS=overload-peers`):"""
+
+    def of(scenario: str, name: str, form: str) -> Any:
+        return lambda item: f"{median(run[name] for run in item[1][scenario]):{form}}"
+
+    def share(load: str) -> Any:
+        return lambda item: f"{possible_ratio(item[1][load], float(load)):.1%}"
+
+    def wait(item: Any) -> str:
+        seconds = [run["median_seconds"] for run in item[1]["3"] if run["median_seconds"] is not None]
+        return f"{median(seconds):.2f} s" if seconds else ""
+
+    def back(item: Any) -> str:
+        seconds = [run["recovery_seconds"] for run in item[1]["retries"]]
+        return "not within the run" if None in seconds else f"{median(seconds):.0f} s"
+
+    table = columns(
+        found["contenders"].items(),
+        {
+            "queue": "{0[0]}",
+            **{f"at {load}": share(load) for load in ("0.5", "0.9", "1.5", "3")},
+            "put to done at 3": wait,
+            "wasted work at 3": of("3", "wasted", ".0%"),
+            "left at 3": of("3", "left", ".0f"),
+            "back after": back,
+        },
+    )
+    return [Prose(text), table]
 
 
 def possible_ratio(runs: Sequence[Mapping[str, Any]], load: float) -> float:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from benchmarks.figures import figures_of
 from benchmarks.library_pages import possible_ratio
 from benchmarks.overload_peers import (
     CONTENDERS,
@@ -56,6 +57,16 @@ def test_a_client_is_happy_if_any_of_its_tasks_is_done_in_time() -> None:
 )
 def test_goodput_is_back_if_it_stays_for_three_seconds(shares: list[float], seconds: int | None) -> None:
     assert recovery_seconds(shares) == seconds
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    runs = figures_of("overload_peers")["contenders"]
+    shares = {name: f"{possible_ratio(of['3'], 3.0):.0%}" for name, of in runs.items()}
+    others = [name for name in runs if not name.startswith("freshq")]
+    best = max(others, key=lambda name: possible_ratio(runs[name]["3"], 3.0))
+    readme = " ".join(Path("README.md").read_text("utf-8").split())
+    said = f"did {shares['freshq, newest first']} of the possible work in time, the best of four others "
+    assert f"{said}{shares[best]}" in readme
 
 
 def test_above_the_capacity_a_share_is_of_what_is_possible() -> None:
