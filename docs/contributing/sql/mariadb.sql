@@ -411,7 +411,7 @@ LIMIT :at_most;
 -- claim: take
 -- Take the locked tasks.
 UPDATE tasks
-SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:token, attempts=(tasks.attempts + 1),
+SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
     lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
     last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
 WHERE tasks.queue = :of_queue
@@ -887,6 +887,23 @@ SELECT tasks_records.record, tasks_records.version
 FROM tasks_records
 WHERE tasks_records.queue = :of_queue
 AND tasks_records.name = :of_name;
+
+-- records: next_queues
+-- The first names after `of_queue`, each from the beginning of an index.
+SELECT min(tasks_records.queue) AS min_1
+FROM tasks_records
+WHERE tasks_records.queue > :of_queue UNION
+SELECT min(tasks_counts.queue) AS min_2
+FROM tasks_counts
+WHERE tasks_counts.queue > :of_queue UNION
+SELECT min(tasks.queue) AS min_3
+FROM tasks
+WHERE tasks.queue > :of_queue
+AND tasks.line IS NOT NULL UNION
+SELECT min(tasks.queue) AS min_4
+FROM tasks
+WHERE tasks.queue > :of_queue
+AND tasks.status = 'FAILURE';
 
 -- records: add
 -- Insert a record unless its name is taken.

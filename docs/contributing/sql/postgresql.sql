@@ -501,7 +501,7 @@ AND tasks.lease_token = :token::VARCHAR;
 --
 -- It does not look past expired tasks, because that would take a join.
 UPDATE tasks
-SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
     due_us=:lease_until_us::BIGINT
@@ -562,7 +562,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --
 -- It does not look past expired tasks, because that would take a join.
 UPDATE tasks
-SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
     due_us=:lease_until_us::BIGINT
@@ -621,7 +621,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 -- claim: take_lines, newest first
 -- Take the best tasks of several lines; each statement is built once per store.
 UPDATE tasks
-SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
     due_us=:lease_until_us::BIGINT
@@ -708,7 +708,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 -- claim: take_lines, oldest first
 -- Take the best tasks of several lines; each statement is built once per store.
 UPDATE tasks
-SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:token::VARCHAR,
+SET status='TAKEN', updated_us=:now_us::BIGINT, expires=:new_expires::BIGINT, request_token=:version::VARCHAR,
     attempts=(tasks.attempts + 1), lease_token=:token::VARCHAR, lease_until_us=:lease_until_us::BIGINT,
     first_claim_us=coalesce(tasks.first_claim_us, :now_us), last_claim_us=:now_us::BIGINT, line=NULL, agenda='due',
     due_us=:lease_until_us::BIGINT
@@ -1407,6 +1407,23 @@ SELECT tasks_records.record, tasks_records.version
 FROM tasks_records
 WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
+
+-- records: next_queues
+-- The first names after `of_queue`, each from the beginning of an index.
+SELECT min(tasks_records.queue) AS min_1
+FROM tasks_records
+WHERE tasks_records.queue > :of_queue::VARCHAR COLLATE "C" UNION
+SELECT min(tasks_counts.queue) AS min_2
+FROM tasks_counts
+WHERE tasks_counts.queue > :of_queue::VARCHAR COLLATE "C" UNION
+SELECT min(tasks.queue) AS min_3
+FROM tasks
+WHERE tasks.queue > :of_queue::VARCHAR COLLATE "C"
+AND tasks.line IS NOT NULL UNION
+SELECT min(tasks.queue) AS min_4
+FROM tasks
+WHERE tasks.queue > :of_queue::VARCHAR COLLATE "C"
+AND tasks.status = 'FAILURE';
 
 -- records: add
 -- Insert a record unless its name is taken.
