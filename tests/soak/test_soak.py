@@ -17,17 +17,18 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 from local.faults import Proxy, client_at
-from local.servers import HOST, DynamoDBLocal, Postgres, Server, create_without_stream
+from local.servers import HOST, DynamoDBLocal, MariaDB, Postgres, Server, create_without_stream
 
 from freshq import AttachedQueue, Queue, Settlement, Task, TaskStatus
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.key import TableKey
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
-from tests.soak.history import OK, balance, check, read
+from tests.soak.history import OK, balance, check, read, traced
 from tests.support.attached import Shipments
 from tests.support.patience import PATIENCE_SECONDS
 
+SERVERS: Final[dict[str, type[Server]]] = {"postgres": Postgres, "mariadb": MariaDB}
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))
 ACTORS: Final = 4
@@ -60,15 +61,15 @@ class Scene:
         return replace(self.behind(), answer_seconds=PATIENCE_SECONDS).open()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "dynamodb_local", "attached"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb", "dynamodb_local", "attached"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Return an empty queue that processes can open."""
     with ExitStack() as stack:
         if request.param == "sqlite":
             place = Place(request.getfixturevalue("sqlite_url"))
             yield Scene(place, lambda: place)
-        elif request.param == "postgres":
-            yield _on_postgres(request, stack)
+        elif request.param in SERVERS:
+            yield _on_server(request, stack)
         else:
             key = "id" if request.param == "attached" else None
             if IS_LONG:
@@ -77,14 +78,14 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 yield _on_dynamodb(request, stack, key)
 
 
-def _on_postgres(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
+def _on_server(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
     if IS_LONG:
-        server: Server = stack.enter_context(Postgres())
+        server: Server = stack.enter_context(SERVERS[request.param]())
         with closing(Place(server.url).open()) as queue:
             queue.create_table()
     else:
-        request.getfixturevalue("postgres_engine")
-        server = request.getfixturevalue("postgres_server")
+        request.getfixturevalue(f"{request.param}_engine")
+        server = request.getfixturevalue(f"{request.param}_server")
 
     def restart() -> None:
         server.stop()
@@ -180,6 +181,7 @@ def test_no_history_breaks_a_rule(scene: Scene, tmp_path: Path) -> None:
     events = read(tmp_path.glob("*.jsonl"))
 
     assert [str(violation) for violation in check(events, tasks, cast.stops)] == []
+    assert [str(violation) for violation in traced(events, tasks)] == []
     assert [task.task_id for task in tasks.values() if task.status is TaskStatus.TAKEN] == []
     assert [str(violation) for violation in balance(events, ended, drained)] == []
     assert {event.verb for event in events if event.outcome == OK} >= set(OPENING)

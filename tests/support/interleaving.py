@@ -29,7 +29,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from freshq import Claim, GroupRules, LeaseLost, Queue, Settlement, TaskStatus
 from freshq.errors import RefusedError, StoreError, Unreachable
-from freshq.model.task import TRANSITIONS, Task
+from freshq.model.task import LIVE, TRANSITIONS, Task
 from freshq.queue.core import core_of
 from freshq.stores import wakes
 from freshq.stores.base import Conflict
@@ -47,6 +47,8 @@ LEASE_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 0.01
 # DynamoDB rejects a request that was signed longer ago.
 SIGNED_SECONDS: Final = 900.0
+# A write takes effect within this time, or its sender lives until it has noticed (docs/guarantees.md).
+LANDING_SECONDS: Final = 2.0
 # How long SQLite waits for a lock, and how often it looks.
 LOCK_SECONDS: Final = 30.0
 LOCKED_SECONDS: Final = 0.25
@@ -129,6 +131,9 @@ class _Process:
     until: float = 0.0
     is_called: Callable[[], bool] = lambda: False
     stalled_until: float = 0.0
+    paused_at: float = 0.0
+    # Whether it once made a call for longer than writes take to land: it must live until it has noticed.
+    was_slow: bool = False
     dying: bool = False
 
     def ready(self, now: float) -> bool:
@@ -149,7 +154,7 @@ class Interleaving:
         steps: What happened.
         told: By task, the results of which somebody was told that they were stored.
         denied: By task, the results of which somebody was told that they were not.
-        handed: By token, the group of a claim that was handed out, and the end of its lease.
+        handed: By task and token, the group of a claim that was handed out, and the end of its lease.
         claims: By token, the claims on which several threads of a process work.
         acting: The process whose write lands.
     """
@@ -163,7 +168,7 @@ class Interleaving:
         self.steps: list[Step] = []
         self.told: dict[str, list[str]] = {}
         self.denied: dict[str, list[str]] = {}
-        self.handed: dict[str, tuple[str | None, float]] = {}
+        self.handed: dict[tuple[str, str | None], tuple[str | None, float]] = {}
         self.claims: dict[str, Claim] = {}
         self.acting = WORLD
         self.main = getcurrent()
@@ -251,9 +256,11 @@ class Interleaving:
             actor = self.actors[step.actor]
             self.now_seconds += CALL_SECONDS
             self.acting, self._last = process_of(step.actor), step.actor
+            slow_seconds = self.now_seconds - max(actor.paused_at, actor.until)
+            actor.was_slow |= actor.paused_at > 0 and slow_seconds > LANDING_SECONDS
             if step.fault == "stall":
                 actor.stalled_until = self.now_seconds + step.amount
-            elif step.fault == "kill":
+            elif step.fault == "kill" and not actor.was_slow:
                 self._kill(process_of(step.actor))
             else:
                 actor.body.switch(step)
@@ -280,7 +287,7 @@ class Interleaving:
         actor = self.actors[self._last]
         if actor.dying:
             raise GreenletExit
-        actor.until, actor.is_called = until, is_called
+        actor.until, actor.is_called, actor.paused_at = until, is_called, self.now_seconds
         step: Step = self.main.switch()
         return step
 
@@ -323,7 +330,7 @@ class Interleaving:
 
     def _check_ends(self, left: dict[str, Task]) -> None:
         for task in left.values():
-            if task.status in (TaskStatus.TAKEN, TaskStatus.PENDING):
+            if task.status_at(self.now_seconds) in LIVE:
                 self.problems.append(f"{task.task_id} is stranded as {task.status}")
         for task_id, ends in self.told.items():
             result = left[task_id].result if task_id in left else None
@@ -337,11 +344,14 @@ class Interleaving:
 
     def hand_out(self, claim: Claim) -> None:
         """Note a claim that an actor got, and check it against the limit of its group."""
-        group, now = claim.task.group, self.now_seconds
-        until = max(self.handed.get(claim.token, (None, 0.0))[1], claim.lease_until)
-        self.handed[claim.token] = (group, until)
-        if claim.task.stale_at <= now:
-            self.problems.append(f"{claim.task.task_id} was handed out stale")
+        group, now, key = claim.task.group, self.now_seconds, (claim.task.task_id, claim.token)
+        if key not in self.handed:
+            if claim.task.stale_at <= now:
+                self.problems.append(f"{claim.task.task_id} was handed out stale")
+            if claim.lease_until < now + LEASE_SECONDS / 2:
+                self.problems.append(f"{claim.task.task_id} was handed out under a lease that is used up")
+        until = max(self.handed.get(key, (None, 0.0))[1], claim.lease_until)
+        self.handed[key] = (group, until)
         rules: GroupRules | None = self.scenario.options.get("groups")
         most = None if rules is None or group is None else rules.rule(group).max_running
         held = sum(of == group and until > now for of, until in self.handed.values())
@@ -362,13 +372,13 @@ class Interleaving:
             yield f"{task_id}: attempts {before.attempts} became {after.attempts}"
         if before.status is TaskStatus.TAKEN:
             holder = str(before.lease_token).partition(":")[0]
-            if before.created != after.created:
+            if after.status is TaskStatus.TAKEN and before.created != after.created:
                 yield f"{task_id} moved in time while it was held"
             if after.status is TaskStatus.TAKEN and after.lease_token != before.lease_token:
                 yield f"{task_id} was taken by {by} from {holder}"
-            _group, promised = self.handed.get(str(before.lease_token), (None, 0.0))
+            _group, promised = self.handed.get((task_id, before.lease_token), (None, 0.0))
             until = max(before.lease_until or 0.0, promised)
-            if until > self.now_seconds and by != holder and not self.scenario.forces:
+            if until > self.now_seconds and by not in (holder, *self.scenario.forces):
                 yield f"{task_id} became {after.status} by {by} while {holder} held it"
 
 
@@ -381,14 +391,16 @@ class Scenario:
         begin: Puts tasks and adds actors.
         faults: How often what goes wrong.
         options: Of each queue.
-        forces: Whether somebody may take a task from its holder.
+        verbs: By which workers also settle.
+        forces: The processes that may take a task from its holder.
     """
 
     world: Callable[[Interleaving], Any]
     begin: Callable[[Interleaving], None]
     faults: Faults = Faults()
     options: dict[str, Any] = field(default_factory=dict)
-    forces: bool = False
+    verbs: Sequence[str] = ()
+    forces: Sequence[str] = ()
 
 
 class _World:
@@ -830,24 +842,26 @@ def long_runner(run: Interleaving, queue: Queue, rng: random.Random) -> None:
                 run.hand_out(queue.extend(claim, lease_seconds=3 * LEASE_SECONDS))
                 time.sleep(2 * LEASE_SECONDS)
                 del run.claims[claim.token]
-                run.handed.pop(claim.token)
+                run.handed.pop((claim.task.task_id, claim.token))
                 queue.complete(claim)
 
 
 def settle(run: Interleaving, queue: Queue, claim: Claim, rng: random.Random) -> None:
     """Settle a claim in a way drawn from the seed, and note what was confirmed or denied."""
     mark = claim.token[-8:]
-    verb = rng.choice(["complete", "complete", "retry", "release"])
+    verb = rng.choice(["complete", "complete", "retry", "release", *run.scenario.verbs])
     try:
         if rng.random() < 0.4:
             claim = queue.extend(claim)
             run.hand_out(claim)
-        run.handed.pop(claim.token, None)
+        run.handed.pop((claim.task.task_id, claim.token), None)
         if verb == "complete":
             queue.complete(claim, result=mark)
             run.told.setdefault(claim.task.task_id, []).append(mark)
         elif verb == "retry":
             queue.retry(claim, delay_seconds=rng.choice([0, 2]))
+        elif verb == "fail":
+            queue.fail(claim)
         else:
             queue.release(claim)
     except LeaseLost:
@@ -863,11 +877,29 @@ def settle_together(run: Interleaving, queue: Queue, claims: Sequence[Claim], rn
         for claim in claims
     ]
     for claim in claims:
-        run.handed.pop(claim.token, None)
+        run.handed.pop((claim.task.task_id, claim.token), None)
     for claim, end, answer in zip(claims, ends, queue.settle_many(ends), strict=True):
         noted = run.denied if isinstance(answer, LeaseLost) else run.told
         if isinstance(answer, Task | LeaseLost) and end.result is not None:
             noted.setdefault(claim.task.task_id, []).append(claim.token[-8:])
+
+
+def operator(tasks: int, *, force: bool) -> Actor:
+    """Return an actor that cancels tasks, brings back dead ones and moves others."""
+
+    def operate(_run: Interleaving, queue: Queue, rng: random.Random) -> None:
+        for _ in range(8):
+            task_id = f"task-{rng.randrange(tasks)}"
+            with suppress(StoreError, RefusedError):
+                verb = rng.choice(["cancel", "die", "redrive", "redrive", "reprioritize"])
+                if verb == "redrive":
+                    queue.redrive([task_id], as_new=True, force=force)
+                elif verb == "reprioritize":
+                    queue.reprioritize(task_id, priority=rng.randrange(3))
+                elif rng.random() < 0.5:
+                    queue.cancel(task_id, dead=verb == "die", force=force)
+
+    return operate
 
 
 def sweeper(rounds: int, rest_seconds: float = 0.0) -> Actor:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from unittest import mock
@@ -28,6 +29,7 @@ from tests.support.interleaving import (
     extender,
     long_runner,
     minimized,
+    operator,
     producer,
     replayed,
     sweeper,
@@ -38,14 +40,35 @@ from tests.support.interleaving import (
 WORLDS: Final = {"memory": InMemory, "sqlite": InSqlite, "dynamodb": InDynamoDB}
 
 
-def tasks_and_workers(run: Interleaving, tasks: int = 2, group: str | None = None, **how: Any) -> None:
+def tasks_and_workers(
+    run: Interleaving,
+    tasks: int = 2,
+    group: str | None = None,
+    max_age_seconds: float | None = None,
+    **how: Any,
+) -> None:
     """Put tasks, and add three workers and a sweep."""
     run.world.queue("put").put_many(
-        [{"payload": number, "task_id": f"task-{number}", "group": group} for number in range(tasks)]
+        [
+            {
+                "payload": number,
+                "task_id": f"task-{number}",
+                "group": group,
+                "max_age_seconds": max_age_seconds,
+            }
+            for number in range(tasks)
+        ]
     )
     for number in range(3):
         run.add(f"worker-{number}", worker(4, **how))
     run.add("sweep", sweeper(6))
+
+
+def operators(run: Interleaving) -> None:
+    """Put tasks for workers, and for two operators, of whom one uses force."""
+    tasks_and_workers(run, tasks=3)
+    run.add("operator", operator(3, force=False))
+    run.add("forcer", operator(3, force=True))
 
 
 def groups_that_come_and_go(run: Interleaving) -> None:
@@ -70,15 +93,20 @@ def threads_that_extend_one_lease(run: Interleaving) -> None:
     run.add("other", worker(6, rest_seconds=6))
 
 
+LOST_REPLIES: Final = replace(NO_FAULTS, lost=0.15, stall=0.03, tick=0.05)
 LIMITED: Final = {"groups": GroupRules(GroupRule(max_running=1))}
 SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "workers": lambda world: Scenario(world, tasks_and_workers),
     "batches": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, together=True)),
-    "groups": lambda world: Scenario(world, groups_that_come_and_go),
+    # Writes that land later than the line records allow may strand a task: docs/guarantees.md assumes none.
+    "groups": lambda world: Scenario(world, groups_that_come_and_go, faults=Faults(late=0, twice=0)),
     "limits": lambda world: Scenario(world, partial(tasks_and_workers, tasks=4, group="a"), options=LIMITED),
     "extensions": lambda world: Scenario(
         world, threads_that_extend_one_lease, faults=Faults(kill=0, stall=0)
     ),
+    "replies": lambda world: replace(SCENARIOS["limits"](world), faults=LOST_REPLIES),
+    "stale": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, max_age_seconds=15)),
+    "operators": lambda world: Scenario(world, operators, verbs=("fail",), forces=("forcer",)),
     "waits": lambda world: Scenario(world, a_waiter, faults=NO_FAULTS),
 }
 
@@ -138,18 +166,18 @@ def as_if_all_were_carried_out(batches: Batches, statements: list[Any]) -> list[
 
 
 REPLACE, SEND = MemoryStore.replace, Batches._send
-# Each with a store, a scenario, what to replace and by what, and the first seed that finds it.
+# Each with a store, a scenario, what to replace and by what, and a seed that finds it.
 PLANTED: Final[dict[str, tuple[Any, str, str, Any, int]]] = {
     "a lost guard": (InDynamoDB, "workers", "freshq.queue.core.Guard", Careless, 17),
     "a fence by attempt": (InMemory, "workers", "freshq.stores.memory.MemoryStore.replace", by_attempt, 82),
     "an extension without a version": (InMemory, "extensions", "freshq.queue.core.Guard", Unversioned, 1),
-    "a sweep that trusts an old read": (InSqlite, "workers", "freshq.queue.upkeep.Guard", Careless, 180),
+    "a sweep that trusts an old read": (InMemory, "workers", "freshq.queue.upkeep.Guard", Careless, 238),
     "a limit counted twice": (
         *(InDynamoDB, "limits", "freshq.queue.shared.limits.change_record", over_what_others_wrote, 25),
     ),
     "a closing that forgets a put": (
         *(InDynamoDB, "groups", "freshq.stores.dynamodb.line_records.LineClosings._put_closing"),
-        *(lambda *_: None, 2),
+        *(lambda *_: None, 28),
     ),
     "a batch that takes a partial answer for success": (
         *(
@@ -159,6 +187,16 @@ PLANTED: Final[dict[str, tuple[Any, str, str, Any, int]]] = {
             as_if_all_were_carried_out,
             43,
         ),
+    ),
+    # Defects of the code that such schedules found.
+    "a lease record that the sweep moved while the reply was lost": (
+        *(InDynamoDB, "limits", "freshq.stores.dynamodb.leases.ConditionFailed", KeyError, 371),
+    ),
+    "an extension after the end of its lease": (
+        *(InDynamoDB, "limits", "freshq.queue.core.Core.count_lapsed", lambda *_: False, 28),
+    ),
+    "a repeated claim that looks like the one before it": (
+        *(InSqlite, "replies", "freshq.stores.sql.lines.new_token", lambda: "the same", 37),
     ),
     "a lost wake": (
         *(InMemory, "waits", "freshq.queue.polling.Interval"),
@@ -191,26 +229,14 @@ def test_no_order_of_calls_breaks_a_rule(world: str, scenario: str, pytestconfig
     assert explore(SCENARIOS[scenario](WORLDS[world]), seeds(pytestconfig)) is None
 
 
-@pytest.mark.parametrize(
-    ("world", "scenario", "seed"),
-    [
-        pytest.param(InDynamoDB, "limits", 35, id="the sweep moved a lease record whose reply was lost"),
-        pytest.param(InDynamoDB, "limits", 161, id="a claim was slower than its leases"),
-        pytest.param(InSqlite, "limits", 1105, id="a repeated claim looked like the one that was recovered"),
-    ],
-)
-def test_a_schedule_that_once_broke_a_rule(world: Any, scenario: str, seed: int) -> None:
-    assert explore(SCENARIOS[scenario](world), [seed]) is None
-
-
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
-    seed = PLANTED[name][-1]
-    assert found_with(name, range(10_000) if SOAKED else [seed]) is not None
+    # A change of the code may move it to another schedule.
+    assert found_with(name, [PLANTED[name][-1], *range(10_000)]) is not None
 
 
 def test_a_schedule_repeats_and_shrinks() -> None:
-    found = found_with("a fence by attempt", [82])
+    found = found_with("a fence by attempt", [82, *range(10_000)])
     assert found is not None
     world, scenario, target, broken, _seed = PLANTED["a fence by attempt"]
     made = SCENARIOS[scenario](world)
