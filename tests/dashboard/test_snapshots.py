@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from freshq import Queue, Task
+from freshq import GroupRule, GroupRules, Queue, Task
 from freshq.cli.dashboard import snapshots as survey
 from freshq.cli.dashboard.snapshots import (
     MAX_MARKS,
@@ -72,6 +72,18 @@ class TestSnapshot:
         assert {row["task_id"] for row in shown["leases"]} == {"held", "also held"}
         assert {row["progress_fraction"] for row in shown["leases"]} == {None}
         assert all(row["left_seconds"] == pytest.approx(30, abs=0.1) for row in shown["leases"])
+
+    def test_groups_have_weights_shares_and_limits(self, store: StoreUnderTest) -> None:
+        rules = GroupRules(of={"acme": GroupRule(weight=3, max_running=2)}, separator="/")
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS, groups=rules)
+        queue.create_table()
+        queue.put_many([{"payload": 0, "group": group} for group in ("acme/1", "other") for _ in range(5)])
+        assert len(queue.claim(4)) == 4
+        shown = PageWatcher(queue).snapshot().as_json()["groups"]["rows"]
+        assert shown == [
+            {"group": "acme/1", "waiting": 3, "held": 2, "share": 0.5, "weight": 1.0, "full": "acme"},
+            {"group": "other", "waiting": 3, "held": 2, "share": 0.5, "weight": 1.0, "full": None},
+        ]
 
     def test_marks_keep_their_creation_time_from_snapshot_to_snapshot(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)

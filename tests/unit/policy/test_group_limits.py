@@ -49,6 +49,26 @@ def test_a_log_forgets_what_no_longer_counts() -> None:
         StartLog({"a": [["x"]]})  # type: ignore[list-item]
 
 
+def test_the_starts_of_a_claim_count_from_its_end() -> None:
+    room = GroupRoom(GroupRules(GroupRule(rate_per_second=1)), {}.__getitem__, StartLog(), 5.0)
+    room.start("a")
+    room.log.delay(room.rated, 5.7)
+    assert (room.log.room("a", 1, 6.6), room.log.room("a", 1, 6.7)) == (0, 1)
+    room.log.delay(room.rated, 5.0)
+    assert room.log.room("a", 1, 6.6) == 0, "never earlier"
+
+
+def test_a_group_is_full_if_it_or_its_parent_is() -> None:
+    rules = GroupRules(of={"acme": GroupRule(max_running=2), "b": GroupRule(max_running=1)}, separator="/")
+    running = RunningCounts()
+    for group in ("acme/1", "acme/2", "b", "c", None):
+        running.add(group, 1)
+    full = {group: rules.full(group, running) for group in ("acme/1", "acme/9", "acme", "b", "c", None)}
+    assert full == {"acme/1": "acme", "acme/9": "acme", "acme": "acme", "b": "b", "c": None, None: None}
+    running.add("acme/1", -1)
+    assert rules.full("acme/9", running) is None
+
+
 def room_of(rules: GroupRules, running: dict[str, int]) -> GroupRoom:
     return GroupRoom(rules, Counter(running).__getitem__, StartLog(), 0.0)
 

@@ -162,6 +162,14 @@ class GroupRules:
         parts = group.split(separator)
         return tuple(separator.join(parts[: count + 1]) for count in range(len(parts)))
 
+    def full(self, group: Group, running: RunningCounts) -> str | None:
+        """Return the group, or its parent, that has as many tasks in work as it may; None if none has."""
+        for name in self.lineage(group):
+            most = None if name is None else self.rule(name).max_running
+            if name is not None and most is not None and running.of(name, self.separator) >= most:
+                return name
+        return None
+
 
 # The rules of a queue that names none.
 SHARED_EQUALLY: Final = GroupRules()

@@ -136,11 +136,13 @@ def group_ls(context: QueueContext) -> None:
     rules = session.queue.configure().groups
     waiting, running = _counted(session.queue)
     names = {*rules.of, *waiting, *running.by_group()}
+    all_running = sum(running.by_group().values())
     rows: dict[str, dict[str, Any]] = {EVERY_OTHER: rules.default.values()}
     for name in sorted(names):
-        rule, in_work = rules.rule(name), running.of(name, rules.separator)
-        at_limit = rule.max_running is not None and in_work >= rule.max_running
-        counts = {"waiting": waiting[name], "running": in_work, "at_limit": at_limit}
+        in_work = running.of(name, rules.separator)
+        share = round(in_work / all_running, 3) if all_running else None
+        full = rules.full(name, running)
+        counts = {"waiting": waiting[name], "running": in_work, "share": share, "at_limit": full is not None}
         rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
     session.output.answer(
         {"separator": rules.separator, "groups": rows},

@@ -14,6 +14,7 @@ from freshq.cli.commands.tasks import Cause, add_cause, by_frequency, cause_of
 from freshq.cli.output import forecast_lines
 from freshq.feeds.schedules import Cron, HighWaterMarks
 from freshq.model.task import LIVE, TaskStatus
+from freshq.policy.groups import RunningCounts
 from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from freshq.feeds.schedules import Schedule
     from freshq.model.task import Task
+    from freshq.policy.groups import GroupRules
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
     from freshq.simulate.forecast import Forecast
@@ -473,6 +475,7 @@ class PageSnapshot:
         marks: The waiting tasks as the picture shows them.
         horizon_seconds: The greatest age that the picture has.
         waiting_by_group: Number of waiting tasks by group, of those read.
+        group_rules: Their weights and limits.
         held: Tasks under a lease, the first to end first.
         waits: How long tasks waited for their claim.
         survey: All tasks by fate.
@@ -490,6 +493,7 @@ class PageSnapshot:
     marks: Marks
     horizon_seconds: float
     waiting_by_group: Mapping[str | None, int]
+    group_rules: GroupRules
     held: Sequence[Task]
     waits: Waits
     survey: Survey
@@ -531,9 +535,19 @@ class PageSnapshot:
         held = Counter(task.group for task in self.held)
         waiting = Counter(self.waiting_by_group)
         groups = sorted({*waiting, *held}, key=lambda group: (-waiting[group], -held[group], str(group)))
+        running = RunningCounts()
+        for group, number in held.items():
+            running.add(group, number)
         return {
             "rows": [
-                {"group": group, "waiting": waiting[group], "held": held[group]}
+                {
+                    "group": group,
+                    "waiting": waiting[group],
+                    "held": held[group],
+                    "share": held[group] / len(self.held) if self.held else None,
+                    "weight": self.group_rules.rule(group).weight,
+                    "full": self.group_rules.full(group, running),
+                }
                 for group in groups[:SHOWN_GROUPS]
             ],
             "left_out": max(0, len(groups) - SHOWN_GROUPS),
@@ -599,6 +613,7 @@ class PageWatcher:
             marks=marks_of(created, stats.pending, now, horizon_seconds),
             horizon_seconds=horizon_seconds,
             waiting_by_group={group: len(times) for group, times in created.items()},
+            group_rules=queue.admin.config.groups,
             held=held,
             waits=self._waits.add(now, held),
             survey=self._surveyor.survey(),

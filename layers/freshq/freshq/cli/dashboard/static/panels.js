@@ -85,9 +85,12 @@ export function showGroups({ rows: found, left_out: leftOut }) {
   say("groups-note", leftOut ? `and ${count(leftOut)} more` : "");
   const most = Math.max(1, ...found.map((group) => group.waiting));
   rows("group-rows", found.map((group) => row(`group ${group.group}`,
-    make("td", {}, group.group ?? "(none)", track(group.waiting / most)),
+    make("td", {}, group.group ?? "(none)", track(group.waiting / most),
+      group.full ? make("span", { className: "note" }, group.full === group.group ? "at its limit" : `${group.full} at its limit`) : ""),
+    make("td", { className: "number wide" }, String(group.weight)),
     make("td", { className: "number" }, count(group.waiting)),
-    make("td", { className: "number" }, count(group.held)))), 3, "no tasks waiting or in work");
+    make("td", { className: "number" }, count(group.held)),
+    make("td", { className: "number" }, group.share === null ? "–" : percent(group.share)))), 5, "no tasks waiting or in work");
 }
 
 export function showLeases(snapshot, queue, show) {
