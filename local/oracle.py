@@ -33,6 +33,7 @@ DECIMALS: Final = {
     "wait_p90_seconds": 9,
     "wait_p99_seconds": 9,
     "jain_index_of_demand": 12,
+    "time_share": 12,
 }
 
 

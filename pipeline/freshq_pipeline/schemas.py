@@ -148,9 +148,12 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "task_group": "string",
         "offered": "bigint",
         "succeeded": "bigint",
+        "in_time": "bigint",
         "shed": "bigint",
+        "run_seconds": "double",
         "offer_share": "double",
         "service_share": "double",
+        "time_share": "double",  # of the runs
         "shed_share": "double",
         "jain_index": "double",  # of the successes; the same in every row of a queue
         "jain_index_of_demand": "double",  # of the successes per offer; also the same in every row
@@ -177,6 +180,7 @@ TOTALS: Final[dict[str, str]] = {
     "created": "bigint",
     **dict.fromkeys(OUTCOMES, "bigint"),
     "in_time": "bigint",
+    "run_us": "bigint",
     "violations": "bigint",
     "inversions": "bigint",
     "worker": "string",

@@ -324,6 +324,9 @@ def check_groups(rows: Rows, name: str) -> None:
     assert {group: counts for (queue, group), counts in found.items() if queue == "mail"} == {
         "red": (2, 1, 1), "blue": (1, 0, 0), None: (3, 1, 1),
     }  # fmt: skip
+    mail = [row for row in rows if row["queue"] == "mail"]
+    assert round(sum(row["time_share"] for row in mail), 9) == 1
+    assert all(row["in_time"] <= row["succeeded"] for row in rows)
     for queue in ("resources", name):
         assert {group: row[0] for (of, group), row in found.items() if of == queue} == STAYS
 

@@ -44,7 +44,8 @@ SCHEMA: Final = arrow_schema(TOTALS)
 # Columns of each kind that tables and figures over all days need.
 _READ: Final = {
     FATES: (
-        "queue", "day", "task_group", "tasks", "created", *OUTCOMES, "in_time", "violations", "inversions",
+        "queue", "day", "task_group", "tasks", "created", *OUTCOMES, "in_time", "run_us", "violations",
+        "inversions",
     ),
     WAITS: ("queue", "class", "count", "shortest_us", "longest_us"),
     WORKERS: tuple(TABLES["workers"]),
@@ -125,6 +126,8 @@ def fates(tasks: DataFrame) -> DataFrame:
         "violations": F.size("problems") > 0,
     }
     counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
+    run_us = F.floor(F.col("run_seconds") * 1e6 + 0.5)
+    counts.append(F.coalesce(F.sum(run_us), F.lit(0)).alias("run_us"))
     # Null if all values are null.
     counts.append(F.sum(F.col("inverted").cast("bigint")).alias("inversions"))
     return tasks.groupBy("queue", "day", "task_group").agg(F.count(F.lit(1)).alias("tasks"), *counts)
@@ -168,15 +171,24 @@ def violations(tasks: DataFrame) -> DataFrame:
     return tasks.where(F.size("problems") > 0).select("task_id", "life", "queue", "day", created_us, problem)
 
 
+# The share that each amount of a group has in its queue.
+_SHARES: Final = {
+    "offered": "offer_share", "succeeded": "service_share", "run_seconds": "time_share", "shed": "shed_share",
+}  # fmt: skip
+
+
 def groups(counts: pa.Table) -> pa.Table:
     """Return the table `groups`, given the fates of all days."""
-    rows = summed(counts, ("queue", "task_group"), ("tasks", "success", "shed"))
-    rows = rows.rename_columns(["queue", "task_group", "offered", "succeeded", "shed"])
+    rows = summed(counts, ("queue", "task_group"), ("tasks", "success", "in_time", "shed", "run_us"))
+    names = ["queue", "task_group", "offered", "succeeded", "in_time", "shed", "run_seconds"]
+    rows = rows.rename_columns(names)
+    rows = rows.set_column(6, "run_seconds", pc.divide(pc.cast(rows["run_seconds"], pa.float64()), 1e6))
     queues = rows["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
     of_queue = queues.indices.to_numpy(zero_copy_only=False).astype(np.intp)
-    amounts = {name: rows[name].to_numpy().astype(np.float64) for name in ("offered", "succeeded", "shed")}
-    shares = zip(("offer_share", "service_share", "shed_share"), amounts.values(), strict=True)
-    figures = {name: ratio(amount, _sum_by_queue(amount, of_queue)) for name, amount in shares}
+    amounts = {name: rows[name].to_numpy().astype(np.float64) for name in _SHARES}
+    figures = {
+        share: ratio(amounts[name], _sum_by_queue(amounts[name], of_queue)) for name, share in _SHARES.items()
+    }
     figures["jain_index"] = jain_index(amounts["succeeded"], of_queue)
     figures["jain_index_of_demand"] = jain_index(amounts["succeeded"] / amounts["offered"], of_queue)
     for name, values in figures.items():

@@ -112,7 +112,7 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     recent = f" on the newest {MAX_DAYS} of {days:,} days" if days > MAX_DAYS else ""
     sections = [*_over_time(tables, summary, recent), shed_section(tables, recent)]
     if len(groups) > 1:
-        text = "Puts and successes of the largest groups. Jain's index is 1 if all get equal shares."
+        text = "Puts, successes and time of the largest groups. Jain's index is 1 if all get equal shares."
         sections.append(Section("Groups", text, table=groups.fillna({"task_group": NO_NAME})))
     workers = tables.largest("workers", "claims", MAX_ROWS)
     sections.append(Section("Workers", "The busiest workers.", table=workers))
