@@ -50,7 +50,7 @@ def test_a_log_forgets_what_no_longer_counts() -> None:
 
 
 def test_the_starts_of_a_claim_count_from_its_end() -> None:
-    room = GroupRoom(GroupRules(GroupRule(rate_per_second=1)), {}.__getitem__, StartLog(), 5.0)
+    room = GroupRoom(GroupRules(GroupRule(rate_per_second=1)), Counter[str]().__getitem__, StartLog(), 5.0)
     room.start("a")
     room.log.delay(room.rated, 5.7)
     assert (room.log.room("a", 1, 6.6), room.log.room("a", 1, 6.7)) == (0, 1)
