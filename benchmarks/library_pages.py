@@ -222,12 +222,6 @@ def _policies() -> Sections:
 
 
 def _fair(found: Mapping[str, Any]) -> Sections:
-    def table(rows: Sequence[Mapping[str, Any]], corner: str, column: str, form: str) -> Table:
-        by_name: dict[str, dict[Any, Any]] = {}
-        for row in rows:
-            by_name.setdefault(row["where"], {})[row[column]] = row
-        return across(corner, by_name, form.format)
-
     lengths = [row for row in found["by_length"] if row["deadline"] == DEADLINE]
     short = [row for row in found["by_length"] if row["deadline"] != DEADLINE]
     cell = "{0[quiet]:.3f}, {0[flood]:.2f}"
@@ -253,14 +247,24 @@ def _fair(found: Mapping[str, Any]) -> Sections:
         },
     )
     heading = "length of the flood's tasks"
-    chains = "{0[done]:.2f}, {0[useful]:.0%}"
+    # The short load of a worker has a few long chains more or less, so its work for chains is counted.
+    of_workers = [row | {"done": row["busy"] * row["useful"] / 2} for row in found["chains"] if "busy" in row]
+    chains = [*(row for row in found["chains"] if "busy" not in row), *of_workers]
     return {
-        ("fair", "lengths"): [table(lengths, heading, "length", cell)],
-        ("fair", "short"): [table([*short, *found["bounds"]], heading, "length", cell)],
+        ("fair", "lengths"): [_by_place(lengths, heading, "length", cell)],
+        ("fair", "short"): [_by_place([*short, *found["bounds"]], heading, "length", cell)],
         ("fair", "rules"): [rules],
-        ("fair", "chains"): [table(found["chains"], "tasks of a chain", "hops", chains)],
+        ("fair", "chains"): [_by_place(chains, "tasks of a chain", "hops", "{0[done]:.3f}, {0[useful]:.0%}")],
         ("fair", "scenarios"): [scenarios],
     }
+
+
+def _by_place(rows: Sequence[Mapping[str, Any]], corner: str, column: str, form: str) -> Table:
+    """Return a table of rows by where they were found."""
+    by_name: dict[str, dict[Any, Any]] = {}
+    for row in rows:
+        by_name.setdefault(row["where"], {})[row[column]] = row
+    return across(corner, by_name, form.format)
 
 
 def _by_load(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float]) -> Table:
