@@ -63,10 +63,10 @@ def test_a_group_is_full_if_it_or_its_parent_is() -> None:
     running = RunningCounts()
     for group in ("acme/1", "acme/2", "b", "c", None):
         running.add(group, 1)
-    full = {group: rules.full(group, running) for group in ("acme/1", "acme/9", "acme", "b", "c", None)}
+    full = {group: running.full(group, rules) for group in ("acme/1", "acme/9", "acme", "b", "c", None)}
     assert full == {"acme/1": "acme", "acme/9": "acme", "acme": "acme", "b": "b", "c": None, None: None}
     running.add("acme/1", -1)
-    assert rules.full("acme/9", running) is None
+    assert running.full("acme/9", rules) is None
 
 
 def room_of(rules: GroupRules, running: dict[str, int]) -> GroupRoom:

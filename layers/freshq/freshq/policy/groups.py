@@ -162,14 +162,6 @@ class GroupRules:
         parts = group.split(separator)
         return tuple(separator.join(parts[: count + 1]) for count in range(len(parts)))
 
-    def full(self, group: Group, running: RunningCounts) -> str | None:
-        """Return the group, or its parent, that has as many tasks in work as it may; None if none has."""
-        for name in self.lineage(group):
-            most = None if name is None else self.rule(name).max_running
-            if name is not None and most is not None and running.of(name, self.separator) >= most:
-                return name
-        return None
-
 
 # The rules of a queue that names none.
 SHARED_EQUALLY: Final = GroupRules()
@@ -348,6 +340,14 @@ class RunningCounts:
         return sum(
             count for group, count in self._by_group.items() if group == name or group.startswith(below)
         )
+
+    def full(self, group: Group, rules: GroupRules) -> str | None:
+        """Return the group, or its parent, that has as many tasks in work as it may; None if none has."""
+        for name in rules.lineage(group):
+            most = None if name is None else rules.rule(name).max_running
+            if name is not None and most is not None and self.of(name, rules.separator) >= most:
+                return name
+        return None
 
     def by_group(self) -> dict[str, Any]:
         """Return the tasks in work by group."""

@@ -546,7 +546,7 @@ class PageSnapshot:
                     "held": held[group],
                     "share": held[group] / len(self.held) if self.held else None,
                     "weight": self.group_rules.rule(group).weight,
-                    "full": self.group_rules.full(group, running),
+                    "full": running.full(group, self.group_rules),
                 }
                 for group in groups[:SHOWN_GROUPS]
             ],
