@@ -147,6 +147,7 @@ VALUES: Final = {
     "at_most": 1,
     "now_us": 1,
     "token": "worker:token",
+    "version": "version",
     "lease_from_us": 1,
     "lease_until_us": 2,
     "new_expires": FAR_US // 1_000_000,
