@@ -140,7 +140,7 @@ def group_ls(context: QueueContext) -> None:
     rows: dict[str, dict[str, Any]] = {EVERY_OTHER: rules.default.values()}
     for name in sorted(names):
         in_work = running.of(name, rules.separator)
-        share = round(in_work / all_running, 3) if all_running else None
+        share = round(in_work / max(1, all_running), 3)
         full = running.full(name, rules)
         counts = {"waiting": waiting[name], "running": in_work, "share": share, "at_limit": full is not None}
         rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
