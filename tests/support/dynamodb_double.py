@@ -497,6 +497,12 @@ class DynamoDBDouble:
         }
         return {}
 
+    def _call_describe_continuous_backups(self, _arguments: Item, _writing: Writing) -> Item:
+        return {"ContinuousBackupsDescription": {}}
+
+    def _call_list_backups(self, _arguments: Item, _writing: Writing) -> Item:
+        return {"BackupSummaries": []}
+
     def get_waiter(self, _name: str) -> Any:
         """Return a waiter; a table is ready at once."""
         return SimpleNamespace(wait=lambda **_: None)
