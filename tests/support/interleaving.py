@@ -706,6 +706,19 @@ def playing(run: Interleaving) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         run.pause(run.now_seconds + seconds)
 
+    class Lock:
+        """A lock for which a thread of the same process waits while others run."""
+
+        held = False
+
+        def __enter__(self) -> None:
+            while self.held:
+                run.pause(run.now_seconds + LOCKED_SECONDS, lambda: not self.held)
+            self.held = True
+
+        def __exit__(self, *_error: object) -> None:
+            self.held = False
+
     state = random.getstate()
     random.seed(run.seed)
     patches: list[Any] = [
@@ -716,6 +729,7 @@ def playing(run: Interleaving) -> Iterator[None]:
         mock.patch.object(os, "urandom", run.random_bytes),
         mock.patch.object(random, "_urandom", run.random_bytes),
         mock.patch.object(wakes.Signal, "wait", wait),
+        mock.patch("freshq.stores.dynamodb.leases.threading", SimpleNamespace(Lock=Lock)),
         *(mock.patch(pool, _Inline) for pool in _POOLS),
     ]
     for patch in patches:
