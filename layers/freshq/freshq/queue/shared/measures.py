@@ -143,7 +143,8 @@ class FlowMeter:
                 self._counter.served(now, in_time=in_time)
                 if self._counts_groups:
                     self._counter.served_by(group, now, work_seconds)
-        if now >= self._flush_at:
+        # An attempt that will be repeated is written with the next count: alone it is not worth a write.
+        if in_time is not None and now >= self._flush_at:
             self._flush_or_begin(now)
 
     def shed_early(self, now: float, count: int) -> None:
