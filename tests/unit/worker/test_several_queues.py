@@ -13,6 +13,7 @@ from freshq.queue.queue import sibling
 from freshq.telemetry import Outcome
 from freshq.testing import FaultyStore
 from freshq.worker import WorkerOptions, Workers, WorkerState
+from freshq.worker.worker import kinds_of
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
 
@@ -97,6 +98,21 @@ def test_a_stop_ends_all() -> None:
     workers.stop_at_once()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
+
+
+def test_their_kinds_are_those_of_the_runner() -> None:
+
+    def run(task: Task) -> None:
+        del task
+
+    handlers = Handlers()
+    for kind in ("quote", "mail"):
+        handlers.on(kind)(run)
+    with Queue.memory() as queue:
+        worker = Worker(queue, handlers)
+        assert sorted(kinds_of(worker) or []) == ["mail", "quote"]
+        assert kinds_of(Workers(worker)) == kinds_of(worker)
+        assert kinds_of(Worker(queue, run)) is None
 
 
 def test_there_must_be_one() -> None:
