@@ -99,7 +99,7 @@ ONLY_WITH_ALL: Final = (
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
     "tests/unit/aws/test_permissions.py",
-    "tests/unit/simulate/test_simulate_long.py",
+    *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     "tests/contract/test_matching_concurrency.py",
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
