@@ -18,10 +18,12 @@ from freshq.cli.main import app
 from freshq.cli.session import AUDIT_ENTRIES
 from freshq.queue.core import core_of
 from freshq.stores.base import Store
+from freshq.stores.dynamodb.table import identity
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.conftest import REGION
 from tests.support.histories import pulled
+from tests.template.test_template import source
 
 SECRETS = ("alice@example.org", "payload-of-alice", "result-of-alice", "error-of-alice")
 
@@ -32,10 +34,10 @@ def run(*arguments: str, status: int = 0) -> str:
     return done.stdout
 
 
-def found(*arguments: str) -> dict[str, list[tuple[str, str, str]]]:
+def found(*arguments: str, status: int = 0) -> dict[str, list[tuple[str, str, str]]]:
     """Return what `forget` said, by subject."""
     said: dict[str, list[tuple[str, str, str]]] = {}
-    for row in json.loads(run("forget", "--yes", "--json", *arguments)):
+    for row in json.loads(run("forget", "--yes", "--json", *arguments, status=status)):
         said.setdefault(row["subject"], []).append((row["health"], row["text"], row["action"]))
     return said
 
@@ -122,6 +124,18 @@ class TestForget:
         assert {event["task_id"] for event in events if "group" not in event} == {"alice-0"}
         assert {event["task_id"] for event in events if "group" in event} == {"alice-1", "alice-2"}
 
+    def test_a_damaged_file_is_named_and_the_others_are_erased(self, address: str, tmp_path: Path) -> None:
+        landed = tmp_path / "landed"
+        landed.mkdir()
+        event = json.dumps({"task_id": "a", "group": "alice"}).encode()
+        (landed / "1.gz").write_bytes(gzip.compress(event)[:-6])
+        (landed / "2").write_bytes(event)
+        said = found("--queue", address, "--group", "alice", "--events", str(landed), status=1)
+        (wrong, name, _action), (_ok, total, _none) = said["events"]
+        assert (wrong, name.partition(":")[0]) == ("wrong", str(landed / "1.gz"))
+        assert total.startswith("the group erased from 1 event ")
+        assert json.loads((landed / "2").read_bytes()) == {"task_id": "a"}
+
     def test_ids_or_a_group(self, address: str) -> None:
         run("forget", "--yes", "--queue", address, status=2)
         run("forget", "--yes", "--queue", address, "--id", "a", "--group", "b", status=2)
@@ -165,6 +179,17 @@ class TestForget:
         assert said["logs"][0][2] == "until they are 7 days old"
         assert said["stream"][0][2] == "until they are a day old"
         assert {"backups", "traces", "pipeline"} <= said.keys()
+        # What cannot be read is an error, and so is a bucket to which there is no access.
+        s3.put_object(Bucket="archive", Key="events/2026/0.gz", Body=gzip.compress(b"{}" * 99)[:-6])
+        said = found("--stack", "app", "--group", "alice", status=1)
+        assert [each[0] for each in said["archive"]] == ["wrong", "ok", "warning"]
+        stack.outputs["ArchiveBucketName"] = "another"
+        assert "NoSuchBucket" in found("--stack", "app", "--group", "alice", status=1)["archive"][0][1]
+
+    def test_the_logs_are_kept_as_long_as_the_template_says(self) -> None:
+        stages = source()["Mappings"]["Stages"]
+        days = {stage: governance.LOG_DAYS.get(stage, governance.PROD_LOG_DAYS) for stage in stages}
+        assert days == {stage: figures["LogRetentionDays"] for stage, figures in stages.items()}
 
 
 class TestAudit:
@@ -210,6 +235,26 @@ class TestAudit:
         run("pause", "--queue", "dynamodb://Tasks")
         (entry,) = json.loads(run("audit", "--queue", "dynamodb://Tasks", "--json"))
         assert entry["by"].startswith("arn:aws:sts::123456789012:")
+
+    @pytest.mark.usefixtures("moto_client")
+    def test_the_identity_is_that_of_the_clients_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        client = boto3.client("dynamodb", aws_access_key_id="of-a-profile", aws_secret_access_key="s")
+        asked, make = [], boto3.client
+
+        def noting(*names: str, **options: Any) -> Any:
+            asked.append(options["aws_access_key_id"])
+            return make(*names, **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr("boto3.client", noting)
+        assert str(identity(client)).startswith("arn:aws:sts::")
+        assert asked == ["of-a-profile"]
+
+    def test_a_user_may_have_no_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nameless() -> str:
+            raise KeyError("getpwuid(): uid not found: 1000670000")
+
+        monkeypatch.setattr("getpass.getuser", nameless)
+        assert MemoryStore().caller().startswith("user ")
 
     def test_a_verb_that_cannot_be_recorded_is_done_nevertheless(
         self, address: str, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -734,7 +735,11 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         import getpass  # noqa: PLC0415 - functions have no use of it
         import platform  # noqa: PLC0415
 
-        return f"{getpass.getuser()}@{platform.node()}"
+        try:
+            user = getpass.getuser()
+        except (ImportError, KeyError, OSError):  # a container's user may have no name
+            user = f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+        return f"{user}@{platform.node()}"
 
     def with_dead_rows(self, stats: Stats) -> Stats:
         """Return stats with what the store knows of dead rows."""

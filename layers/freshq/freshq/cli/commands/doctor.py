@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
+import zlib
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from freshq.queue.shared.measures import change_record
 from freshq.stores.base import Finding, Health
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.queue.base import BaseQueue
 
@@ -173,6 +174,9 @@ Events = Annotated[
         metavar="DIR", exists=True, file_okay=False, help="A folder of landed events to erase the group from."
     ),
 ]
+# What a file raises that cannot be read, written or unpacked, and what to do then.
+DAMAGED: Final = (OSError, EOFError, zlib.error)
+AGAIN: Final = "replace or delete it, and repeat this command"
 GZIP: Final = b"\x1f\x8b"
 # Days for which a stack's logs are kept, by stage, as template.yaml has them.
 LOG_DAYS: Final = {"local": 1, "dev": 7}
@@ -191,7 +195,8 @@ def forget(
     """Erase tasks, and their group wherever it is kept.
 
     Deletes the tasks with payloads, results and errors, and erases their group from the history, from the
-    archive of --stack, and from the events in --events. Says what it cannot reach, and until when.
+    archive of --stack, and from the events in --events. Says what it cannot reach, and until when. Exits with
+    status 1 if a file could not be read.
     """
     session, queue = context.session, context.session.queue
     if (group is None) == (not task_ids):
@@ -206,14 +211,25 @@ def forget(
         found += _of_folder(events, ids, group)
     if session.stack is not None:
         found += _erased_of_stack(Stack.describe(session.stack), ids, group)
-    words = {Health.OK: "erased", Health.WARNING: "not reached", Health.UNKNOWN: "not known"}
+    session.output.answer([asdict(each) for each in found], *_erasures(found))
+    if any(each.health is Health.WRONG for each in found):
+        raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _erasures(found: Sequence[Finding]) -> list[str]:
+    """Return a line for each place: what was erased there, or was not and why."""
+    words = {
+        Health.OK: "erased",
+        Health.WARNING: "not reached",
+        Health.UNKNOWN: "not known",
+        Health.WRONG: "failed",
+    }
     chars = max(len(each.subject) for each in found)
-    lines = [
+    return [
         printable(f"{words[each.health]:<11}  {each.subject:<{chars}}  {each.text}")
         + (f"; {each.action}" if each.action else "")
         for each in found
     ]
-    session.output.answer([asdict(each) for each in found], *lines)
 
 
 def _deleted(queue: BaseQueue, ids: Collection[str], group: str | None) -> Finding:
@@ -254,6 +270,9 @@ def without_group(data: bytes, ids: Collection[str], group: str | None) -> tuple
         data: Lines of JSON, perhaps gzipped. What is no JSON stays.
         ids: The tasks; none if `group` says which.
         group: The group of the tasks; None if `ids` says which.
+
+    Raises:
+        OSError, EOFError, zlib.error: If it is gzipped and damaged.
     """
     packed = data.startswith(GZIP)
     lines, erased = [], 0
@@ -283,11 +302,15 @@ def _is_meant(event: Mapping[str, Any], ids: Collection[str], group: str | None)
 def _of_folder(folder: Path, ids: Collection[str], group: str | None) -> Iterator[Finding]:
     total = 0
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-        data, erased = without_group(path.read_bytes(), ids, group)
-        if erased:
-            whole = path.with_name(f".{path.name}.part")  # the pipeline reads no hidden files
-            whole.write_bytes(data)
-            whole.replace(path)
+        try:
+            data, erased = without_group(path.read_bytes(), ids, group)
+            if erased:
+                whole = path.with_name(f".{path.name}.part")  # the pipeline reads no hidden files
+                whole.write_bytes(data)
+                whole.replace(path)
+        except DAMAGED as error:
+            yield Finding(Health.WRONG, "events", f"{path}: {error}", AGAIN)
+            continue
         total += erased
     yield Finding(Health.OK, "events", f"the group erased from {counted(total, 'event')} below {folder}")
     yield TABLES
@@ -308,15 +331,29 @@ def _erased_of_stack(stack: Stack, ids: Collection[str], group: str | None) -> I
     bucket = stack.outputs.get("ArchiveBucketName")
     if bucket is None:
         return
-    total = sum(_of_object(*each, ids, group) for each in _objects(bucket))
-    yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
+    yield from _of_bucket(bucket, ids, group)
     late = "changes that Firehose has not written yet"
     yield Finding(Health.WARNING, "archive", late, "until this command is repeated, in 15 minutes")
     yield TABLES
 
 
-def _objects(bucket: str) -> Iterator[tuple[Any, str, str]]:
-    """Yield a client, the bucket and the key of each file of the archive."""
+def _of_bucket(bucket: str, ids: Collection[str], group: str | None) -> Iterator[Finding]:
+    with needs("aws"):
+        from botocore.exceptions import BotoCoreError, ClientError
+    total = 0
+    try:
+        for client, key in _objects(bucket):
+            try:
+                total += _of_object(client, bucket, key, ids, group)
+            except DAMAGED as error:
+                yield Finding(Health.WRONG, "archive", f"{key}: {error}", AGAIN)
+    except (BotoCoreError, ClientError) as error:
+        yield Finding(Health.WRONG, "archive", str(error), "allow it, and repeat this command")
+    yield Finding(Health.OK, "archive", f"the group erased from {counted(total, 'event')} in {bucket}")
+
+
+def _objects(bucket: str) -> Iterator[tuple[Any, str]]:
+    """Yield a client and the key of each file of the archive."""
     with needs("aws"):
         import boto3
 
@@ -324,7 +361,7 @@ def _objects(bucket: str) -> Iterator[tuple[Any, str, str]]:
     client = boto3.client("s3", own_region())
     for prefix in ("events/", "errors/"):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            yield from ((client, bucket, each["Key"]) for each in page.get("Contents", []))
+            yield from ((client, each["Key"]) for each in page.get("Contents", []))
 
 
 def _of_object(client: Any, bucket: str, key: str, ids: Collection[str], group: str | None) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -47,6 +48,8 @@ UNKNOWN: Final = "UNKNOWN"
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
 # Of point-in-time recovery, unless the table says otherwise.
 RECOVERY_DAYS: Final = 35
+# A network without a way to STS must not hold up what is recorded.
+SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
 # What a local substitute of DynamoDB answers to a call that it does not have.
 NOT_THERE: Final = "UnknownOperationException"
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
@@ -774,14 +777,27 @@ def _kept_backups(client: DynamoDBClient, table: str) -> Finding:
 
 
 def identity(client: DynamoDBClient) -> str | None:
-    """Return the ARN of the caller; None where there is none to ask: at a local substitute of DynamoDB."""
+    """Return the ARN of a client's user; None if nobody knows it: at a local substitute of DynamoDB."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is None and ".amazonaws.com" not in client.meta.endpoint_url:
         return None
     import boto3  # noqa: PLC0415 - functions have no use of it
 
+    # Not those of the environment: the client may have a profile. A client has no public way to them.
+    credentials = client._get_credentials()  # type: ignore[attr-defined]  # noqa: SLF001
+    if credentials is None:
+        return None
     try:
-        return str(boto3.client("sts", client.meta.region_name).get_caller_identity()["Arn"])
+        keys = credentials.get_frozen_credentials()
+        sts = boto3.client(
+            "sts",
+            client.meta.region_name,
+            aws_access_key_id=keys.access_key,
+            aws_secret_access_key=keys.secret_key,
+            aws_session_token=keys.token,
+            config=SHORT_CALL,
+        )
+        return str(sts.get_caller_identity()["Arn"])
     except (BotoCoreError, ClientError) as error:
         return f"unknown, because STS did not answer ({type(error).__name__})"
 
