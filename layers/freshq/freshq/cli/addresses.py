@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from freshq.errors import Unreachable, needs, quoted
 from freshq.model.checks import without_password
+from freshq.model.options import DEFAULT_NAME
 from freshq.model.storable_options import DynamoDBOptions, StorableOptions, seconds_or_none
 from freshq.queue.queue import Queue, sibling
 
@@ -25,7 +26,6 @@ TELEMETRY: Final = "opentelemetry"
 # How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False, "true": True, "false": False}
 DEFAULT_TABLE: Final = "tasks"
-DEFAULT_NAME: Final = "default"
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
     f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from freshq.policy.retry import Backoff
     from freshq.policy.rules import CodelRule, ReserveRule
 
+DEFAULT_NAME: Final = "default"
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
@@ -91,7 +92,7 @@ class QueueConfig(QueueRules):
         defer_build=False,
     )
 
-    name: Name = Field("default", description="Name of the queue: several can share a table.")
+    name: Name = Field(DEFAULT_NAME, description="Name of the queue: several can share a table.")
     override: bool = Field(
         default=False,
         description="Use the options that are named here instead of those stored with the queue, and store "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from freshq.errors import needs
+from freshq.model.options import DEFAULT_NAME
 from freshq.queue.attached import AttachedQueue, open_dynamodb
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
@@ -135,4 +136,4 @@ def sibling(queue: Queue, **options: Unpack[QueueOptions]) -> Queue:
     Raises:
         ValueError: If an argument is wrong.
     """
-    return type(queue)(core_of(queue).store.of_queue(options.get("name", "default")), **options)
+    return type(queue)(core_of(queue).store.of_queue(options.get("name", DEFAULT_NAME)), **options)

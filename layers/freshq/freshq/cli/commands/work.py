@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
-from freshq.cli.addresses import (
-    DEFAULT_NAME,
-    Address,
-    names_object,
-    open_queue,
-    open_together,
-    with_connections,
-)
+from freshq.cli.addresses import Address, names_object, open_queue, open_together, with_connections
 from freshq.cli.command import QUEUE_PANEL, QueueContext, application_imports, is_given
 from freshq.cli.commands.supervisor import WorkProcess
 from freshq.cli.flags import with_flags
@@ -29,6 +22,7 @@ from freshq.cli.process import ControlChannel, JsonLines, end_process, reporter_
 from freshq.errors import StoreError, quoted
 from freshq.model.answers import WaitsFor
 from freshq.model.checks import without_password
+from freshq.model.options import DEFAULT_NAME
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.queue.core import core_of
 from freshq.worker.options import WorkerConfig, parse_worker_options

@@ -38,6 +38,7 @@ from freshq.cli.dashboard.snapshots import (
 from freshq.cli.output import json_text
 from freshq.cli.session import note
 from freshq.errors import FreshqError, NotFound, RefusedError
+from freshq.model.options import DEFAULT_NAME
 from freshq.queue.core import core_of
 from freshq.queue.queue import Queue, sibling
 from freshq.simulate.sweep import Colour
@@ -210,7 +211,7 @@ def first_command(address: str, name: str) -> str:
     """Return the command that puts a first task into a queue."""
     words = ["freshq", "put", FIRST_PAYLOAD, *(["--queue", address] if address else [])]
     in_address = names_object(address) or "name" in dict(parse_qsl(urlsplit(address).query))
-    return shlex.join(words if in_address or name == "default" else [*words, "--name", name])
+    return shlex.join(words if in_address or name == DEFAULT_NAME else [*words, "--name", name])
 
 
 def _refused(_request: Request, error: Exception, status: HTTPStatus) -> Response:
