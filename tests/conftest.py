@@ -98,9 +98,9 @@ ONLY_WITH_ALL: Final = (
     *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
-    "tests/unit/aws/test_permissions.py",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
-    "tests/contract/test_matching_concurrency.py",
+    *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
+    *(f"tests/unit/aws/test_{name}.py" for name in ("kill_points", "permissions", "service_faults")),
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
 )
