@@ -86,9 +86,7 @@ def next_step(figures: Mapping[str, int]) -> str:
     if figures.get("ledger_violations"):
         return "Next: see the table violations for tasks that are not accounted for."
     if figures["shed"] > _MUCH_SHED * total:
-        return (
-            "Next: add workers, or offer less; freshq-pipeline replay shows what more capacity completes."
-        )
+        return "Next: add workers, or offer less; freshq-pipeline replay shows what more capacity completes."
     if figures["failure"] > _MANY_FAILED * total:
         return "Next: find out why tasks fail; the table tasks has them (outcome failure)."
     late = figures["success"] - figures["in_time"]
