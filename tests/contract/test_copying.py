@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from freshq import Queue, TaskStatus
 from freshq.cli.main import app
 from freshq.errors import Throttled
-from freshq.feeds.copying import CopyReport, TaskCopy
-from freshq.feeds.relay import Relay
+from freshq.feeds.relay import CopyReport, Relay, TaskCopy
 from freshq.queue.core import core_of
 from freshq.stores.base import TooLarge
 from freshq.stores.memory import MemoryStore

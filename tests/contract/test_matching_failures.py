@@ -23,8 +23,7 @@ from types_boto3_dynamodb import DynamoDBClient
 from freshq import MatchQueue, StoreError
 from freshq.errors import IllegalTransition, TableMissing, Throttled, Unreachable
 from freshq.matching import ResourceStatus
-from freshq.matching.stores import transactions
-from freshq.matching.stores.transactions import Cancellation, classify
+from freshq.matching.stores.dynamodb import RETRY, Cancellation, classify
 from tests.support.matching import ARTICLE, Desk, join, names, one
 
 WOMAN = {"gender": "F"}
@@ -70,7 +69,7 @@ def queue(table_desk: Desk, client: DynamoDBClient) -> MatchQueue:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the pauses of the store in seconds, without pausing."""
     waits: list[float] = []
-    monkeypatch.setattr("freshq.matching.stores.transactions.sleep", waits.append)
+    monkeypatch.setattr("freshq.matching.stores.dynamodb.sleep", waits.append)
     return waits
 
 
@@ -158,7 +157,7 @@ def test_what_does_not_pass_is_an_error_not_an_empty_line(
         pytest.raises(Throttled, match="action 2: TransactionConflict"),
     ):
         queue.match(WOMAN)
-    assert len(no_waiting) == transactions.RETRY.max_tries - 1
+    assert len(no_waiting) == RETRY.max_tries - 1
 
 
 def test_a_wrong_transaction_is_an_error_at_once(

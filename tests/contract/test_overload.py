@@ -10,10 +10,10 @@ import pytest
 from freshq import Overloaded, PutOutcome, Queue, Receipt, Settlement, TaskStatus
 from freshq.errors import IllegalTransition, PutIncomplete
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
+from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.conftest import StoreUnderTest

@@ -13,8 +13,7 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Order, TaskStatus
 from freshq.queue.core import core_of
-from freshq.stores.dynamodb import counts as approximate_counts
-from freshq.stores.dynamodb import queries, unfit
+from freshq.stores.dynamodb import lines, queries, unfit
 from freshq.stores.dynamodb.queries import MAX_PAGES
 from tests.conftest import StoreUnderTest
 from tests.support.readings import known
@@ -173,7 +172,7 @@ def test_approximate_stats_look_into_some_groups_only(
     queue = table_store.queue()
     queue.put_many([{"payload": "work", "group": str(number)} for number in range(6)])
     assert queue.stats(approximate=True).pending == 6
-    monkeypatch.setattr(approximate_counts, "MAX_LINES", 3)
+    monkeypatch.setattr(lines, "MAX_LINES", 3)
     with calls_of(dynamodb_local) as calls:
         stats = queue.stats(approximate=True)
     assert calls["Query"] <= 4 * 3 + 2

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.codel import Codel
 from freshq.policy.order import Order
+from freshq.policy.shedding import Codel
 from tests.support.refusals import refused
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from freshq.model.options import parse_options
 from freshq.policy.backlog_limit import BacklogLimit
-from freshq.policy.codel import Codel
 from freshq.policy.order import Order
 from freshq.policy.reserve import FixedReserve, QuantileReserve
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import Codel
 from tests.support.refusals import refused
 
 CODEL = CodelRule(0.5, 1.0)

@@ -9,8 +9,8 @@ import pytest
 from freshq import LeaseLost, Overloaded, Queue, Settlement, StoreError, Task, TaskStatus
 from freshq.errors import IllegalTransition, LostRace
 from freshq.policy import BacklogLimit, CodelRule, ConcurrencyLimit, Door, RetryBudget, WhenFull
-from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import MAX_READ_WRITE_TRIES, core_of
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from freshq.queue.shared.measures import MAX_TRIES, SharedReserve, change_record

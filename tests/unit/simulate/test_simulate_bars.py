@@ -6,11 +6,10 @@ from functools import cache
 import pytest
 
 from freshq.policy.backlog_limit import BacklogLimit
-from freshq.policy.codel import Codel
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import ShedReason
+from freshq.policy.shedding import Codel, ShedReason
 from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
 from tests.support.queueing import erlang_c
 from tests.support.slow_queue import SlowQueue

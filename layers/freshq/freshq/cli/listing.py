@@ -150,11 +150,11 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 # Commands that the shell also has.
 VERBS: Final[tuple[Listed, ...]] = (
-    *_on_queue("Tasks", "commands.put", put="Put a task, or one for each line of a file."),
     *_on_queue(
         "Tasks",
-        "commands.claims",
+        "commands.verbs",
         on_task="complete fail retry release extend",
+        put="Put a task, or one for each line of a file.",
         claim="Take the next tasks, each under a lease.",
         complete="Settle a claimed task as SUCCESS.",
         fail="Settle a claimed task as FAILURE, a dead letter.",
@@ -187,7 +187,7 @@ VERBS: Final[tuple[Listed, ...]] = (
     *_on_queue("Queue", "commands.configure", configure="Show the options of the queue, or store some."),
     *_on_queue("Queue", "commands.doctor", forget="Erase tasks, and their group wherever it is kept."),
     *_on_queue("Queue", "commands.doctor", doctor="Look for what is wrong with a queue, and say what to do."),
-    Listed("record", "Other", "commands.attach:app", "Records of an attached table."),
+    Listed("record", "Other", "commands.tables:records", "Records of an attached table."),
 )
 COMMANDS: Final[tuple[Listed, ...]] = (
     *VERBS[:-1],

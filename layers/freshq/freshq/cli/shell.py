@@ -18,7 +18,7 @@ from freshq.cli.command import (
     OneLineErrors,
     QueueContext,
 )
-from freshq.cli.commands.put import print_receipt
+from freshq.cli.commands.verbs import print_receipt
 from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
 from freshq.cli.listing import ALIASES as WORDS
 from freshq.cli.listing import VERBS, lazy_commands

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
-from freshq.policy.codel import SHED_AFTER_TARGETS, Codel
 from freshq.policy.groups import SHARED_EQUALLY, GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
+from freshq.policy.shedding import SHED_AFTER_TARGETS, Codel
 
 if TYPE_CHECKING:
     from freshq.policy.backlog_limit import BacklogLimit

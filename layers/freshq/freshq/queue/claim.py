@@ -15,8 +15,7 @@ from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
-from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
-from freshq.policy.shedding import ShedReason
+from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason
 from freshq.queue.core import Verbs, transactions_of
 from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.upkeep import SMALL_PORTION

@@ -11,19 +11,18 @@ from operator import lt
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from freshq.policy.backlog_limit import Victim
-from freshq.policy.codel import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND
 from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRoom, RunningCounts, StartLog
-from freshq.policy.shedding import ShedReason
+from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND, ShedReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from freshq.policy.backlog_limit import Eviction
-    from freshq.policy.codel import Codel
     from freshq.policy.order import OrderSwitch
     from freshq.policy.reserve import ReserveSpans
     from freshq.policy.rules import OverloadRules
+    from freshq.policy.shedding import Codel
     from freshq.simulate.load import Load
 
 

@@ -10,11 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
-from freshq.policy.codel import MAX_TAKES
 from freshq.policy.pressure import DoorControl, FlowCounter
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.policy.rules import ReserveRule
-from freshq.policy.shedding import ShedReason
+from freshq.policy.shedding import MAX_TAKES, ShedReason
 from freshq.simulate.backlog import Fates, backlog_for
 
 if TYPE_CHECKING:

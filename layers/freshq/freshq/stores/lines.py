@@ -13,10 +13,10 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from freshq.model.lifecycle import ClaimMoment
-from freshq.policy.codel import CLOCK_STEP_SECONDS
 from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
+from freshq.policy.shedding import CLOCK_STEP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
-    from freshq.worker.limits import StartLimits
-    from freshq.worker.loop import EndRequest
+    from freshq.worker.loop import EndRequest, StartLimits
     from freshq.worker.options import WorkerConfig
     from freshq.worker.run import TaskRun
     from freshq.worker.runner import Runner

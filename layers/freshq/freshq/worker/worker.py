@@ -13,8 +13,7 @@ from freshq.model.checks import checked_seconds
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of, transactions_of
 from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
-from freshq.worker.limits import StartLimits
-from freshq.worker.loop import EndRequest
+from freshq.worker.loop import EndRequest, StartLimits
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus, merged, together
 from freshq.worker.run import in_thread

@@ -14,8 +14,7 @@ from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.errors import quoted
-from freshq.feeds.copying import TaskCopy
-from freshq.feeds.relay import DEFAULT_BATCH, Relay
+from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
 from freshq.model.storable_options import seconds_or_none
 from freshq.model.task import TaskStatus
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Mapping
 
-    from freshq.feeds.copying import CopyReport
+    from freshq.feeds.relay import CopyReport
     from freshq.queue.base import BaseQueue
 
 Source = Annotated[str, typer.Option("--from", help=f"Address of the outbox: {FORMS}.")]

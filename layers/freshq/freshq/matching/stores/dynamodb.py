@@ -5,26 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 import zlib
 from contextlib import suppress
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from botocore.exceptions import ClientError
 from typing_extensions import override
 
-from freshq.errors import StoreError
+from freshq.errors import StoreError, Throttled
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import Changed, MatchStore
-from freshq.matching.stores.transactions import TransactionCalls
 from freshq.model.lifecycle import new_token
-from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
+from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.dynamodb.calls import (
+    ConditionFailed,
+    check_table_name,
+    default_client,
+    sent_despite_lost_reply,
+    translated,
+)
 from freshq.stores.dynamodb.clock import server_clock
 from freshq.stores.dynamodb.items import condition, milliseconds, seconds
 from freshq.stores.dynamodb.schema import WAITER_CONFIG, existing_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef
@@ -49,8 +59,19 @@ DIGEST_CHARS: Final = 64
 CALLER_SHARDS: Final = 8
 LINE_PARTITION: Final = "callers"
 _CALLERS: Final = "caller#"
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
+# A transaction in progress ends within milliseconds, throttling of a partition within seconds.
+RETRY: Final = CallRetry(max_tries=12, backoff=Backoff(base_seconds=0.01, cap_seconds=1.0))
+CANCELLED_CODE: Final = "TransactionCanceledException"
+# Another write of one of the items, or an earlier try of this one, is in progress.
+CONFLICT_CODES: Final = frozenset(
+    {"TransactionConflictException", "TransactionInProgressException", "ReplicatedWriteConflictException"}
+)
+BUSY_REASONS: Final = frozenset(
+    {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "RequestLimitExceeded"}
+)
 
 
 def encode_combination(combination: str) -> Item:
@@ -360,6 +381,99 @@ def match_table_definition(table: str) -> CreateTableInputTypeDef:
         ],
         "SSESpecification": {"Enabled": True},
     }
+
+
+class Cancellation(Enum):
+    """Why a transaction was cancelled.
+
+    CONDITION_FAILED: a condition did not hold; a retry cannot help. RETRYABLE: the same transaction may
+    succeed later. INVALID: it can never succeed.
+    """
+
+    CONDITION_FAILED = "condition failed"
+    RETRYABLE = "retryable"
+    INVALID = "invalid"
+
+
+def classify(reasons: Sequence[Mapping[str, Any]]) -> Cancellation:
+    """Return what the cancellation reasons, one for each action, amount to."""
+    codes = {reason.get("Code", "None") for reason in reasons} - {"None"}
+    if codes - BUSY_REASONS - {"ConditionalCheckFailed"}:
+        return Cancellation.INVALID
+    if "ConditionalCheckFailed" in codes:
+        return Cancellation.CONDITION_FAILED
+    return Cancellation.RETRYABLE if codes else Cancellation.INVALID
+
+
+class TransactionCalls:
+    """Sends transactions on one table, and other calls that may conflict with one."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def write(self, actions: Sequence[Item], token: str) -> None:
+        """Carry out all actions or none.
+
+        Args:
+            actions: Arguments of TransactWriteItems; the first one asks for its item if its condition
+                fails.
+            token: At most 36 characters. A transaction that is sent again with the same token is carried
+                out once.
+
+        Raises:
+            ConditionFailed: If a condition did not hold, with the item of the first action if it was
+                that one's.
+            Throttled: If it still conflicted with others, or was throttled, at the last retry.
+            StoreError: If it can never succeed, or no answer came.
+        """
+        self.retried(lambda: self._write(actions, token))
+
+    def _write(self, actions: Sequence[Any], token: str) -> None:
+        try:
+            self._client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != CANCELLED_CODE:
+                raise
+            response: Item = dict(error.response)
+            reasons = response.get("CancellationReasons", [])
+            cancellation = classify(reasons)
+            if cancellation is Cancellation.CONDITION_FAILED:
+                raise ConditionFailed(reasons[0].get("Item")) from error
+            if cancellation is Cancellation.RETRYABLE:
+                msg = f"table {self._table!r}: transaction cancelled: {_reasons_text(reasons)}"
+                raise Throttled(msg) from error
+            msg = f"table {self._table!r}: transaction cancelled for good: {_reasons_text(reasons) or error}"
+            raise StoreError(msg) from error
+
+    def retried(self, send: Callable[[], T]) -> T:
+        """Send a call that is safe to repeat: again after a conflict or throttling, once after a lost reply.
+
+        Raises:
+            Throttled: If it still conflicted or was throttled at the last try.
+            StoreError: If DynamoDB did not carry it out for another reason.
+        """
+
+        def send_once() -> T:
+            with translated(self._table):
+                try:
+                    return sent_despite_lost_reply(send)
+                except ClientError as error:
+                    if error.response["Error"]["Code"] not in CONFLICT_CODES:
+                        raise
+                    msg = f"table {self._table!r}: in conflict with another transaction ({error})"
+                    raise Throttled(msg) from error
+
+        return RETRY.run(send_once, Throttled, sleep=sleep, uniform=random.random)
+
+
+def _reasons_text(reasons: Sequence[Mapping[str, Any]]) -> str:
+    """Return the actions that failed, each with its reason."""
+    return "; ".join(
+        f"action {number}: {reason['Code']}" + (f" ({reason['Message']})" if reason.get("Message") else "")
+        for number, reason in enumerate(reasons, start=1)
+        if reason.get("Code", "None") != "None"
+    )
 
 
 class DynamoDBMatchStore(MatchStore):

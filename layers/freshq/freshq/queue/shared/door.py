@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.policy.backlog_limit import BacklogLimit, Eviction
-    from freshq.policy.codel import Codel
     from freshq.policy.pressure import Door
+    from freshq.policy.shedding import Codel
     from freshq.queue.shared.measures import FlowMeter
     from freshq.stores.base import Store
     from freshq.stores.lines import Line

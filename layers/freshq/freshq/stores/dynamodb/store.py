@@ -1,27 +1,126 @@
-"""Assemble the store of tasks on a DynamoDB table."""
+"""The store of tasks on a DynamoDB table: its parts, and the records and counts that processes share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from freshq.errors import quoted
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.storable_options import MAX_SHARDS
+from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.agenda import DynamoAgenda
-from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
+from freshq.stores.dynamodb.calls import (
+    ConditionFailed,
+    InvalidUpdate,
+    TableCalls,
+    check_table_name,
+    default_client,
+    translated,
+)
+from freshq.stores.dynamodb.items import condition, record_id, record_values
 from freshq.stores.dynamodb.lines import DynamoLines
-from freshq.stores.dynamodb.records import DynamoRecords
+from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.schema import create_table
 from freshq.stores.dynamodb.tasks import DynamoTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Finding
     from freshq.stores.dynamodb.queries import StatusIndex
+    from freshq.stores.dynamodb.schema import Item
+
+logger = logging.getLogger(__name__)
+COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
+# Prefix of the attributes that hold counts.
+COUNT: Final = "count_"
+# The version of a record that has none.
+DAMAGED: Final = ""
+
+
+class DynamoRecords(DynamoPart):
+    """The shared records of a queue, its counts and its pause."""
+
+    @override
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
+        """Return a record, strongly consistent; None if there is none.
+
+        A damaged one is empty, and the next write replaces it.
+        """
+        item = self.calls.get(record_id(queue, name))
+        return None if item is None else SharedRecord(record_values(item), _version_of(item))
+
+    @override
+    def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a record if it still has this version; return whether it was written."""
+        record = {
+            "taskId": {"S": record_id(queue, name)},
+            "values": {"S": json.dumps(values)},
+            "requestToken": {"S": new_token()},
+        }
+        unchanged = condition("attribute_not_exists(#taskId)")
+        if version == DAMAGED:
+            unchanged = condition("NOT attribute_type(#requestToken, :string)", string={"S": "S"})
+        elif version is not None:
+            unchanged = condition("#requestToken = :seen", seen={"S": version})
+        try:
+            self.calls.put(record, unchanged)
+        except ConditionFailed:
+            return False
+        return True
+
+    @override
+    def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a record of counts; a damaged one is replaced."""
+        record_id = f"{COUNTS_PREFIX}{queue}#{name}"
+        values: Item = {f":{key}": {"N": str(value)} for key, value in counts.items()}
+        values[":requestToken"] = {"S": new_token()}
+        expression = "SET #requestToken = :requestToken"
+        if expires is not None:
+            expression += ", #ttl = :ttl"
+            values[":ttl"] = {"N": str(expires)}
+        arguments = {
+            "Key": {"taskId": {"S": record_id}},
+            "UpdateExpression": expression + " ADD " + ", ".join(f"#{COUNT}{key} :{key}" for key in counts),
+            "ExpressionAttributeValues": values,
+        }
+        try:
+            self.calls.update(arguments)
+        except InvalidUpdate:
+            logger.warning("%s was damaged and is replaced", record_id)
+            self.calls.delete(record_id)
+            self.calls.update(arguments)
+
+    @override
+    def read_counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts; empty if there is none."""
+        item = self.calls.get(f"{COUNTS_PREFIX}{queue}#{name}") or {}
+        return {
+            key.removeprefix(COUNT): int(value["N"])
+            for key, value in item.items()
+            if key.startswith(COUNT) and value.get("N", "").lstrip("-").isdecimal()
+        }
+
+    @override
+    def paused(self, queue: str) -> bool:
+        return self.control.read(queue).paused
+
+    @override
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        expression = "SET #paused = :paused, #requestToken = :requestToken"
+        self.control.update(queue, {":paused": {"BOOL": paused}}, expression)
+
+
+def _version_of(item: Item) -> str:
+    """Return the version of a record; `DAMAGED` if it has none."""
+    return str(item.get("requestToken", {}).get("S", DAMAGED))
 
 
 class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
