@@ -103,6 +103,7 @@ ONLY_WITH_ALL: Final = (
     *(f"tests/unit/aws/test_{name}.py" for name in ("kill_points", "permissions", "service_faults")),
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
+    "tests/sql/test_standby.py",
 )
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"

@@ -1,0 +1,312 @@
+"""A machine loses its power while processes use a queue: what was confirmed is there afterwards.
+
+`tests/support/machine.py` has the disk that loses what was not synced. `make soak` sets FRESHQ_SOAK_SECONDS,
+and tries more cuts; without it, this is the short form of `make test-all`.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+from local.servers import Postgres, Server
+from typing_extensions import override
+
+from freshq import Queue, StoreError
+from freshq.queue.core import core_of
+from tests.soak.actors import Place
+from tests.soak.history import OK, balance, check, read, traced
+from tests.soak.test_soak import drain
+from tests.support.machine import NOTES, Change, Disk, changes, on_machine
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.postgres import answer, kill_all, need_postgres
+from tests.support.readings import STATES, within_seconds
+
+IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
+SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))
+# Calls that are answered before the power is cut, and power cuts that are tried of each run.
+CALLS: Final = 4_000 if IS_LONG else 400
+CUTS: Final = round(2 * SOAK_SECONDS) if IS_LONG else 12
+SERVER_CUTS: Final = round(SOAK_SECONDS / 10) if IS_LONG else 3
+ACTORS: Final = 3
+SEED: Final = 20_280_000
+LONG_SECONDS: Final = 1_200.0 if IS_LONG else 240.0
+
+
+@contextmanager
+def powered(place: Place, folder: Path, environment: dict[str, str], *more: str) -> Iterator[None]:
+    """Let processes act on a queue, and write their journals into a folder."""
+    command = [sys.executable, "-m", "tests.soak.powered", place.url, str(folder)]
+    actors = [
+        subprocess.Popen([*command, f"actor{seed}", str(seed), *more], env=os.environ | environment)
+        for seed in range(ACTORS)
+    ]
+    try:
+        yield
+        assert [actor.poll() for actor in actors] == [None] * ACTORS
+    finally:
+        for actor in actors:
+            actor.kill()
+            actor.wait()
+
+
+def answered(folder: Path) -> int:
+    """Return how many calls were answered."""
+    return sum(path.read_bytes().count(b'"outcome"') for path in folder.glob(f"*{NOTES}"))
+
+
+def cuts(notes: Sequence[Change], number: int, rng: random.Random, after: int = 0) -> list[int]:
+    """Return after how many changes to cut the power: two thirds of them just after an answer."""
+    answers = [place for place in range(after, len(notes)) if b'"outcome": "ok"' in notes[place].data]
+    at_answers = [1 + place for place in rng.sample(answers, min(number - number // 3, len(answers)))]
+    return sorted({*at_answers, *rng.sample(range(after + 1, len(notes)), number - len(at_answers))})
+
+
+@dataclass
+class Aftermath:
+    """What a power cut left.
+
+    Attributes:
+        answered: The calls that were answered before it.
+        problems: What should not be.
+    """
+
+    answered: int
+    problems: list[str]
+
+
+def aftermath(queue: Queue, folder: Path, *, to_the_end: bool) -> Aftermath:
+    """Compare what is left with what was confirmed; also work off what is left, if it is the end."""
+    events = read(folder.glob(f"*{NOTES}"))
+    tasks = {task.task_id: task for task in core_of(queue).store.scan(queue.name)}
+    found = [*map(str, check(events, tasks)), *map(str, traced(events, tasks))]
+    now = queue.admin.now()
+    stats, kept = queue.stats(), Counter(task.status_at(now).lower() for task in tasks.values())
+    in_all = sum(getattr(stats, state) for state in STATES)
+    if in_all != len(tasks):
+        found.append(f"ledger: {in_all} counted, {len(tasks)} kept: {stats}, {kept}")
+    if to_the_end:
+        drained = drain(queue)
+        after = {
+            task.task_id: task.status_at(queue.admin.now()) for task in core_of(queue).store.scan(queue.name)
+        }
+        found += map(str, balance(events, after, drained))
+    return Aftermath(sum(event.outcome == OK for event in events), found)
+
+
+def sqlite_aftermath(folder: Path, *, to_the_end: bool) -> Aftermath:
+    """Open a SQLite database after a cut."""
+    url = f"sqlite:///{folder}/tasks.db"
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        sound = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+    engine.dispose()
+    if sound != ["ok"]:
+        return Aftermath(0, [f"integrity: {sound[0]}"])
+    with closing(Place(url).open()) as queue:
+        assert isinstance(queue, Queue)
+        return aftermath(queue, folder, to_the_end=to_the_end)
+
+
+def cut_sqlite(tmp_path: Path, number: int, *more: str) -> list[Aftermath]:
+    """Let processes use a SQLite database, and cut the power at some moments of that."""
+    machine, journal = tmp_path / "machine", tmp_path / "changes"
+    machine.mkdir()
+    place = Place(f"sqlite:///{machine}/tasks.db")
+    environment = on_machine(machine, journal)
+    with closing(place.open()) as queue:
+        queue.create_table()
+    disk = Disk.of(machine)
+    with powered(place, machine, environment, *more):
+        assert within_seconds(LONG_SECONDS, lambda: answered(machine) >= CALLS)
+    notes, rng, done, found = changes(journal), random.Random(SEED), 0, list[Aftermath]()
+    for moment in (moments := cuts(notes, number, rng)):
+        for note in notes[done:moment]:
+            disk.change(note)
+        done = moment
+        with_what_is_left = tmp_path / f"after{moment}"
+        disk.cut(with_what_is_left, rng)
+        try:
+            found.append(sqlite_aftermath(with_what_is_left, to_the_end=moment in (moments[-1], moments[0])))
+        except (StoreError, sa.exc.DatabaseError) as error:
+            found.append(Aftermath(0, [f"unreadable: {error}"]))
+        shutil.rmtree(with_what_is_left)
+    return found
+
+
+@pytest.mark.timeout(2 * LONG_SECONDS)
+def test_sqlite_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    found = cut_sqlite(tmp_path, CUTS)
+
+    assert [each.problems for each in found if each.problems] == []
+    assert max(each.answered for each in found) > CALLS / 2
+
+
+@pytest.mark.timeout(2 * LONG_SECONDS)
+def test_sqlite_that_does_not_wait_may_lose_the_last_calls_and_stays_sound(tmp_path: Path) -> None:
+    found = cut_sqlite(tmp_path, CUTS, "--synchronous", "NORMAL")
+
+    problems = [problem for each in found for problem in each.problems]
+    assert problems, "a control: the machine loses something"
+    assert not [each for each in problems if each.startswith(("integrity", "unreadable", "ledger"))]
+
+
+@pytest.mark.timeout(2 * LONG_SECONDS)
+def test_sqlite_without_any_sync_breaks(tmp_path: Path) -> None:
+    found = cut_sqlite(tmp_path, CUTS, "--synchronous", "OFF")
+
+    assert [
+        each for each in found if any(one.startswith(("integrity", "unreadable")) for one in each.problems)
+    ]
+
+
+class Powered(Postgres):
+    """A PostgreSQL that waits for the disk, on a machine whose power is cut.
+
+    Attributes:
+        disk: What is on it before the server starts.
+    """
+
+    disk: Disk
+
+    def __init__(self, *, is_watched: bool, **settings: str) -> None:
+        super().__init__(durable=True)
+        self._is_watched = is_watched
+        self._settings = {"shared_buffers": "2MB", "wal_init_zero": "off", **settings}
+
+    @override
+    def prepare(self, folder: Path) -> None:
+        super().prepare(folder)
+        self._folder = folder
+        self.disk = Disk.of(folder)
+        for path in (self.actors, self.journal.parent):
+            path.mkdir()
+            path.chmod(0o777)
+
+    @property
+    def actors(self) -> Path:
+        """The folder of the actors' journals, so that one order holds for them and for the server's files."""
+        return self._folder / "actors"
+
+    @property
+    def journal(self) -> Path:
+        """The machine's journal, to which several users write."""
+        return self._folder / "journal" / "changes"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process on the machine has in its environment."""
+        return on_machine(self._folder, self.journal) if self._is_watched else {}
+
+    @override
+    def command(self, folder: Path) -> list[str]:
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["env", *variables, *super().command(folder), *options]
+
+
+class Recovered(Postgres):
+    """A PostgreSQL that finds what a power cut left.
+
+    Attributes:
+        folder: Where.
+    """
+
+    folder: Path
+
+    def __init__(self, cut: Callable[[Path], None]) -> None:
+        super().__init__(durable=True)
+        self._cut = cut
+
+    @override
+    def prepare(self, folder: Path) -> None:
+        self.folder = folder
+        self._cut(folder)
+        (folder / "data" / "postmaster.pid").unlink(missing_ok=True)  # another process may have its id
+        for path in folder.rglob("*"):
+            if (user := self.user()) is not None:
+                shutil.chown(path, user)
+        (folder / "data").chmod(0o700)
+
+
+@pytest.fixture
+def needs_postgres() -> None:
+    """Skip visibly where PostgreSQL cannot be had."""
+    need_postgres()
+
+
+def postgres_aftermath(server: Server, journals: Path, *, to_the_end: bool) -> Aftermath:
+    """Look at a PostgreSQL that came up again."""
+    with closing(Place(server.url, answer_seconds=PATIENCE_SECONDS).open()) as queue:
+        assert isinstance(queue, Queue)
+        return aftermath(queue, journals, to_the_end=to_the_end)
+
+
+def cut_postgres(**settings: str) -> list[Aftermath]:
+    """Let processes use a PostgreSQL, and cut the power at some moments of that."""
+    with Powered(is_watched=True, **settings) as server:
+        with closing(Place(server.url).open()) as queue:
+            queue.create_table()
+        already = len(changes(server.journal))
+        with powered(Place(server.url), server.actors, server.environment):
+            half = within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS / 2)
+            answer(server, "CHECKPOINT")
+            assert half
+            assert within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS)
+        server.stop()
+        notes, disk, rng, done = changes(server.journal), server.disk, random.Random(SEED), 0
+    found = list[Aftermath]()
+    for moment in (moments := cuts(notes, SERVER_CUTS, rng, after=already)):
+        for note in notes[done:moment]:
+            disk.change(note)
+        done = moment
+        with Recovered(lambda folder: disk.cut(folder, rng)) as after:
+            journals = after.folder / "actors"
+            found.append(postgres_aftermath(after, journals, to_the_end=moment == moments[-1]))
+    return found
+
+
+# The log's writer has no time for what a commit did not wait for.
+FORGETFUL: Final = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+
+
+@pytest.mark.timeout(2 * LONG_SECONDS)
+@pytest.mark.usefixtures("needs_postgres")
+def test_postgres_keeps_what_it_confirmed() -> None:
+    found = cut_postgres()
+
+    assert [each.problems for each in found if each.problems] == []
+    assert max(each.answered for each in found) > CALLS / 4
+
+
+@pytest.mark.timeout(2 * LONG_SECONDS)
+@pytest.mark.usefixtures("needs_postgres")
+def test_postgres_that_does_not_wait_loses_the_last_calls() -> None:
+    found = cut_postgres(**FORGETFUL)
+
+    assert [each for each in found if any(one.startswith("lost") for one in each.problems)]
+
+
+@pytest.mark.parametrize(("settings", "is_kept"), [({}, True), (FORGETFUL, False)])
+@pytest.mark.timeout(2 * LONG_SECONDS)
+@pytest.mark.usefixtures("needs_postgres")
+def test_a_postgres_whose_processes_are_all_killed(settings: dict[str, str], *, is_kept: bool) -> None:
+    with Powered(is_watched=False, **settings) as server:
+        with closing(Place(server.url).open()) as queue:
+            queue.create_table()
+        with powered(Place(server.url), server.actors, {}):
+            assert within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS)
+            kill_all(server)
+        server.start()
+        found = postgres_aftermath(server, server.actors, to_the_end=is_kept)
+    assert (found.problems == []) == is_kept, found.problems
+    assert found.answered >= CALLS / 4
