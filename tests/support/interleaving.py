@@ -8,30 +8,32 @@ of steps, which can be replayed and minimized.
 from __future__ import annotations
 
 import atexit
-import os
 import random
+import re
 import shutil
 import sqlite3
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, Self, TypeVar
-from unittest import mock
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 from botocore.exceptions import ClientError, ReadTimeoutError
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from freshq import Claim, GroupRules, LeaseLost, Queue, Settlement, TaskStatus
-from freshq.errors import RefusedError, StoreError, Unreachable
-from freshq.model.task import LIVE, TRANSITIONS, Task
-from freshq.queue.core import core_of
-from freshq.stores import wakes
+from freshq import Claim, MatchQueue, Queue, TaskStatus
+from freshq.errors import Unreachable
+from freshq.matching.resource import Resource, ResourceStatus
+from freshq.matching.stores.base import Change, Changed
+from freshq.matching.stores.dynamodb import DynamoDBMatchStore, decode_resource, match_table_definition
+from freshq.matching.stores.memory import MemoryMatchStore
+from freshq.matching.stores.sql import SqlMatchStore
+from freshq.model.task import Task
 from freshq.stores.base import Conflict
 from freshq.stores.dynamodb.items import decode_if_task
 from freshq.stores.dynamodb.schema import table_definition
@@ -39,27 +41,36 @@ from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
+from tests.support.audits import LEASE_SECONDS, MAX_ATTEMPTS, SIGNED_SECONDS, Audit, process_of
+from tests.support.cooperative import playing
 from tests.support.dynamodb_double import DynamoDBDouble, Item, Tables, Writing
 
 T = TypeVar("T")
 START: Final = 1_700_000_000.0
-LEASE_SECONDS: Final = 10.0
+# The queue of the scenarios, the one to which relays move its tasks, and the table of resources.
+SOURCE: Final = "tasks"
+DESTINATION: Final = "destination"
+RESOURCES: Final = "resources"
 CALL_SECONDS: Final = 0.01
-# DynamoDB rejects a request that was signed longer ago.
-SIGNED_SECONDS: Final = 900.0
 # A write takes effect within this time, or its sender lives until it has noticed (docs/guarantees.md).
 LANDING_SECONDS: Final = 2.0
 # How long SQLite waits for a lock, and how often it looks.
 LOCK_SECONDS: Final = 30.0
 LOCKED_SECONDS: Final = 0.25
 _SQL_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "WITH free")
+# What the triggers note of each change.
+TASK_COLUMNS: Final = (
+    "status",
+    "attempts",
+    "lease_token",
+    "created_us",
+    "lease_until_us",
+    "priority",
+    "payload",
+)
+RESOURCE_COLUMNS: Final = ("status", "token", "lease_until_us", "caller_id")
 MOST_STEPS: Final = 20_000
-LEGAL: Final = {
-    (source, target) for sources, targets in TRANSITIONS.values() for source in sources for target in targets
-}
 WORLD: Final = ""
-# A waiter in the process of a put claims its task sooner.
-LATE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class Faults:
         stall: A process stands still for longer than its lease.
         tick: Time passes.
         lag_seconds: The longest lag.
+        landing: A write that is under way lands.
     """
 
     lost: float = 0.04
@@ -87,6 +99,7 @@ class Faults:
     stall: float = 0.006
     tick: float = 0.03
     lag_seconds: float = 3.0
+    landing: float = 0.1
 
     def drawn(self, rng: random.Random) -> tuple[str, float]:
         """Return a fault and its amount, mostly none."""
@@ -135,42 +148,32 @@ class _Process:
     # Whether it once made a call for longer than writes take to land: it must live until it has noticed.
     was_slow: bool = False
     dying: bool = False
+    is_thread: bool = False
 
     def ready(self, now: float) -> bool:
         return now >= self.stalled_until and (now >= self.until or self.is_called())
 
+    @property
+    def ready_at(self) -> float:
+        return self.stalled_until if self.is_called() else max(self.until, self.stalled_until)
 
-def process_of(name: str) -> str:
-    """Return the process of an actor."""
-    return name.partition(".")[0]
 
-
-class Interleaving:
+class Interleaving(Audit):
     """One schedule.
 
     Attributes:
-        now_seconds: The virtual time.
-        problems: What went wrong.
         steps: What happened.
-        told: By task, the results of which somebody was told that they were stored.
-        denied: By task, the results of which somebody was told that they were not.
-        handed: By task and token, the group of a claim that was handed out, and the end of its lease.
         claims: By token, the claims on which several threads of a process work.
-        acting: The process whose write lands.
     """
 
     def __init__(
         self, scenario: Scenario, seed: int, steps: Sequence[Step] | None = None, without: Sequence[str] = ()
     ) -> None:
-        self.scenario, self.seed = scenario, seed
+        super().__init__(scenario)
+        self.seed = seed
         self.now_seconds = START
-        self.problems: list[str] = []
         self.steps: list[Step] = []
-        self.told: dict[str, list[str]] = {}
-        self.denied: dict[str, list[str]] = {}
-        self.handed: dict[tuple[str, str | None], tuple[str | None, float]] = {}
         self.claims: dict[str, Claim] = {}
-        self.acting = WORLD
         self.main = getcurrent()
         self.actors: dict[str, _Process] = {}
         self._copies: list[tuple[float, str, Callable[[], object]]] = []
@@ -181,6 +184,7 @@ class Interleaving:
         self._chance = random.Random(f"{seed}/chance")
         self._sticks = self._rng.choice([0.0, 0.5, 0.9])
         self._last = WORLD
+        self._threads = 0
 
     def now(self) -> float:
         """Return the virtual time in seconds."""
@@ -212,6 +216,21 @@ class Interleaving:
 
         self.actors[name] = _Process(greenlet(act))
 
+    def start(self, target: Callable[[], object]) -> None:
+        """Start a thread of the process that acts; it ends with the first actor of its process."""
+        if self.actors[self._last].dying:
+            raise GreenletExit
+        self._threads += 1
+
+        def act(_step: Step) -> None:
+            try:
+                target()
+            except Exception as error:  # noqa: BLE001 - any is a finding
+                self.problems.append(f"a thread raised {type(error).__name__}: {error}")
+
+        name = f"{process_of(self._last)}.thread-{self._threads}"
+        self.actors[name] = _Process(greenlet(act, self.main), is_thread=True)
+
     def run(self) -> list[str]:
         """Run the actors to their ends, then bring in what is left; return what went wrong."""
         with playing(self), self.scenario.world(self) as self.world:
@@ -224,6 +243,7 @@ class Interleaving:
                 self.problems.append(f"{', '.join(self.actors)} did not end")
             while self._copies:
                 self._land(0)
+            self.world.audit()
             self._drain()
             self.world.audit()
         return self.problems
@@ -234,19 +254,23 @@ class Interleaving:
             if step.actor in ready or step.fault in ("tick", "land"):
                 return step
         if not ready:
-            moments = [max(actor.until, actor.stalled_until) for actor in self.actors.values()]
-            return Step(WORLD, "tick", max(min(moments) - self.now_seconds, CALL_SECONDS))
+            seconds = min(actor.ready_at for actor in self.actors.values()) - self.now_seconds
+            return Step(WORLD, "tick", max(seconds, CALL_SECONDS) if seconds < inf else -inf)
         if self._planned is not None:
             return Step(ready[0])
         rng, faults = self._rng, self.scenario.faults
         if rng.random() < faults.tick:
             return Step(WORLD, "tick", rng.choice([0.3, 1.0, 3.0, LEASE_SECONDS + 1]))
-        if self._copies and rng.random() < 0.1:
+        if self._copies and rng.random() < faults.landing:
             return Step(WORLD, "land", rng.randrange(len(self._copies)))
         name = self._last if self._last in ready and rng.random() < self._sticks else rng.choice(ready)
         return Step(name, *faults.drawn(rng))
 
     def _take(self, step: Step) -> None:
+        if step.amount == -inf:
+            self.problems.append(f"{', '.join(self.actors)} wait for each other")
+            self.actors.clear()
+            return
         if step.fault == "tick":
             self.now_seconds += step.amount
         elif step.fault == "land":
@@ -264,15 +288,25 @@ class Interleaving:
                 self._kill(process_of(step.actor))
             else:
                 actor.body.switch(step)
+                if actor.body.dead and not actor.is_thread:
+                    self._end_threads(process_of(step.actor))
             self.acting = WORLD
             self.actors = {name: each for name, each in self.actors.items() if not each.body.dead}
 
     def _kill(self, process: str) -> None:
-        for name, actor in self.actors.items():
+        for name, actor in list(self.actors.items()):
             if process_of(name) == process:
-                self._last, actor.dying = name, True
-                actor.body.throw(GreenletExit)
+                self._throw(name, actor)
         self.world.killed(process)
+
+    def _end_threads(self, process: str) -> None:
+        for name, actor in list(self.actors.items()):
+            if process_of(name) == process and actor.is_thread:
+                self._throw(name, actor)
+
+    def _throw(self, name: str, actor: _Process) -> None:
+        self._last, actor.dying = name, True
+        actor.body.throw(GreenletExit)
 
     def pause(self, until: float = 0.0, is_called: Callable[[], bool] = lambda: False) -> Step:
         """Let others run; return the step with which this actor goes on.
@@ -312,74 +346,26 @@ class Interleaving:
     def _land(self, index: int) -> None:
         sent, self.acting, write = self._copies.pop(index)
         if self.now_seconds < sent + SIGNED_SECONDS:
-            with suppress(Conflict, ClientError):
+            try:
                 write()
+            except (Conflict, Changed, ClientError):
+                pass
+            except Exception as error:  # noqa: BLE001 - any is a finding
+                self.problems.append(f"a late write raised {type(error).__name__}: {error}")
         self.acting = WORLD
 
     def _drain(self) -> None:
-        """Bring in everything as one process that is left alone; note what stays behind."""
+        """Let one process that is left alone bring in everything; note what stays behind."""
         self.acting = "drain"
-        queue = self.world.queue(self.acting)
-        for seconds in (LEASE_SECONDS + 1, LEASE_SECONDS + 1, LEASE_SECONDS + 1, SIGNED_SECONDS, 100, 100):
-            self.now_seconds += seconds
-            queue.admin.recover()
-            while claims := queue.claim(10):
-                for claim in claims:
-                    queue.complete(claim, result="drained")
-        self._check_ends({task.task_id: task for task in core_of(queue).store.scan(queue.name)})
+        try:
+            self.scenario.drain(self)
+        except Exception as error:  # noqa: BLE001 - any is a finding
+            self.problems.append(f"the drain raised {type(error).__name__}: {error}")
 
-    def _check_ends(self, left: dict[str, Task]) -> None:
-        for task in left.values():
-            if task.status_at(self.now_seconds) in LIVE:
-                self.problems.append(f"{task.task_id} is stranded as {task.status}")
-        for task_id, ends in self.told.items():
-            result = left[task_id].result if task_id in left else None
-            if len(ends) > 1:
-                self.problems.append(f"{task_id} ended {len(ends)} times")
-            if result not in ends:
-                self.problems.append(f"{task_id} was confirmed as {ends[0]}, and is {result}")
-        for task_id, marks in self.denied.items():
-            if left[task_id].result in marks:
-                self.problems.append(f"{task_id} is {left[task_id].result}, which was denied")
 
-    def hand_out(self, claim: Claim) -> None:
-        """Note a claim that an actor got, and check it against the limit of its group."""
-        group, now, key = claim.task.group, self.now_seconds, (claim.task.task_id, claim.token)
-        if key not in self.handed:
-            if claim.task.stale_at <= now:
-                self.problems.append(f"{claim.task.task_id} was handed out stale")
-            if claim.lease_until < now + LEASE_SECONDS / 2:
-                self.problems.append(f"{claim.task.task_id} was handed out under a lease that is used up")
-        until = max(self.handed.get(key, (None, 0.0))[1], claim.lease_until)
-        self.handed[key] = (group, until)
-        rules: GroupRules | None = self.scenario.options.get("groups")
-        most = None if rules is None or group is None else rules.rule(group).max_running
-        held = sum(of == group and until > now for of, until in self.handed.values())
-        if most is not None and held > most:
-            self.problems.append(f"{held} tasks of group {group} in work")
-
-    def check(self, before: Any, after: Any) -> None:
-        """Check a change of a task, and who made it; `before` may be None."""
-        if before is not None:
-            self.problems += self._wrong(before, after)
-
-    def _wrong(self, before: Task, after: Task) -> Iterator[str]:
-        task_id, by = before.task_id, self.acting
-        if (before.status, after.status) not in LEGAL:
-            yield f"{task_id}: {before.status} became {after.status}"
-        # A late copy of a claim, and then of its release, may take more than one attempt back.
-        if after.attempts > before.attempts + 1 or (after.attempts < before.attempts and by == WORLD):
-            yield f"{task_id}: attempts {before.attempts} became {after.attempts}"
-        if before.status is TaskStatus.TAKEN:
-            holder = str(before.lease_token).partition(":")[0]
-            if after.status is TaskStatus.TAKEN and before.created != after.created:
-                yield f"{task_id} moved in time while it was held"
-            if after.status is TaskStatus.TAKEN and after.lease_token != before.lease_token:
-                yield f"{task_id} was taken by {by} from {holder}"
-            _group, promised = self.handed.get((task_id, before.lease_token), (None, 0.0))
-            until = max(before.lease_until or 0.0, promised)
-            if until > self.now_seconds and by not in (holder, *self.scenario.forces):
-                yield f"{task_id} became {after.status} by {by} while {holder} held it"
+def drained(run: Interleaving) -> None:
+    """Bring in the tasks that are left."""
+    run.drain(run.world.queue(run.acting))
 
 
 @dataclass(frozen=True)
@@ -393,6 +379,7 @@ class Scenario:
         options: Of each queue.
         verbs: By which workers also settle.
         forces: The processes that may take a task from its holder.
+        drain: Brings in what is left, and checks it.
     """
 
     world: Callable[[Interleaving], Any]
@@ -401,6 +388,7 @@ class Scenario:
     options: dict[str, Any] = field(default_factory=dict)
     verbs: Sequence[str] = ()
     forces: Sequence[str] = ()
+    drain: Callable[[Interleaving], None] = drained
 
 
 class _World:
@@ -424,41 +412,64 @@ class _World:
     def audit(self) -> None:
         """Check the changes that were not checked at once."""
 
-    def store(self, name: str) -> Any:
-        """Return the store as a process opens it."""
+    def store(self, name: str, of: str) -> Any:
+        """Return the store of a queue as a process opens it."""
         raise NotImplementedError
 
-    def queue(self, name: str) -> Queue:
-        """Return a queue as a process of this name has it."""
-        options: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 50, "max_age_seconds": 1e6}
+    def match_store(self, name: str) -> Any:
+        """Return the store of resources as a process opens it."""
+        raise NotImplementedError
+
+    def queue(self, name: str, of: str = SOURCE, **named: Any) -> Queue:
+        """Return a queue as a process of this name has it.
+
+        Args:
+            name: The process.
+            of: The name of the queue.
+            **named: Options in which it differs from the scenario's.
+        """
+        options: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "max_age_seconds": 1e6}
+        options |= {"max_attempts": MAX_ATTEMPTS, "name": of}
         options |= {"clock": self._run.now, "rng": random.Random(name), "worker_name": name}
-        return Queue(self.store(name), **options | self._run.scenario.options)
+        return Queue(self.store(name, of), **options | self._run.scenario.options | named)
+
+    def desk(self, name: str) -> MatchQueue:
+        """Return a queue of resources as a process of this name has it."""
+        return MatchQueue(self.match_store(name), lease_seconds=LEASE_SECONDS, clock=self._run.now)
 
 
 class InMemory(_World):
     """The store in memory, with a point before each of its methods."""
 
-    writes: Final = frozenset({"replace", "settle_many", "replace_many", "put_new", "put_over", "claim"})
-
-    def __init__(self, run: Interleaving, kind: type[MemoryStore] = MemoryStore) -> None:
+    def __init__(self, run: Interleaving) -> None:
         super().__init__(run)
-        run_check = run.check
+        check, check_resource = run.check, run.check_resource
 
-        class Audited(kind):  # type: ignore[valid-type,misc]
+        class Audited(MemoryStore):
             def _store(self, task: Task) -> None:
-                run_check(self._tasks.get(task.task_id), task)
+                check(self._tasks.get(task.task_id), task)
                 super()._store(task)
 
-        self._store = Audited()
+        class AuditedMatches(MemoryMatchStore):
+            def _replace(self, resource_id: str, change: Change) -> None:
+                check_resource(self._resources.get(resource_id), change.after)
+                super()._replace(resource_id, change)
 
-    def store(self, name: str) -> Any:  # noqa: ARG002 - the interface
-        return _Switching(self._run, self._store)
+        self._stores = {of: Audited() for of in (SOURCE, DESTINATION)}
+        self._matches = AuditedMatches()
+
+    def store(self, name: str, of: str) -> Any:  # noqa: ARG002 - the interface
+        # As in DynamoDB, ids are unique among the queues of a store.
+        return _Switching(self._run, self._stores[SOURCE if of == SOURCE else DESTINATION])
+
+    def match_store(self, name: str) -> Any:  # noqa: ARG002 - the interface
+        return _Switching(self._run, self._matches)
 
 
 class _Switching:
-    """The store in memory as one actor sees it. It has no network: only the settlements lose replies."""
+    """A store in memory as one actor sees it. It has no network: only what is named loses replies."""
 
-    def __init__(self, run: Interleaving, store: MemoryStore) -> None:
+    def __init__(self, run: Interleaving, store: Any) -> None:
         self._run, self._store = run, store
 
     def __getattr__(self, name: str) -> Any:
@@ -468,7 +479,7 @@ class _Switching:
         )
 
     def _call(self, method: Callable[..., Any], name: str, *arguments: Any, **named: Any) -> Any:
-        if name in ("replace", "settle_many", "replace_many"):
+        if name in ("replace", "settle_many", "replace_many", "commit"):
             lost = Unreachable("the reply was lost")
             return self._run.delivered(lambda _step: method(*arguments, **named), lost=lost)
         self._run.pause()
@@ -481,17 +492,28 @@ class InDynamoDB(_World):
     def __init__(self, run: Interleaving) -> None:
         super().__init__(run)
         self.tables = Tables(run.now)
-        definition: Any = table_definition("tasks")
-        DynamoDBDouble(self.tables).create_table(**definition)
+        for definition in (*map(table_definition, (SOURCE, DESTINATION)), match_table_definition(RESOURCES)):
+            DynamoDBDouble(self.tables).create_table(**cast("Any", definition))
         self.tables.seen = self._seen
 
-    def _seen(self, _table: str, before: Item | None, after: Item | None) -> None:
-        if before is not None and after is not None and "taskStatus" in before and "taskStatus" in after:
+    def close(self) -> None:
+        # The service times that freshq shares by client live as long as a queue, which lives as long as they.
+        vars(self.tables).clear()
+        vars(self).clear()
+
+    def _seen(self, table: str, before: Item | None, after: Item | None) -> None:
+        if table == RESOURCES:
+            self._run.check_resource(_resource_in(before), _resource_in(after))
+        elif before is not None and after is not None and "taskStatus" in before and "taskStatus" in after:
             self._run.check(decode_if_task(before), decode_if_task(after))
 
-    def store(self, name: str) -> Any:  # noqa: ARG002 - the interface
+    def store(self, name: str, of: str) -> Any:  # noqa: ARG002 - the interface
         client: Any = DynamoDBDouble(self.tables, self._deliver)
-        return DynamoDBStore("tasks", client)
+        return DynamoDBStore(SOURCE if of == SOURCE else DESTINATION, client)
+
+    def match_store(self, name: str) -> Any:  # noqa: ARG002 - the interface
+        client: Any = DynamoDBDouble(self.tables, self._deliver)
+        return DynamoDBMatchStore(RESOURCES, client)
 
     def _deliver(self, _name: str, writes: bool, made: Callable[[Writing], Any]) -> Any:
         def carried_out(step: Step) -> Any:
@@ -511,6 +533,10 @@ class InDynamoDB(_World):
         return self._run.delivered(carried_out, lost=lost)
 
 
+def _resource_in(item: Item | None) -> Resource | None:
+    return None if item is None or "resourceStatus" not in item else decode_resource(item)
+
+
 class InSqlite(_World):
     """The store in a file of SQLite, with a point before each statement."""
 
@@ -522,8 +548,11 @@ class InSqlite(_World):
 
     def __init__(self, run: Interleaving) -> None:
         super().__init__(run)
+        # A claim that is repeated after a lost reply may take its task from a sweep's hands.
+        run.keeps_ended = False
         self._connections: list[tuple[str, sqlite3.Connection]] = []
         self.cursors: dict[str, set[sqlite3.Cursor]] = {}
+        self._opened: dict[str, sa.Engine] = {}
         cls = type(self)
         cls._run_of_engines, cls.world = run, self
         if cls._folder is None:
@@ -535,25 +564,39 @@ class InSqlite(_World):
 
     @staticmethod
     def _make_template(path: Path) -> None:
-        """Make a file with empty tables, and triggers that note each change of a task."""
-        store = SqlStore(f"sqlite:///{path}")
-        store.create_table()
-        store.close()
-        columns = ("status", "attempts", "lease_token", "created_us", "lease_until_us")
+        """Make a file with empty tables, and triggers that note each change of a task or a resource."""
+        for store in (SqlStore(f"sqlite:///{path}"), SqlMatchStore(f"sqlite:///{path}", RESOURCES)):
+            store.create_table()
+            store.close()
         connection = sqlite3.connect(path)
-        both = [f"{when}_{column}" for when in ("old", "new") for column in columns]
-        connection.execute(f"CREATE TABLE seen (acting, at, task_id, {', '.join(both)})")
-        connection.create_function("acting", 0, str)
-        connection.create_function("moment", 0, float)
-        connection.execute(
-            "CREATE TRIGGER see AFTER UPDATE ON tasks BEGIN INSERT INTO seen VALUES "
-            f"(acting(), moment(), old.task_id, {', '.join(each.replace('_', '.', 1) for each in both)}); END"
-        )
+        for table, key, columns in (
+            ("tasks", "task_id", TASK_COLUMNS),
+            (RESOURCES, "resource_id", RESOURCE_COLUMNS),
+        ):
+            both = [f"{when}_{column}" for when in ("old", "new") for column in columns]
+            values = ", ".join(each.replace("_", ".", 1) for each in both)
+            connection.execute(
+                f"CREATE TABLE seen_{table} (acting, doing, at, before, after, {', '.join(both)})"
+            )
+            for event in ("UPDATE", "INSERT", "DELETE"):
+                ids = [f"{when}.{key}" for when in ("old", "new")]
+                given = values
+                if event != "UPDATE":
+                    missing = "old" if event == "INSERT" else "new"
+                    ids = ["NULL" if each.startswith(missing) else each for each in ids]
+                    given = re.sub(rf"\b{missing}\.\w+", "NULL", values)
+                connection.execute(
+                    f"CREATE TRIGGER see_{event}_{table} AFTER {event} ON {table} BEGIN INSERT INTO "
+                    f"seen_{table} VALUES (acting(), doing(), moment(), {', '.join(ids)}, {given}); END"
+                )
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
 
-    def store(self, name: str) -> Any:
+    def _engine(self, name: str) -> sa.Engine:
+        """Return the engine of a process, with a point before each statement."""
+        if (opened := self._opened.get(name)) is not None:
+            return opened
         if (engine := self._engines.get(name)) is None:
             engine = self._engines[name] = open_engine(f"sqlite:///{self._file}")
             sa.event.listen(engine, "connect", lambda connection, _record: self.world.prepare(connection))
@@ -569,8 +612,17 @@ class InSqlite(_World):
             return entry, _Lent(cursor, self._executed)
 
         pool.borrow = lend
-        store = SqlStore(engine)
+        self._opened[name] = engine
+        return engine
+
+    def store(self, name: str, of: str) -> Any:
+        store = SqlStore(self._engine(name), queue=of)
         store.database._lock = None  # it only spares threads of one process a wait for the file's lock
+        return store
+
+    def match_store(self, name: str) -> Any:
+        store = SqlMatchStore(self._engine(name), RESOURCES)
+        store._database._lock = None
         return store
 
     def prepare(self, connection: Any) -> None:
@@ -580,6 +632,7 @@ class InSqlite(_World):
         connection.execute("PRAGMA busy_timeout=0")
         connection.execute("PRAGMA synchronous=OFF")
         connection.create_function("acting", 0, lambda: run.acting)
+        connection.create_function("doing", 0, lambda: run.doing.get(run.acting, ""))
         connection.create_function("moment", 0, run.now)
 
     @classmethod
@@ -627,13 +680,22 @@ class InSqlite(_World):
                 connection.close()
 
     def audit(self) -> None:
-        run, now = self._run, self._run.now_seconds
+        run, now, by = self._run, self._run.now_seconds, self._run.acting
+        doing = dict(run.doing)
         connection = sqlite3.connect(self._file)
-        for acting, at, task_id, *values in connection.execute("SELECT * FROM seen ORDER BY rowid"):
-            run.acting, run.now_seconds = acting, at
-            run.check(_seen(task_id, values[:5]), _seen(task_id, values[5:]))
+        for table, made, check in (
+            ("tasks", _task, run.check),
+            (RESOURCES, _resource, run.check_resource),
+        ):
+            rows = connection.execute(f"SELECT * FROM seen_{table} ORDER BY rowid").fetchall()
+            for acting, verb, at, before, after, *values in rows:
+                run.acting, run.now_seconds, run.doing[acting] = acting, at, verb
+                half = len(values) // 2
+                check(made(before, values[:half]), made(after, values[half:]))
+            connection.execute(f"DELETE FROM seen_{table}")
+        connection.commit()
         connection.close()
-        run.acting, run.now_seconds = WORLD, now
+        run.acting, run.now_seconds, run.doing = by, now, doing
 
     def close(self) -> None:
         for engine in self._engines.values():
@@ -644,8 +706,10 @@ class InSqlite(_World):
             file.unlink()
 
 
-def _seen(task_id: str, values: Sequence[Any]) -> Any:
-    status, attempts, token, created, until = values
+def _task(task_id: str | None, values: Sequence[Any]) -> Any:
+    if task_id is None:
+        return None
+    status, attempts, token, created, until, priority, payload = values
     return SimpleNamespace(
         task_id=task_id,
         status=TaskStatus(status),
@@ -653,6 +717,21 @@ def _seen(task_id: str, values: Sequence[Any]) -> Any:
         lease_token=token,
         created=created,
         lease_until=until and until / 1e6,
+        priority=priority,
+        payload=payload,
+    )
+
+
+def _resource(resource_id: str | None, values: Sequence[Any]) -> Any:
+    if resource_id is None:
+        return None
+    status, token, until, caller_id = values
+    return SimpleNamespace(
+        resource_id=resource_id,
+        status=ResourceStatus(status),
+        token=token,
+        lease_until=until and until / 1e6,
+        caller_id=caller_id,
     )
 
 
@@ -670,76 +749,6 @@ class _Lent:
 
     def executemany(self, text: str, rows: Any) -> None:
         self._execute(lambda cursor, *given: cursor.executemany(*given), self._cursor, text, rows)
-
-
-class _Inline:
-    """A pool of threads that works at once, in order."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def map(self, work: Callable[..., Any], *given: Any) -> list[Any]:
-        return [work(*each) for each in zip(*given, strict=False)]
-
-
-_POOLS: Final = (
-    "freshq.stores.dynamodb.batches.ThreadPoolExecutor",
-    "freshq.stores.dynamodb.line_records.ThreadPoolExecutor",
-)
-
-
-@contextmanager
-def playing(run: Interleaving) -> Iterator[None]:
-    """Replace time, threads and chance for the block by those of a schedule."""
-
-    def wait(signal: wakes.Signal, seen: int, seconds: float) -> None:
-        until = run.now_seconds + seconds
-        while signal.count == seen and run.now_seconds < until:  # and no thread watches for other processes
-            run.pause(until, lambda: signal.count != seen)
-
-    def sleep(seconds: float) -> None:
-        run.pause(run.now_seconds + seconds)
-
-    class Lock:
-        """A lock for which a thread of the same process waits while others run."""
-
-        held = False
-
-        def __enter__(self) -> None:
-            while self.held:
-                run.pause(run.now_seconds + LOCKED_SECONDS, lambda: not self.held)
-            self.held = True
-
-        def __exit__(self, *_error: object) -> None:
-            self.held = False
-
-    state = random.getstate()
-    random.seed(run.seed)
-    patches: list[Any] = [
-        *(mock.patch.object(time, name, run.now) for name in ("monotonic", "time")),
-        mock.patch.object(time, "sleep", sleep),
-        mock.patch("freshq.stores.clocks.steady_seconds", run.now),
-        mock.patch("freshq.stores.dynamodb.queries.steady_seconds", run.now),
-        mock.patch.object(os, "urandom", run.random_bytes),
-        mock.patch.object(random, "_urandom", run.random_bytes),
-        mock.patch.object(wakes.Signal, "wait", wait),
-        mock.patch("freshq.stores.dynamodb.leases.threading", SimpleNamespace(Lock=Lock)),
-        *(mock.patch(pool, _Inline) for pool in _POOLS),
-    ]
-    for patch in patches:
-        patch.start()
-    try:
-        yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()
-        random.setstate(state)
 
 
 class Found(NamedTuple):
@@ -812,148 +821,3 @@ def ddmin(entries: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]
                 break
             parts = min(len(kept), 2 * parts)
     return kept
-
-
-# Actors and scenarios.
-
-
-def worker(rounds: int, *, together: bool = False, rest_seconds: float = 0.0) -> Actor:
-    """Return an actor that claims tasks, perhaps extends their leases, and settles them."""
-
-    def work(run: Interleaving, queue: Queue, rng: random.Random) -> None:
-        for _ in range(rounds):
-            with suppress(StoreError, RefusedError):
-                claims = queue.claim(rng.randint(1, 3))
-                for claim in claims:
-                    run.hand_out(claim)
-                if together:
-                    settle_together(run, queue, claims, rng)
-                else:
-                    for claim in claims:
-                        settle(run, queue, claim, rng)
-            if rest_seconds:
-                time.sleep(rng.choice([0.2, 1.0, 2.0]) * rest_seconds)
-
-    return work
-
-
-def extender(run: Interleaving, queue: Queue, rng: random.Random) -> None:
-    """Extend the claims that another thread of the process works on, for less time than it does."""
-    for _ in range(6):
-        time.sleep(rng.choice([0.1, 0.5]))
-        for claim in [*run.claims.values()]:
-            with suppress(LeaseLost, StoreError):
-                queue.extend(claim)
-
-
-def long_runner(run: Interleaving, queue: Queue, rng: random.Random) -> None:
-    """Claim tasks, and run each for longer than a lease."""
-    for _ in range(3):
-        with suppress(LeaseLost, StoreError):
-            for claim in queue.claim():
-                run.claims[claim.token] = claim
-                time.sleep(rng.choice([0.1, 0.5]))
-                run.hand_out(queue.extend(claim, lease_seconds=3 * LEASE_SECONDS))
-                time.sleep(2 * LEASE_SECONDS)
-                del run.claims[claim.token]
-                run.handed.pop((claim.task.task_id, claim.token))
-                queue.complete(claim)
-
-
-def settle(run: Interleaving, queue: Queue, claim: Claim, rng: random.Random) -> None:
-    """Settle a claim in a way drawn from the seed, and note what was confirmed or denied."""
-    mark = claim.token[-8:]
-    verb = rng.choice(["complete", "complete", "retry", "release", *run.scenario.verbs])
-    try:
-        if rng.random() < 0.4:
-            claim = queue.extend(claim)
-            run.hand_out(claim)
-        run.handed.pop((claim.task.task_id, claim.token), None)
-        if verb == "complete":
-            queue.complete(claim, result=mark)
-            run.told.setdefault(claim.task.task_id, []).append(mark)
-        elif verb == "retry":
-            queue.retry(claim, delay_seconds=rng.choice([0, 2]))
-        elif verb == "fail":
-            queue.fail(claim)
-        else:
-            queue.release(claim)
-    except LeaseLost:
-        run.denied.setdefault(claim.task.task_id, []).append(mark)
-
-
-def settle_together(run: Interleaving, queue: Queue, claims: Sequence[Claim], rng: random.Random) -> None:
-    """Settle claims in one call."""
-    ends = [
-        Settlement.complete(claim, result=claim.token[-8:])
-        if rng.random() < 0.7
-        else Settlement.release(claim)
-        for claim in claims
-    ]
-    for claim in claims:
-        run.handed.pop((claim.task.task_id, claim.token), None)
-    for claim, end, answer in zip(claims, ends, queue.settle_many(ends), strict=True):
-        noted = run.denied if isinstance(answer, LeaseLost) else run.told
-        if isinstance(answer, Task | LeaseLost) and end.result is not None:
-            noted.setdefault(claim.task.task_id, []).append(claim.token[-8:])
-
-
-def operator(tasks: int, *, force: bool) -> Actor:
-    """Return an actor that cancels tasks, brings back dead ones and moves others."""
-
-    def operate(_run: Interleaving, queue: Queue, rng: random.Random) -> None:
-        for _ in range(8):
-            task_id = f"task-{rng.randrange(tasks)}"
-            with suppress(StoreError, RefusedError):
-                verb = rng.choice(["cancel", "die", "redrive", "redrive", "reprioritize"])
-                if verb == "redrive":
-                    queue.redrive([task_id], as_new=True, force=force)
-                elif verb == "reprioritize":
-                    queue.reprioritize(task_id, priority=rng.randrange(3))
-                elif rng.random() < 0.5:
-                    queue.cancel(task_id, dead=verb == "die", force=force)
-
-    return operate
-
-
-def sweeper(rounds: int, rest_seconds: float = 0.0) -> Actor:
-    """Return an actor that recovers what is due."""
-
-    def sweep(_run: Interleaving, queue: Queue, _rng: random.Random) -> None:
-        for _ in range(rounds):
-            with suppress(StoreError):
-                queue.admin.recover()
-            if rest_seconds:
-                time.sleep(rest_seconds)
-
-    return sweep
-
-
-def producer(tasks: int, *, groups: Sequence[str | None] = (None,), rest_seconds: float = 0.0) -> Actor:
-    """Return an actor that puts tasks, one or two at a time."""
-
-    def put(_run: Interleaving, queue: Queue, rng: random.Random) -> None:
-        for number in range(tasks):
-            given = {"payload": number, "group": rng.choice(groups)}
-            names = [f"put-{number}", *([f"put-{number}-too"] if rng.random() < 0.3 else [])]
-            with suppress(StoreError, RefusedError):
-                queue.put_many([given | {"task_id": name} for name in names])
-            if rest_seconds:
-                time.sleep(rng.choice([0.2, 1.0, 2.0]) * rest_seconds)
-
-    return put
-
-
-def waiter(rounds: int) -> Actor:
-    """Return an actor that waits for tasks, and must be woken by a put of its process."""
-
-    def wait(run: Interleaving, queue: Queue, _rng: random.Random) -> None:
-        for _ in range(rounds):
-            with suppress(StoreError):
-                for claim in queue.claim(wait_seconds=8):
-                    late_seconds = run.now() - claim.task.created
-                    if late_seconds > LATE_SECONDS:
-                        run.problems.append(f"{claim.task.task_id} woke nobody for {late_seconds:.1f} s")
-                    queue.complete(claim)
-
-    return wait

@@ -1,0 +1,158 @@
+"""Time, threads and chance of a schedule: what waits hands over to the other actors."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Self
+from unittest import mock
+
+from freshq.queue.stopping import Wake
+from freshq.stores import wakes
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from tests.support.interleaving import Interleaving
+
+_POOLS: Final = (
+    "freshq.stores.dynamodb.batches.ThreadPoolExecutor",
+    "freshq.stores.dynamodb.line_records.ThreadPoolExecutor",
+)
+_THREADED: Final = (
+    "freshq.stores.dynamodb.leases",
+    *(f"freshq.worker.{name}" for name in ("background", "crew", "loop", "run")),
+)
+_WAITS: Final = tuple(f"freshq.worker.{name}.wait" for name in ("background", "lease_loop", "worker"))
+
+
+class _Inline:
+    """A pool of threads that works at once, in order."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def map(self, work: Callable[..., Any], *given: Any) -> list[Any]:
+        return [work(*each) for each in zip(*given, strict=False)]
+
+
+class _Semaphore:
+    """A lock, or a semaphore, for which a thread waits while others run."""
+
+    def __init__(self, run: Interleaving, value: int = 1) -> None:
+        self._run, self._left = run, value
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        wait_for(self._run, timeout, lambda: self._left > 0)
+        is_free = self._left > 0
+        self._left -= is_free
+        return is_free
+
+    def release(self) -> None:
+        self._left += 1
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+
+class _Event:
+    """An event for which a thread waits while others run."""
+
+    def __init__(self, run: Interleaving) -> None:
+        self._run, self._made = run, False
+
+    def set(self) -> None:
+        self._made = True
+
+    def is_set(self) -> bool:
+        return self._made
+
+    def wait(self, timeout: float | None = None) -> bool:
+        wait_for(self._run, timeout, self.is_set)
+        return self._made
+
+
+class _Thread:
+    """A thread that is an actor."""
+
+    def __init__(self, run: Interleaving, target: Callable[[], object], **_named: object) -> None:
+        self.start = partial(run.start, target)
+
+
+def wait_for(run: Interleaving, seconds: float | None, is_called: Callable[[], bool]) -> None:
+    """Let others run until something is true, at most for a time; None: however long it takes."""
+    until = run.now_seconds + (inf if seconds is None else seconds)
+    while not is_called() and run.now_seconds < until:
+        run.pause(until, is_called)
+
+
+def _waits(run: Interleaving) -> Iterator[Any]:
+    """Yield the replacements of what waits for other threads."""
+
+    def wait_for_change(signal: wakes.Signal, seen: int, seconds: float) -> None:
+        wait_for(run, seconds, lambda: signal.count != seen)  # and no thread watches for other processes
+
+    def wait_for_call(wake: Wake, seconds: float | None) -> None:
+        calls = wake._calls
+        wait_for(run, seconds, lambda: not calls.empty())
+        while not calls.empty():
+            calls.get_nowait()
+
+    def wait_for_ends(calls: Iterable[Future[Any]], seconds: float | None = None) -> Any:
+        some = list(calls)
+        wait_for(run, seconds, lambda: all(call.done() for call in some))
+        return SimpleNamespace(done={call for call in some if call.done()})
+
+    yield mock.patch.object(wakes.Signal, "wait", wait_for_change)
+    yield mock.patch.object(Wake, "wait", wait_for_call)
+    yield from (mock.patch(each, wait_for_ends) for each in _WAITS)
+    lock = partial(_Semaphore, run)
+    threads = SimpleNamespace(
+        Lock=lock, Semaphore=lock, Event=partial(_Event, run), Thread=partial(_Thread, run)
+    )
+    yield from (mock.patch(f"{module}.threading", threads) for module in _THREADED)
+    yield from (mock.patch(pool, _Inline) for pool in _POOLS)
+
+
+@contextmanager
+def playing(run: Interleaving) -> Iterator[None]:
+    """Replace time, threads and chance for the block by those of a schedule."""
+
+    def sleep(seconds: float) -> None:
+        run.pause(run.now_seconds + seconds)
+
+    state = random.getstate()
+    random.seed(run.seed)
+    patches: list[Any] = [
+        *(mock.patch.object(time, name, run.now) for name in ("monotonic", "time")),
+        mock.patch.object(time, "sleep", sleep),
+        mock.patch("freshq.matching.stores.dynamodb.sleep", sleep),
+        mock.patch("freshq.stores.clocks.steady_seconds", run.now),
+        mock.patch("freshq.stores.dynamodb.queries.steady_seconds", run.now),
+        mock.patch.object(os, "urandom", run.random_bytes),
+        mock.patch.object(random, "_urandom", run.random_bytes),
+        *_waits(run),
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()
+        random.setstate(state)
