@@ -5,8 +5,8 @@ from typing import Any
 
 from freshq import Handlers, Queue, Task, TaskStatus
 from freshq.cli.output import fields, task_facts
-from freshq.model.new_task import MAX_PAYLOAD_BYTES
 from freshq.model.task import Attempt, attempts_of, record_with
+from freshq.model.validation import MAX_PAYLOAD_BYTES
 from freshq.testing import drain
 from tests.conftest import StoreUnderTest
 from tests.support.readings import known

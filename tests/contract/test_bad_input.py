@@ -13,9 +13,8 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, Queue
 from freshq.errors import TableMissing
-from freshq.model.checks import checked_result
-from freshq.model.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_TRACESTATE_BYTES
+from freshq.model.validation import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES, result_and_text
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
@@ -263,7 +262,7 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     (claim,) = queue.claim()
     claim = queue.extend(claim, lease_seconds=3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
     result = "r" * (MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES - 2)
-    assert checked_result(result, payload) == result
+    assert result_and_text(result, payload)[0] == result
     queue.complete(claim, result=result)
     done = known(queue, "é" * 512)
     assert (done.payload, done.result, done.trace_context) == (payload, result, context)

@@ -8,9 +8,9 @@ import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Claim, NotFound, Queue, Settlement, Task
-from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
+from freshq.model.validation import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.policy.retry import Backoff
 from tests.support.verbs import prepared
 

@@ -14,11 +14,10 @@ from freshq.model import new_task
 from freshq.model.answers import Busy, Reject, Retry
 from freshq.model.checks import (
     checked_id,
-    checked_result,
     without_password,
 )
-from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
-from freshq.model.validation import json_text
+from freshq.model.new_task import NewTask, parse_new_task
+from freshq.model.validation import MAX_RESULT_AND_PAYLOAD_BYTES, json_text, result_and_text
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
 
@@ -95,13 +94,13 @@ def test_a_wrong_id_is_quoted() -> None:
 
 def test_a_result_must_fit_beside_its_payload() -> None:
     half = "x" * (MAX_RESULT_AND_PAYLOAD_BYTES // 2 - 2)
-    assert checked_result(half, half) == half
+    assert result_and_text(half, half)[0] == half
     with pytest.raises(
         ValueError, match=rf"^result: {MAX_RESULT_AND_PAYLOAD_BYTES + 1} bytes with the payload"
     ):
-        checked_result(half + "x", half)
+        result_and_text(half + "x", half)
     with refused("result"):
-        checked_result({"found": {1: 2}}, None)
+        result_and_text({"found": {1: 2}}, None)
 
 
 @pytest.mark.parametrize(

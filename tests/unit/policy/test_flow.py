@@ -17,7 +17,7 @@ def test_a_steady_stream_is_counted_exactly() -> None:
     for tick in range(1, 1001):
         now = tick / 8
         counter.offered(now)
-        counter.served(now, in_time=tick % 2 == 0)
+        counter.ended(now, 0.0, in_time=tick % 2 == 0)
         if tick % 8 == 0:
             counter.shed_early(now, 2)
     flow = counter.flow(125.0)
@@ -91,7 +91,7 @@ def test_a_counter_keeps_the_window_before_and_the_current_one() -> None:
 
 def test_work_is_counted_in_seconds_and_the_shortest_task_has_some() -> None:
     counter = FlowCounter(10.0)
-    counter.worked(12.0, 4.0)
-    counter.worked(12.0, 0.0)
+    counter.ended(12.0, 4.0, in_time=None)
+    counter.ended(12.0, 0.0, in_time=None)
     assert counter.counts(1) == {"work_us": 4_000_001}
     assert counter.flow(20.0).work == pytest.approx(0.4)

@@ -78,8 +78,7 @@ class Scaled(_StressedEngine):
         super()._put(request, puts_before, now, parent)
 
     def _ended(self, task: int, end: float) -> None:
-        self._flow.worked(end, end - self.starts[task])
-        self._flow.served(end, in_time=True)
+        self._flow.ended(end, end - self.starts[task], in_time=True)
         super()._ended(task, end)
 
     def done(self) -> int:

@@ -134,7 +134,7 @@ class Conservation(RuleBasedStateMachine):
         if sum(task.due(self.clock.now) for task in self.model.values()) > SMALL_PORTION:
             assert self.new_process().admin.recover() == self.expect_recovered()
         queue = self.processes[process]
-        looks_first = copy(queue._core.upkeep).look_is_due(lease_seconds)
+        looks_first = copy(queue._core.upkeep).look_is_due(lease_seconds, queue._core.now())
         claims = queue.claim(limit, lease_seconds=lease_seconds)
         if looks_first:
             self.expect_recovered()

@@ -21,8 +21,7 @@ from freshq.matching.places import (
     question_of,
 )
 from freshq.model.lifecycle import MICROSECONDS, new_token
-from freshq.model.new_task import MAX_PAYLOAD_BYTES
-from freshq.model.validation import json_copy, json_text
+from freshq.model.validation import MAX_PAYLOAD_BYTES, json_copy, json_text
 
 if TYPE_CHECKING:
     from freshq.matching.places import Attributes

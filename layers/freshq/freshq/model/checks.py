@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from freshq.errors import quoted
-from freshq.model.new_task import MAX_ID_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
+from freshq.model.new_task import MAX_ID_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
-from freshq.model.validation import json_copy, json_text
 
-if TYPE_CHECKING:
-    from typing import Any
-
-
-MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES: Final = MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES
 # A password may contain every character, also unencoded ones: it ends at the last "@".
 # The scheme may have lost its colon or a slash.
 USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*:?/+)?[^:@]*:(?!/)).*@", re.DOTALL)
@@ -95,35 +89,3 @@ def checked_error(value: object) -> str | None:
         msg = f"error: must be a string or None, got {type(value).__name__}; pass str(error)"
         raise ValueError(msg)
     return storable_text(value)
-
-
-def checked_result(result: Any, payload: Any) -> Any:
-    """Return a copy of a result; it must fit into one item with the payload of its task."""
-    return result_and_text(result, payload)[0]
-
-
-def result_and_text(result: Any, payload: Any) -> tuple[Any, str | None]:
-    """Return a copy of a result and its JSON text; it must fit into one item with the payload of its task.
-
-    Args:
-        result: Any JSON value; None for no result.
-        payload: The payload of the task.
-
-    Raises:
-        ValueError: If it is not JSON, or too large.
-    """
-    if result is None:
-        return None, None
-    try:
-        text = json_text(result)
-        copy = json_copy(text, result)
-        size_bytes = len(text.encode())
-        if size_bytes > MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES:
-            size_bytes += len(json_text(payload).encode())
-    except ValueError as error:
-        msg = f"result: {error}"
-        raise ValueError(msg) from error
-    if size_bytes > MAX_RESULT_AND_PAYLOAD_BYTES:
-        msg = f"result: {size_bytes} bytes with the payload, at most {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
-        raise ValueError(msg + "; store it elsewhere and return a reference")
-    return copy, text

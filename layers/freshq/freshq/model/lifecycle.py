@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, quoted
 from freshq.model.answers import held_task
-from freshq.model.checks import checked_error, checked_seconds, result_and_text
+from freshq.model.checks import checked_error, checked_seconds
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.fields import NEVER
-from freshq.model.new_task import MAX_PAYLOAD_BYTES
 from freshq.model.task import (
     MAX_SECONDS,
     Attempt,
@@ -27,7 +26,7 @@ from freshq.model.task import (
     make_task,
     record_with,
 )
-from freshq.model.validation import json_text
+from freshq.model.validation import MAX_PAYLOAD_BYTES, json_text, result_and_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,8 +113,8 @@ class Lifecycle:
         Raises:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
-        max_age_seconds = self._max_age_of(new, where)
-        first_due = _first_due(new, now, where)
+        max_age_seconds = self._max_age_of(new, where) if new.max_age_seconds else self.config.max_age_seconds
+        first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         since = now if first_due is None else first_due
         deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
         parent_id = root_id = None
@@ -128,7 +127,7 @@ class Lifecycle:
             created=_enters(new, created, first_due, deadline),
             updated=now,
             deadline=deadline,
-            expires=self.expires(NEVER if deadline is None else deadline),
+            expires=self.expires(deadline),
             request_token=new_token(),
             payload=new.payload,
             priority=new.priority,
@@ -334,9 +333,9 @@ class Lifecycle:
             return task.stale_at
         return min(task.stale_at, round(task.created + max_age_seconds, 6))
 
-    def expires(self, useful_until: float) -> int:
-        """Return when the store may delete a task that ends at `useful_until`, in whole seconds."""
-        return ceil(useful_until + self.config.retention_seconds)
+    def expires(self, useful_until: float | None) -> int:
+        """Return when the store may delete a task that ends at a time (None: never), in whole seconds."""
+        return ceil((NEVER if useful_until is None else useful_until) + self.config.retention_seconds)
 
     def _dead_letter_expires(self, now: float) -> int:
         """Return when the store may delete a task that dies at `now`, in whole seconds."""
@@ -344,15 +343,13 @@ class Lifecycle:
         return int(NEVER) if retention_seconds is None else ceil(now + retention_seconds)
 
     def _max_age_of(self, new: NewTask, where: str) -> float | None:
-        """Return the max age of a new task; None if it is never stale.
+        """Return the max age that a put gives its task.
 
         Raises:
             ValueError: If it is longer than the queue's; `where` is a prefix for the field's name.
         """
         max_age_seconds, limit_seconds = new.max_age_seconds, self.config.stale_after_seconds
-        if max_age_seconds is None:
-            return self.config.max_age_seconds
-        if max_age_seconds > limit_seconds:
+        if max_age_seconds is not None and max_age_seconds > limit_seconds:
             allowed = f"must be at most the queue's {limit_seconds}"
             msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
             raise ValueError(msg)
@@ -372,8 +369,7 @@ class Lifecycle:
     ) -> Task:
         """Apply a verb; set the expiry and the request token of the new version."""
         if to is TaskStatus.PENDING:
-            deadline = changes.get("deadline", task.deadline)
-            useful_until = NEVER if deadline is None else deadline
+            useful_until = changes.get("deadline", task.deadline)
             changes |= NO_PROGRESS
         elif to is TaskStatus.TAKEN:
             useful_until = max(task.stale_at, changes["lease_until"])
@@ -402,9 +398,9 @@ def _inherited(parent: Parent, deadline: float | None) -> tuple[str, str, float 
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:
-    """Return when a put with a delay or a time is due, perhaps in the past; None for a put due now."""
+    """Return when a put with a delay or a time is due, perhaps in the past; None if the time is now."""
     if new.at is None:
-        return round(now + new.delay_seconds, 6) if new.delay_seconds else None
+        return round(now + new.delay_seconds, 6)
     if new.at > now + MAX_SECONDS:
         msg = f"{where}at: more than a century ahead, got {new.at}; use seconds since the epoch"
         raise ValueError(msg)

@@ -20,12 +20,8 @@ from pydantic import (
 )
 
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
-from freshq.model.validation import first_problem, json_copy, json_text
+from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
 
-# A DynamoDB item has at most 400 KB (service quota). The rest is reserved for attribute names, freshq's own
-# attributes, and the error or result.
-MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
-MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
 TOO_LARGE: Final = (
     f"{{}} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
     "store large data elsewhere, and put a reference to it"

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 # JSON readers have different recursion limits; all of them can read this depth.
 MAX_JSON_DEPTH: Final = 100
+# A DynamoDB item has at most 400 KB (service quota). The rest is reserved for attribute names, freshq's own
+# attributes, and the error or result.
+MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
+MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
+MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES: Final = MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES
 # Fields of freshq's own dataclasses whose readers could settle a task or a match.
 _TOKENS: Final = frozenset({"token", "lease_token"})
 _TEXTS: Final = (UUID, Decimal)
@@ -166,6 +171,33 @@ def _has_token(value: Any) -> bool:
         and type(value).__module__.startswith("freshq.")
         and any(field.name in _TOKENS for field in fields(value))
     )
+
+
+def result_and_text(result: Any, payload: Any) -> tuple[Any, str | None]:
+    """Return a copy of a result and its JSON text; it must fit into one item with the payload of its task.
+
+    Args:
+        result: Any JSON value; None for no result.
+        payload: The payload of the task.
+
+    Raises:
+        ValueError: If it is not JSON, or too large.
+    """
+    if result is None:
+        return None, None
+    try:
+        text = json_text(result)
+        copy = json_copy(text, result)
+        size_bytes = len(text.encode())
+        if size_bytes > MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES:
+            size_bytes += len(json_text(payload).encode())
+    except ValueError as error:
+        msg = f"result: {error}"
+        raise ValueError(msg) from error
+    if size_bytes > MAX_RESULT_AND_PAYLOAD_BYTES:
+        msg = f"result: {size_bytes} bytes with the payload, at most {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
+        raise ValueError(msg + "; store it elsewhere and return a reference")
+    return copy, text
 
 
 class Problem(NamedTuple):

@@ -371,17 +371,21 @@ class FlowCounter:
         counts[DONE + name] += 1
         counts[TOOK + name] += round(1e6 * max(LEAST_SECONDS, took_seconds))
 
-    def served(self, now: float, *, in_time: bool) -> None:
-        """Count a task that was done."""
+    def ended(self, now: float, work_seconds: float, *, in_time: bool | None) -> None:
+        """Count an attempt that ended, and its task if it was done.
+
+        Args:
+            now: When it ended, in seconds.
+            work_seconds: How long a worker held the task.
+            in_time: Whether the task was done in time; None if it is not done.
+        """
         counts = self._windows[floor(now / self.window_seconds)]
-        counts["served"] += 1
+        # At least one, so that a task that takes no time has some.
+        counts["work_us"] += max(1, round(1e6 * work_seconds))
+        if in_time is not None:
+            counts["served"] += 1
         if in_time:
             counts["served_in_time"] += 1
-
-    def worked(self, now: float, seconds: float) -> None:
-        """Count the time for which a worker held a task whose attempt ended."""
-        # Rounded up, so that a task that takes no time has one.
-        self._windows[floor(now / self.window_seconds)]["work_us"] += max(1, round(1e6 * seconds))
 
     def shed_early(self, now: float, count: int = 1) -> None:
         """Count tasks that were shed before their deadline."""

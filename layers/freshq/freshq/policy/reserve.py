@@ -131,7 +131,8 @@ class KindTimes:
 
     def observe(self, kind: str | None, service_seconds: float, now: float) -> None:
         """Record how long a task took that ended `now` (seconds)."""
-        sketch = self._of_kind.pop(kind, (QuantileSketch(), now))[0]
+        known = self._of_kind.pop(kind, None)
+        sketch = QuantileSketch() if known is None else known[0]
         sketch.add((service_seconds,))
         self._of_kind[kind] = sketch, now
         if len(self._of_kind) > self.MOST_KINDS:

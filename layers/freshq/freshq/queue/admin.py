@@ -22,7 +22,6 @@ from freshq.model.checks import (
 from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import EndsPoll, answer_of
-from freshq.queue.put import parsed
 from freshq.queue.shared.measures import REFUSED
 from freshq.stores.base import Conflict, Guard, parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
@@ -360,7 +359,7 @@ class Reading(Verbs):
     def _indexed(self, wanted: TaskStatus, cursor: str | None) -> Iterator[tuple[Task, str]] | None:
         core = self._core
         now = core.now()
-        return core.store.listed(self.name, wanted, now, now - core.config.stale_after_seconds, cursor)
+        return core.store.listed(self.name, wanted, now, now - core.stale_after_seconds, cursor)
 
     def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
         """Count the tasks by status.
@@ -382,7 +381,7 @@ class Reading(Verbs):
             if approximate:
                 raise ValueError("ids: only with exact counts; leave out approximate")
         store, now = self._core.store, self._core.begin_now()
-        created_after = now - self._core.config.stale_after_seconds
+        created_after = now - self._core.stale_after_seconds
         dead = store.count_dead(self.name)
         oldest_dead_seconds = None if dead.oldest_at is None else max(0.0, now - dead.oldest_at)
         if approximate:
@@ -443,7 +442,7 @@ class Admin(Verbs):
         Raises:
             ValueError: One line that names the first wrong field and what is allowed.
         """
-        new = parsed(self._core, task, "")
+        new = self._core.parse(task)
         self._core.lifecycle.created(new, now=self._core.now(), created=0.0)
         return new
 

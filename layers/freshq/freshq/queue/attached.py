@@ -106,7 +106,7 @@ class AttachedCore(Core):
         self.store = store
         self._check_order(config)
         super().__init__(store, config)
-        self.checks_new = True
+        self.parse = self._parsed
 
     @override
     def _defaults(self) -> Mapping[str, Any]:

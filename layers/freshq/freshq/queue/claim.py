@@ -62,27 +62,26 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
     Raises:
         StoreError: If the store did not answer, and no claim is fresh.
     """
-    claims = with_fresh_leases(core, claims, lease_seconds, began)
-    while True:
+    now = core.now()
+    if _aged(claims, now + lease_seconds * MIN_PART_LEFT):
+        claims = with_fresh_leases(core, claims, lease_seconds, began)
         now = core.now()
-        stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
-        if not stale:
-            return claims
-        _give_back(core, stale)  # which takes time
+    while stale := [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]:
         claims = [claim for claim in claims if core.lifecycle.live_until(claim.task) > now]
+        _give_back(core, stale)
+        now = core.now()  # giving back takes time
+    return claims
 
 
 def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
     """Extend leases partly used up by a slow claim; give back the claims whose leases stay short."""
     least_seconds = lease_seconds * MIN_PART_LEFT
-    if not _aged(core, claims, least_seconds):
-        return claims
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
-        if not _aged(core, held.values(), least_seconds):
+        if not _aged(held.values(), core.now() + least_seconds):
             break
         _extend_aged(core, held, lease_seconds)
-    short = [held.pop(_key(claim)) for claim in _aged(core, held.values(), least_seconds)]
+    short = [held.pop(_key(claim)) for claim in _aged(held.values(), core.now() + least_seconds)]
     _give_back(core, short)
     if short or not held:
         _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began)
@@ -108,7 +107,7 @@ def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: floa
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
     """Extend the leases that have aged; forget the claims whose lease could not be extended."""
-    aged = _aged(core, held.values(), lease_seconds * EXTENDED_PART)
+    aged = _aged(held.values(), core.now() + lease_seconds * EXTENDED_PART)
     for claim in aged:
         del held[_key(claim)]
     try:
@@ -124,11 +123,9 @@ def _key(claim: Claim) -> tuple[str, str]:
     return claim.task.task_id, claim.token
 
 
-def _aged(core: Core, claims: Iterable[Claim], seconds: float) -> list[Claim]:
-    """Return the claims whose lease has less than `seconds` left."""
-    # Times are whole microseconds.
-    until = core.now() + seconds - 1e-6
-    return [claim for claim in claims if claim.lease_until < until]
+def _aged(claims: Iterable[Claim], until: float) -> list[Claim]:
+    """Return the claims whose lease ends before a time; times are whole microseconds."""
+    return [claim for claim in claims if claim.lease_until < until - 1e-6]
 
 
 def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
@@ -276,7 +273,7 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
     groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
     # CoDel does not shed tasks that the reserve keeps from claims.
     reserve_seconds = core.reserve.seconds(lambda: now)
-    created_after = now - core.config.stale_after_seconds + reserve_seconds
+    created_after = now - core.stale_after_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
     try:
         oldest = core.store.oldest_tasks(request)
@@ -375,25 +372,25 @@ class Claiming(Verbs):
         if wait_seconds != 0:
             claim = partial(self.claim, limit, lease_seconds=lease_seconds)
             return answer_of(poll_for_claims(claim, self._core, wait_seconds))
-        self._core.begin()
+        began = self._core.begin_now()
         lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
-            return self._claim(limit, lease_seconds)
+            return self._claim(limit, lease_seconds, began)
         span = ClaimSpan(self._core.name)
         with observer.claim(span):
-            span.claims = claims = self._claim(limit, lease_seconds)
+            span.claims = claims = self._claim(limit, lease_seconds, began)
         return claims
 
-    def _claim(self, limit: int, lease_seconds: float) -> Claims:
+    def _claim(self, limit: int, lease_seconds: float, began: float) -> Claims:
         core = self._core
         if core.store.paused(core.name):
             return Claims()
-        began, effort = core.now(), Effort()
+        effort = Effort()
         take = partial(self._take, effort)
         if core.codel is not None:
             take = partial(self._take_unless_shed, core.codel, effort)
-        claims, brought_in = self._take_with_due(take, limit, lease_seconds)
+        claims, brought_in = self._take_with_due(take, limit, lease_seconds, began)
         fit = fit_to_run(core, claims, lease_seconds, began)
         for claim in fit:
             keep_clock(claim.task, core.now)
@@ -401,7 +398,7 @@ class Claiming(Verbs):
         return Claims(fit, more=effort.bounded or more_due or len(fit) < len(claims))
 
     def _take_with_due(
-        self, take: Callable[[int, float], list[Claim]], limit: int, lease_seconds: float
+        self, take: Callable[[int, float], list[Claim]], limit: int, lease_seconds: float, now: float
     ) -> tuple[list[Claim], int]:
         """Claim tasks; bring in a portion of the due tasks if that is due, or too few are claimable.
 
@@ -409,9 +406,11 @@ class Claiming(Verbs):
             The claims, and how many tasks were brought in.
         """
         core = self._core
-        looked, brought_in = self._look_if_due(lease_seconds)
+        is_due = core.upkeep.look_is_due(lease_seconds, now)
+        # If the store does not answer, the next look is a quarter of a lease later.
+        brought_in = core.bring_in_due() if is_due else 0
         claims = take(limit, lease_seconds)
-        if len(claims) == limit or looked:
+        if len(claims) == limit or is_due:
             return claims, brought_in
         try:
             if brought_in := core.bring_in_due():
@@ -421,18 +420,6 @@ class Claiming(Verbs):
                 raise
             logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
         return claims, brought_in
-
-    def _look_if_due(self, lease_seconds: float) -> tuple[bool, int]:
-        """Bring in a portion of the due tasks if that is due, even if no claim needs them.
-
-        Returns:
-            Whether it was due, and how many tasks were brought in.
-
-        Raises:
-            StoreError: If the store did not answer. The next look is a quarter of a lease later.
-        """
-        due = self._core.upkeep.look_is_due(lease_seconds)
-        return due, self._core.bring_in_due() if due else 0
 
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.
@@ -497,19 +484,19 @@ class Claiming(Verbs):
         Raises:
             ValueError: If the queue is not in a SQL database.
         """
-        transactions = transactions_of(self._core.store, "transaction")
-        self._core.begin()
-        refuse_limits(self._core)
-        if self._core.store.paused(self.name):
+        core = self._core
+        transactions = transactions_of(core.store, "transaction")
+        core.begin()
+        refuse_limits(core)
+        if core.store.paused(self.name):
             yield None
             return
-        self._look_if_due(self._core.config.lease_seconds)
-        shedding = ShedWhenHeld(self._core)
-        block = transactions.hold(
-            lambda: self._request(1, self._core.config.lease_seconds, shedding.longest_wait_seconds),
-            self._core,
-            shedding.shed_version,
-        )
+        lease_seconds = core.config.lease_seconds
+        if core.upkeep.look_is_due(lease_seconds, core.now()):
+            core.bring_in_due()
+        shedding = ShedWhenHeld(core)
+        request = partial(self._request, 1, lease_seconds)
+        block = transactions.hold(lambda: request(shedding.longest_wait_seconds), core, shedding.shed_version)
         work: HeldTask | None = None
         try:
             with ExitStack() as stack:
@@ -533,7 +520,8 @@ class Claiming(Verbs):
         if running is not None:
             request = replace(request, room=running.room(request.groups, core.now()))
         tasks = core.store.claim(request)
-        core.turns.claimed(tasks)
+        if core.turns.has_groups:
+            core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)
@@ -554,7 +542,7 @@ class Claiming(Verbs):
             tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
             clock=core.now,
             lease_seconds=lease_seconds,
-            max_age_seconds=config.stale_after_seconds,
+            max_age_seconds=core.stale_after_seconds,
             reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
             retention_seconds=config.retention_seconds,
             longest_wait_seconds=longest_wait_seconds,

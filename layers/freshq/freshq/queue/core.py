@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -13,6 +14,7 @@ from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Lifecycle, Stamps
+from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import Telemetry, guarded
@@ -26,7 +28,7 @@ from freshq.stores.base import Conflict, Guard, OnConflict
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask, Parent
@@ -65,6 +67,7 @@ class Core:
         name: Its name.
         options: The options, as far as they are stored with the queue.
         config: The options that it follows.
+        stale_after_seconds: Age at which a task is stale.
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
         turns: Decides which line of a level is served next.
@@ -80,7 +83,7 @@ class Core:
         kinds: The kinds of messages that it takes; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
             None if the check of the value does so.
-        checks_new: Whether `checked` has anything to check.
+        parse: Checks the arguments of a put, given with a prefix for field names in errors.
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
@@ -88,6 +91,7 @@ class Core:
 
     # Made once the stored options are known, and again when they change.
     config: QueueConfig
+    stale_after_seconds: float
     lifecycle: Lifecycle
     orders: LineOrders
     reserve: SharedReserve
@@ -105,7 +109,8 @@ class Core:
         self.codec = config.codec
         self.encode = None if config.codec is JSON else partial(encoded, config.codec)
         self.kinds = config.kinds
-        self.checks_new = config.kinds is not None
+        takes_any = self.encode is None and config.kinds is None
+        self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
         self.turns = LineTurns()
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.warned_of_slow_claim_at = -inf
@@ -143,6 +148,7 @@ class Core:
         self.turns.follow(rules.groups)
         parts |= {
             "config": config,
+            "stale_after_seconds": config.stale_after_seconds,
             "lifecycle": lifecycle,
             "orders": LineOrders(rules.order, rules.deadline_seconds),
             "reserve": SharedReserve(self.store, self.name, rules),
@@ -237,6 +243,12 @@ class Core:
     def stamp(self, now: float) -> float:
         """Return a creation time that no other task of this producer has, given the current time."""
         return self.stamps.take(now, 1)[0]
+
+    def _parsed(self, task: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
+        """Encode and check the arguments of a put; a `NewTask` from `Admin.check` is encoded already."""
+        if self.encode is not None and isinstance(task, Mapping) and "payload" in task:
+            task = {**task, "payload": self.encode(task["payload"], f"{where}payload")}
+        return self.checked(parse_new_task(task, where), where)
 
     def checked(self, new: NewTask, where: str = "") -> NewTask:
         """Check that this queue takes the arguments of a put; return them.
@@ -475,8 +487,10 @@ class Core:
         """
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
-        self.turns.settled(task, took_seconds)
-        self.let_go([task])
+        if self.turns.has_groups or task.group is not None:
+            self.turns.settled(task, took_seconds)
+        if self.running is not None:
+            self.running.ended([task], settled.updated)
         in_time = settled.updated <= settled.stale_at if is_served else None
         self.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)
         if is_served:

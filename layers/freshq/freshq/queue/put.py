@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
-from freshq.model.new_task import NewTask, parse_new_task
 from freshq.model.telemetry import PutSpan
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from freshq.model.answers import Claim
+    from freshq.model.new_task import NewTask
     from freshq.model.task import Task
     from freshq.queue.core import Core, Write
     from freshq.stores.base import CallersConnection, OnConflict, PutResult
@@ -31,23 +30,6 @@ OUTCOMES: Final[Mapping[bool | PutOutcome, PutOutcome]] = {
     False: PutOutcome.DUPLICATE,
     **{outcome: outcome for outcome in PutOutcome},
 }
-
-
-def parsed(core: Core, task: Mapping[str, Any] | NewTask, where: str) -> NewTask:
-    """Check the arguments of a put; a `NewTask` from `Admin.check` is encoded already.
-
-    Args:
-        core: The queue.
-        task: The arguments.
-        where: Prefix for field names in errors.
-
-    Raises:
-        ValueError: If an argument is wrong.
-    """
-    if core.encode is not None and isinstance(task, Mapping) and "payload" in task:
-        task = {**task, "payload": core.encode(task["payload"], f"{where}payload")}
-    new = parse_new_task(task, where)
-    return core.checked(new, where) if core.checks_new else new
 
 
 class Putting(Verbs):
@@ -134,7 +116,7 @@ class Putting(Verbs):
         write: Write = core.insert
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
-        new = [parsed(core, task, where) for where, task in places]
+        new = [core.parse(task, where) for where, task in places]
         # The caller's transaction may hold the only connection.
         now = core.begin_now() if connection is None else core.now()
         stamps = core.stamps.take(now, len(new))

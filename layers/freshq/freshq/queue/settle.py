@@ -31,7 +31,9 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
         """
-        return self._settle(self._completion(claim, result))
+        if self._core.encode is not None:
+            result = self._core.encode(result, "result")
+        return self._settle(Settlement(claim, Verb.COMPLETE, result=result))
 
     def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims, each in its own way, together where the store can.
@@ -116,11 +118,6 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
         """
         return self._settle(Settlement.release(claim, delay_seconds))
-
-    def _completion(self, claim: Claim, result: Any) -> Settlement:
-        if self._core.encode is not None:
-            result = self._core.encode(result, "result")
-        return Settlement(claim, Verb.COMPLETE, result=result)
 
     def _settle(self, settlement: Settlement) -> Task:
         observer = self._core.observer

@@ -82,15 +82,15 @@ class Upkeep:
             exhausted, self._exhausted = self._exhausted, 0
         return exhausted
 
-    def look_is_due(self, lease_seconds: float) -> bool:
+    def look_is_due(self, lease_seconds: float, now: float) -> bool:
         """Return whether a claim must do its portion first: the last one was a quarter of a lease ago.
 
         The lease is the shortest that this process gave lately.
 
         Args:
             lease_seconds: Length of the leases of the claim.
+            now: Current time in seconds.
         """
-        now = self._now()
         due = not 0 <= now - self._looked_at < self._shortest_seconds / LOOKS_PER_LEASE
         expired = due and now >= self._shortest_until
         if expired or lease_seconds <= self._shortest_seconds:

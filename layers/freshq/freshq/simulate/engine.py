@@ -106,7 +106,7 @@ class Admission:
 
     def served(self, task: int, now: float, took_seconds: float) -> None:
         """Record for the door that a task was done at `now` (seconds)."""
-        self._flow.served(now, in_time=self._fates.codes[task] == self._fates.IN_TIME)
+        self._flow.ended(now, took_seconds, in_time=self._fates.codes[task] == self._fates.IN_TIME)
         self._flow.served_by(self._backlog.group_of(task), now, took_seconds)
 
 

@@ -255,7 +255,8 @@ class Wakes:
 
     def put(self, queue: str) -> None:
         """Wake who waits for tasks of a queue."""
-        self._signals.notify(Topic(queue, "line"))
+        if (line := self._signals.by_topic.get(Topic(queue, "line"))) is not None:
+            line.notify()
 
     def put_in(self, queue: str, connection: sa.Connection) -> None:
         """Wake who waits when a transaction of a SQL database commits, if the database can."""

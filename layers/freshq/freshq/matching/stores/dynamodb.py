@@ -23,10 +23,10 @@ from freshq.matching.stores.base import Changed, MatchStore
 from freshq.model.lifecycle import new_token
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.calls import (
+    LOST_REPLIES,
     ConditionFailed,
     check_table_name,
     default_client,
-    sent_despite_lost_reply,
     translated,
 )
 from freshq.stores.dynamodb.clock import server_clock
@@ -457,7 +457,10 @@ class TransactionCalls:
         def send_once() -> T:
             with translated(self._table):
                 try:
-                    return sent_despite_lost_reply(send)
+                    try:
+                        return send()
+                    except LOST_REPLIES:
+                        return send()
                 except ClientError as error:
                     if error.response["Error"]["Code"] not in CONFLICT_CODES:
                         raise

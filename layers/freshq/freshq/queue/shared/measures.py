@@ -138,11 +138,9 @@ class FlowMeter:
             in_time: Whether it was done in time; None if it is not done.
         """
         with self._lock:
-            self._counter.worked(now, work_seconds)
-            if in_time is not None:
-                self._counter.served(now, in_time=in_time)
-                if self._counts_groups:
-                    self._counter.served_by(group, now, work_seconds)
+            self._counter.ended(now, work_seconds, in_time=in_time)
+            if in_time is not None and self._counts_groups:
+                self._counter.served_by(group, now, work_seconds)
         # An attempt that will be repeated is written with the next count: alone it is not worth a write.
         if in_time is not None and now >= self._flush_at:
             self._flush_or_begin(now)
@@ -231,34 +229,28 @@ def _record(window: int) -> str:
 
 
 class ServiceTimes:
-    """The service times by kind that this process saw. Thread-safe.
+    """The service times by kind that this process saw.
 
     A worker and the handlers it calls may open the same queue twice, so all queues of one name and one store
     share them.
+
+    Attributes:
+        lock: Held while the times are used.
+        times: The times.
     """
 
     _known: ClassVar[WeakValueDictionary[tuple[object, str], ServiceTimes]] = WeakValueDictionary()
 
     def __init__(self) -> None:
         """Start with nothing seen."""
-        self._lock = threading.Lock()
-        self._times = KindTimes()
+        self.lock = threading.Lock()
+        self.times = KindTimes()
 
     @classmethod
     def of(cls, store: Store, queue: str) -> ServiceTimes:
         """Return the times of a queue, the same for all that are open in this process."""
         place = store if store.place is None else store.place
         return cls._known.setdefault((place, queue), cls())
-
-    def observe(self, kind: str | None, service_seconds: float, now: float) -> None:
-        """Record how long a task of a kind took that ended `now` (seconds)."""
-        with self._lock:
-            self._times.observe(kind, service_seconds, now)
-
-    def seconds(self, kind: str | None, share: float, now: float) -> float:
-        """Return the time that suffices for a share of the tasks of a kind; 0 if it is not known."""
-        with self._lock:
-            return self._times.seconds(kind, share, now)
 
 
 class SharedReserve:
@@ -290,14 +282,17 @@ class SharedReserve:
 
     def observe(self, service_seconds: float, kind: str | None, now: float) -> None:
         """Record how long a task of a kind took that ended `now` (seconds)."""
-        self._of_kinds.observe(kind, service_seconds, now)
+        with self._of_kinds.lock:
+            self._of_kinds.times.observe(kind, service_seconds, now)
         if self.fixed_seconds is None:
             with self._lock:
                 self._reserve.observe(service_seconds)
 
     def needed_seconds(self, kind: str | None, now: float) -> float:
         """Return how long a task of a kind takes, as far as this process knows; otherwise the reserve."""
-        return self._of_kinds.seconds(kind, self._share, now) or self._reserve.seconds
+        with self._of_kinds.lock:
+            seconds = self._of_kinds.times.seconds(kind, self._share, now)
+        return seconds or self._reserve.seconds
 
     def seconds(self, clock: Callable[[], float]) -> float:
         """Return the reserve, after a sync with other workers if one is due; only then is the time read."""

@@ -251,7 +251,7 @@ class Batches:
         client: Any = self._calls.client
         try:
             with translated(self._calls.table):
-                answer = self._calls.sent(lambda: client.batch_execute_statement(Statements=statements))
+                answer = self._calls.sent(client.batch_execute_statement, {"Statements": statements})
         except FreshqError as error:
             if error_code(error) not in CALL_NOT_ALLOWED:
                 raise

@@ -9,7 +9,7 @@ import re
 import time
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from botocore.config import Config
 from botocore.exceptions import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.schema import Item
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 _NAME_MARK: Final = re.compile(r"#(\w+)")
 EXPRESSIONS: Final = (
     "KeyConditionExpression",
@@ -334,27 +333,26 @@ class TableCalls:
         check_item_id((arguments["Item"] if "Item" in arguments else arguments["Key"])[KEY]["S"])
         arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
         try:
-            return self.sent(lambda: send(**arguments))
+            return self.sent(send, arguments)
         except SDK_ERRORS as error:
             failure = freshq_error(error, self.table)
             if isinstance(failure, ConditionFailed) and failure.item is not None:
                 failure.item = self._own(failure.item)
             raise failure from error
 
-    def sent(self, send: Callable[[], Any]) -> Any:
+    def sent(self, send: Callable[..., Any], arguments: Item) -> Any:
         """Send a write, and repeat it immediately, once, if no reply came. Counts the repeated ones.
 
         Args:
             send: Sends it; it must be safe to repeat.
+            arguments: What to send.
         """
-        tries = iter(range(2))
-
-        def counted() -> Any:
-            self.repeats += next(tries)
-            return send()
-
         try:
-            response = sent_despite_lost_reply(counted)
+            try:
+                response = send(**arguments)
+            except LOST_REPLIES:
+                self.repeats += 1
+                response = send(**arguments)
         except ClientError as error:
             self.repeats += _was_retried(error.response)
             raise
@@ -389,18 +387,6 @@ def _any_deadline(arguments: Item) -> Item:
     rest = {name: value for name, value in arguments.items() if name != "FilterExpression"}
     rest |= {"FilterExpression": " AND ".join(kept)} if kept else {}
     return rest | {"ExpressionAttributeValues": values}
-
-
-def sent_despite_lost_reply(send: Callable[[], T]) -> T:
-    """Send a call, and repeat it immediately, once, if no reply came.
-
-    Args:
-        send: Sends it; it must be safe to repeat.
-    """
-    try:
-        return send()
-    except LOST_REPLIES:
-        return send()
 
 
 def _was_retried(response: Mapping[str, Any]) -> bool:

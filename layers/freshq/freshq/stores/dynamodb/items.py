@@ -60,6 +60,7 @@ _ATTRIBUTES: Final = tuple(field for field in FIELDS if field.field != "payload"
 PUT_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is SetBy.PUT)
 MUTABLE_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is not SetBy.PUT)
 INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
+_SOURCES: Final = {field.field: field.source for field in FIELDS}
 
 
 def milliseconds(seconds: float) -> Item:
@@ -146,7 +147,7 @@ def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
     found: Item = {}
     for field in fields:
         name, kind = field.name, field.kind
-        value = getattr(task, field.source)
+        value = getattr(task, _SOURCES[field.field])
         if value is None:
             found[name] = None
         elif kind is TIME:

@@ -191,7 +191,12 @@ def _without(ranges: Iterable[Span], created_us: int) -> list[Span]:
 
 
 class Horizon:
-    """Finds old snapshots, and keeps what this process may pass over beside them. Thread-safe."""
+    """Finds old snapshots, and keeps what this process may pass over beside them. Thread-safe.
+
+    Attributes:
+        watches: Whether there can be any: on PostgreSQL only.
+        monotonic: Returns the time in seconds, by a clock that is never set.
+    """
 
     def __init__(
         self, database: Database, table: str, monotonic: Callable[[], float] = time.monotonic
@@ -199,14 +204,15 @@ class Horizon:
         """Read nothing yet.
 
         Args:
-            database: The database; only on PostgreSQL is there anything to find.
+            database: The database.
             table: Name of the table of tasks, quoted if need be.
             monotonic: Returns the time in seconds, by a clock that is never set.
         """
         self._database = database
         self._table = table
         self.monotonic = monotonic
-        self._check_at = -inf if database.dialect == "postgresql" else inf
+        self.watches = database.dialect == "postgresql"
+        self._check_at = -inf if self.watches else inf
         self._is_held = False
         self._passed: dict[str, Passed] = {}
 
@@ -234,7 +240,7 @@ class Horizon:
         Raises:
             StoreError: If the database failed.
         """
-        if self._database.dialect != "postgresql":
+        if not self.watches:
             return stats
         oldest = self._oldest()
         seconds = None if oldest.seconds is None else float(oldest.seconds)

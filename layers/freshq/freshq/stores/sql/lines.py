@@ -446,16 +446,18 @@ class SqlLines(SqlCounts):
             logger.warning("task %s changed before it could become a dead letter", task.task_id)
 
     def _claim(self, request: ClaimRequest) -> list[Stored]:
-        passes_over = self.horizon.passed(request.queue) is not None
+        passes_over = self.horizon.watches and self.horizon.passed(request.queue) is not None
         # Beside an old snapshot, a check for other lines may read many dead entries.
         window = None if passes_over else self.window.known(request.queue)
         taken: list[Stored] = []
         if window is not None and self.claim_sql.has_returning and not request.groups.has_limits:
             taken += self._take_again(request, window)
-        self._take_missing(request, taken)
-        if not taken and self.horizon.searches_again(request.queue):
+        if len(taken) < request.limit:
             self._take_missing(request, taken)
-        self.window.used(request.queue, len(taken))
+            if not taken and self.horizon.searches_again(request.queue):
+                self._take_missing(request, taken)
+        if request.turns.has_groups:
+            self.window.used(request.queue, len(taken))
         return taken
 
     def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:

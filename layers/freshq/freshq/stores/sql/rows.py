@@ -128,8 +128,8 @@ def _place(task: Task) -> tuple[str | None, str, float]:
     if task.status is TaskStatus.PENDING:
         if task.not_before is not None:
             return None, DUE, task.not_before
-        if task.stale_at > task.updated:
-            return line_key(task.priority, task.group), STALE, task.stale_at
+        if (stale_at := task.stale_at) > task.updated:
+            return line_key(task.priority, task.group), STALE, stale_at
     elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
         return None, DUE, task.lease_until
     return None, OVER, task.expires

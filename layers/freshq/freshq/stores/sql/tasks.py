@@ -341,7 +341,8 @@ class SqlTasks(SqlPart):
             changed = self.database.execute(self.put_sql.put_one, put_values(tasks[0])).changed
         else:
             changed = self.database.execute_many(self.put_sql.put_one, list(map(put_values, tasks)))
-        self.horizon.entered(tasks)
+        if self.horizon.watches:
+            self.horizon.entered(tasks)
         if changed == len(tasks) and self.put_sql.counts_new_rows:
             return [True] * len(tasks)
         return self.database.read(lambda connection: self._added(connection, tasks))
@@ -476,7 +477,8 @@ class SqlTasks(SqlPart):
             # An earlier try may have been committed, and its reply lost.
             if current is None or current.request_token != task.request_token:
                 raise Conflict(current)
-        self.horizon.entered([task])
+        if self.horizon.watches:
+            self.horizon.entered([task])
         return task
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection) -> bool:

@@ -16,10 +16,11 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text
-from freshq.model.checks import checked_error, checked_result
+from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus, keep_clock
+from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
@@ -108,7 +109,7 @@ class SqlTransactions(Transactions):
             try:
                 yield held
                 result = encoded(context.codec, held.result, "result")
-                held.result = checked_result(result, row.task.payload)
+                held.result, _text = result_and_text(result, row.task.payload)
             except Exception as error:  # whatever it is, it ends the attempt
                 block.close()
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
