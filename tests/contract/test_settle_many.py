@@ -207,8 +207,10 @@ def test_it_takes_few_statements(store: StoreUnderTest) -> None:
     settlements += [Settlement.retry(claim) for claim in claims[40:]]
     with counted_calls(queue, store) as seen:
         assert not [each for each in queue.settle_many(settlements) if isinstance(each, Exception)]
+    # Whether others are told, in statements of their own, depends on how long ago they were.
+    settling = [each for each in seen if "pg_notify" not in str(each)]
     # The others lock the rows and change them in one transaction, MariaDB all of them.
-    assert len(seen) <= {"postgres": 3, "sqlite": 5}.get(store.kind, 4)
+    assert len(settling) <= {"postgres": 2, "sqlite": 5}.get(store.kind, 4)
 
 
 def test_wrong_arguments_are_named_before_anything_is_settled(queue: Queue) -> None:
