@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
 from benchmarks.figures import PARTS, figures_of, is_measured, read
-from benchmarks.library_pages import TRACED, WITH_CLIENTS, start_ratio
+from benchmarks.library_pages import IMPORT, TRACED, WITH_CLIENTS, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
 from benchmarks.pipeline_page import tables_ratio, time_ratio
 from benchmarks.render import Prose, Sections, Table, bold, columns
@@ -103,7 +103,7 @@ def aims() -> Iterator[Aim]:
     cli = figures_of("cli")
     for command, limit in cli["at_most"].items():
         yield Aim(f"processor seconds of `{command}`", cli["processor_seconds"][command], limit, bound=CLI)
-    yield of_cold_starts(figures_of("coldstart"))
+    yield from of_cold_starts(figures_of("coldstart"))
     yield from of_pipeline()
 
 
@@ -135,15 +135,17 @@ def of_connections(by_slots: Mapping[str, Any]) -> Iterator[Aim]:
         yield Aim(what, max(counts), MOST_CONNECTIONS, ".0f")
 
 
-def of_cold_starts(found: Mapping[str, Any]) -> Aim:
-    """Return the aim of the slowest cold start."""
-    slowest = max(start_ratio(each, TRACED, WITH_CLIENTS) for each in found["processor_ms"].values())
+def of_cold_starts(found: Mapping[str, Any]) -> Iterator[Aim]:
+    """Yield the aims of the slowest import of a handler, and of the slowest cold start."""
     shares = sorted(found["shares_of_imports"].items(), key=operator.itemgetter(1), reverse=True)
     imports = ", ".join(f"{package} {100 * share:.0f} %" for package, share in shares[:NAMED_IMPORTS])
     bound = f"mostly [imports](cold-starts.md): {imports}"
-    return Aim(
-        "processor time of the slowest cold start, with / without bytecode", slowest, 0.35, bound=bound
-    )
+    starts = found["processor_ms"].values()
+    seconds = max(each[TRACED][IMPORT] for each in starts) / 1000
+    yield Aim("processor seconds of the slowest import of a handler", seconds, 0.20, bound=bound)
+    ratio = max(start_ratio(each, TRACED, WITH_CLIENTS) for each in starts)
+    what = "processor time of the slowest cold start, with / without bytecode"
+    yield Aim(what, ratio, 0.35, bound=bound)
 
 
 def of_pipeline() -> Iterator[Aim]:

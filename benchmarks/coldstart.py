@@ -85,7 +85,7 @@ def commands(rounds: int = 11) -> None:
 
 
 FUNCTIONS: Final = {
-    "create_tasks": "_queue",
+    "create_tasks": "_connections",
     "trigger": "_wakeup",
     "process_tasks": "_connections",
     "sweep": "_connections",

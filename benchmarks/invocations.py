@@ -25,7 +25,7 @@ from local.facts import lives_of, percentile, read_changes, versions_by_task
 from benchmarks import figures
 from freshq import Queue
 from freshq.aws.pass_options import configure_stack
-from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.pass_options import PassOptions
 from freshq.stores.dynamodb.items import is_task
 from freshq.stores.dynamodb.passes import WorkerPasses

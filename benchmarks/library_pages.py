@@ -111,6 +111,9 @@ def cold_start_page() -> Sections:
     found, machine = result["figures"], result["machine"]
     text = f"Medians of {found['rounds']} starts in turns, Python {machine['python']}, {machine['system']}:"
 
+    def milliseconds(variant: str, part: int) -> Any:
+        return lambda item: f"{item[1][variant][part]:.0f}"
+
     def ratio(variant: str, part: int) -> Any:
         return lambda item: f"{start_ratio(item[1], variant, part):.2f}"
 
@@ -118,9 +121,11 @@ def cold_start_page() -> Sections:
         found["processor_ms"].items(),
         {
             "function": lambda item: "".join(word.title() for word in item[0].split("_")),
-            "import": ratio(TRACED, IMPORT),
-            "import and clients": ratio(TRACED, WITH_CLIENTS),
-            "the same with `Tracing=off`": ratio(UNTRACED, WITH_CLIENTS),
+            "import, ms": milliseconds(TRACED, IMPORT),
+            "import and clients, ms": milliseconds(TRACED, WITH_CLIENTS),
+            "both with `Tracing=off`, ms": milliseconds(UNTRACED, WITH_CLIENTS),
+            "import, ratio": ratio(TRACED, IMPORT),
+            "import and clients, ratio": ratio(TRACED, WITH_CLIENTS),
         },
     )
     shares = {name: share for name, share in found["shares_of_imports"].items() if share >= SHOWN_SHARE}

@@ -35,7 +35,7 @@ _TOOL_SECONDS: Final = 600
 _LINES_SHOWN: Final = 30
 # Packages of Lambda's Python runtime.
 RUNTIME_PACKAGES: Final = (
-    *("awslambdaric", "simplejson", "snapshot_restore_py"),
+    *("awslambdaric", "simplejson", "snapshot_restore_py", "snapshot_restore_py.py"),
     *("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath"),
 )
 

@@ -95,12 +95,18 @@ LONGEST_FIRST: Final = (
 # `make test-all` (--all) runs every test on every store. `make test` does not even import what takes long:
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
-    *(f"tests/e2e/test_{name}.py" for name in ("application", "archive", "attached", "layer", "orders")),
+    *(
+        f"tests/e2e/test_{name}.py"
+        for name in ("application", "archive", "attached", "governance", "layer", "orders")
+    ),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
-    *(f"tests/unit/aws/test_{name}.py" for name in ("kill_points", "permissions", "service_faults")),
+    *(
+        f"tests/unit/aws/test_{name}.py"
+        for name in ("kill_points", "permissions", "service_faults", "snap_start")
+    ),
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
     "tests/sql/test_standby.py",

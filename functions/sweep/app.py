@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.observability import (
     answers_canaries,
     count,
     count_dead_letters,
-    emit_gauges,
     fields,
     logger,
+    measure_seconds,
     metrics,
     traced_handler,
 )
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
+from freshq.queue.gauges import gauges
+from freshq.worker.report import METRIC_OF_OUTCOME
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
+
+# Alarms compare these metrics, and CloudWatch cannot fill in a metric without any value.
+COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values(), "EventsArchived")
 
 
 @cache
@@ -57,7 +62,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     recovered, failure = _recovered()
     queue, wakeup = _connections()
     stats = queue.stats(approximate=True)
-    emit_gauges(stats, queue.pressure(), paused=queue.paused())
+    _emit_gauges(queue, stats)
     stopped = wakeup.switch.stops()
     count("KillSwitchStops", stopped)
     skipped = _reason_to_skip(stats, stopped=stopped)
@@ -68,6 +73,14 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     if failure is not None:
         raise failure
     return answer
+
+
+def _emit_gauges(queue: BaseQueue, stats: Stats) -> None:
+    """Emit the gauges of the queue, without ages while nothing is pending."""
+    for name, value in gauges(stats, queue.pressure(), paused=queue.paused()).items():
+        (measure_seconds if name.endswith("PendingSeconds") else count)(name, value)
+    for name in COUNTED_EVERY_MINUTE:
+        count(name, 0)
 
 
 def _recovered() -> tuple[int, StoreError | None]:

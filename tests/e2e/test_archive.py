@@ -1,12 +1,14 @@
 """The archive on the emulator: what happened to every task arrives in the bucket, and nothing else does."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import Deployment, wait_until
+from tests.support.programs import python
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,3 +42,11 @@ def test_what_happens_to_tasks_is_archived(deployed: Callable[..., Deployment]) 
     for task_id in "09":
         life = {event["status"] for event in events if event["task_id"] == task_id}
         assert life == {"PENDING", "TAKEN", "SUCCESS"}
+    # The files are lost, and the stream still has their changes.
+    client, bucket = application.client("s3"), application.outputs["ArchiveBucketName"]
+    for entry in client.list_objects_v2(Bucket=bucket)["Contents"]:
+        client.delete_object(Bucket=bucket, Key=entry["Key"])
+    command = ("-m", "freshq", "archive", "replay-stream", "--stack", application.stack)
+    python(*command, env=application.emulator.environment, cwd=sys.prefix)
+    wait_until(complete)
+    assert {event["event_id"] for event in archived(application)} == {event["event_id"] for event in events}

@@ -3,6 +3,7 @@
 The emulator has no past: a backup, made at the time to which the runbook goes back, stands for it.
 """
 
+import gzip
 import json
 import re
 import shlex
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from botocore import xform_name
+from local.emulator import REGION, Connection, Emulator
 
 from freshq import Queue, TaskStatus
-from tests.e2e.conftest import Deployment, wait_until
+from tests.e2e.conftest import Deployment, delete, deploy_application, wait_until
+from tests.e2e.package import Package
+from tests.support.aws_cli import arguments
 from tests.support.functions import PROJECT
 from tests.support.snippets import snippets
 
@@ -106,19 +109,36 @@ class Operator:
         assert not answer.get("FunctionError"), answer
 
 
-def arguments(client: Any, operation: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return the arguments of a call for the options of the AWS CLI."""
-    members = client.meta.service_model.operation_model(operation).input_shape.members
-    names = {f"--{xform_name(name, '-')}": name for name in members}
-    found: dict[str, Any] = {}
-    last = ""
-    for word in words:
-        if word.startswith("--"):
-            last = names[word]
-            found[last] = True  # a flag, unless a value follows
-        elif last:
-            found[last], last = word, ""
-    return found
+@dataclass
+class OtherSide:
+    """The emulator as it is in another region, or for another account, whose number is the access key."""
+
+    emulator: Emulator
+    region_name: str = REGION
+    account: str = "test"
+
+    @property
+    def pid(self) -> int:
+        return self.emulator.pid
+
+    @property
+    def connection(self) -> Connection:
+        connection = self.emulator.connection.copy()
+        connection["region_name"], connection["aws_access_key_id"] = self.region_name, self.account
+        return connection
+
+    @property
+    def environment(self) -> dict[str, str]:
+        access = {"AWS_DEFAULT_REGION": self.region_name, "AWS_ACCESS_KEY_ID": self.account}
+        return self.emulator.environment | access
+
+
+def exported(application: Deployment, bucket: str, owner: Any, export: str) -> None:
+    """Put the files of an export, which the emulator only notes, into a bucket."""
+    items = application.client("dynamodb").scan(TableName=application.outputs["QueueTableName"])["Items"]
+    lines = "".join(json.dumps({"Item": item}) + "\n" for item in items)
+    key = f"freshq/AWSDynamoDB/{export}/data/1.json.gz"
+    owner.put_object(Bucket=bucket, Key=key, Body=gzip.compress(lines.encode()))
 
 
 def states(queue: Queue) -> dict[str, TaskStatus]:
@@ -221,3 +241,38 @@ def test_the_work_of_a_deleted_table_goes_on_in_a_new_stack(
     assert "5 tasks copied: 4 PENDING, 1 SUCCESS" in stopped.printed
     settle_all(new, *(f"task-{number}" for number in range(5)))
     assert done.task.task_id not in new.runs() or new.runs()[done.task.task_id] == 1
+
+
+@pytest.mark.parametrize(
+    "side", [{"region_name": "us-west-2"}, {"account": "222222222222"}], ids=["region", "account"]
+)
+def test_the_work_goes_on_in_another_region_or_account(
+    stopped: Operator, package: Package, side: dict[str, str]
+) -> None:
+    old = stopped.application
+    old.queue.put_many([{"payload": number, "task_id": f"task-{number}"} for number in range(5)])
+    (done,) = old.queue.claim()
+    old.queue.complete(done)
+    created = {task.task_id: task.created for task in old.queue.list()}
+    other: Any = OtherSide(old.emulator, **side)
+    if "account" in side:
+        package.upload(other.connection)
+    new = deploy_application(
+        other, package, f"freshq-{uuid.uuid4().hex[:8]}", demo_task_seconds=0.02, max_age_seconds=86_400
+    )
+    bucket = f"exports-{uuid.uuid4().hex[:8]}"
+    new.client("s3").create_bucket(Bucket=bucket)
+    table = old.client("dynamodb").describe_table(TableName=old.outputs["QueueTableName"])["Table"]
+    stopped.names |= {"TABLE_ARN": table["TableArn"], "BUCKET": bucket, "ACCOUNT": "222222222222"}
+    commands = runbook("Move to another region or account")
+    stopped.follow(commands[:1])
+    exported(old, bucket, new.client("s3"), "01234-export")
+    there = Operator(new, stopped.names | {"STACK2": new.stack, "TABLE2": new.outputs["QueueTableName"]})
+    there.names |= {"EXPORT": "01234-export", "NEW": f"imported-{uuid.uuid4().hex[:8]}"}
+    there.names["SWEEP_FUNCTION_NAME"] = new.outputs["SweepFunctionName"]
+    there.follow(commands[1:])
+    assert "5 tasks copied: 4 PENDING, 1 SUCCESS" in there.printed
+    settle_all(new, *(f"task-{number}" for number in range(5)))
+    assert {task.task_id: task.created for task in new.queue.list()} == created
+    assert done.task.task_id not in new.runs()
+    delete([new.stack], other)

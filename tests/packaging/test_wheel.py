@@ -1,5 +1,7 @@
 """The wheel in a fresh environment: the core works bare, and whatever needs an extra names it in one line."""
 
+import re
+import runpy
 import zipfile
 from pathlib import Path
 
@@ -34,6 +36,24 @@ def test_the_dashboard_has_its_page(wheel: Path) -> None:
 
     assert {"freshq/cli/dashboard/static/index.html", "freshq/cli/dashboard/static/main.js"} < files
     assert files <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_readme_has_no_link_that_leads_nowhere(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = files.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in metadata
+    _headers, _, readme = metadata.partition("\n\n")
+    assert readme.startswith("# freshq")
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", readme) == []
+    assert readme.rstrip().endswith("in the folder `docs`.")
+
+
+def test_with_an_address_of_the_source_links_lead_there() -> None:
+    readme = "[a](docs/a.md#b) ![c](docs/c.png) [d](https://example.org) [e](#f)"
+    made = runpy.run_path(str(REPOSITORY / "hatch_build.py"))["standalone"](readme, "https://example.org/v1")
+    within = "[a](https://example.org/v1/docs/a.md#b) ![c](https://example.org/v1/docs/c.png)"
+    assert made == f"{within} [d](https://example.org) [e](#f)"
 
 
 def test_the_core_works_bare(bare: Environment) -> None:

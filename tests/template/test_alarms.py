@@ -24,6 +24,10 @@ OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
+# Concurrent executions of an account, as Lambda begins.
+LAMBDA_QUOTA: Final = 1000
+
+
 def alarm(name: str) -> dict[str, Any]:
     properties: dict[str, Any] = source()["Resources"][name]["Properties"]
     return properties
@@ -50,7 +54,9 @@ def points(values: Sequence[float | None], minutes: int, statistic: str, periods
 
 
 def evaluated(expression: str, values: Mapping[str, float | None]) -> float | None:
-    """Return the value of a metric math expression of the form IF(condition, 1, 0)."""
+    """Return the value of a metric math expression: IF(condition, 1, 0), or a percentage of a quota."""
+    if expression == "100 * claimed / SERVICE_QUOTA(used)":
+        return None if values["claimed"] is None else 100 * values["claimed"] / LAMBDA_QUOTA
     condition = re.fullmatch(r"IF\((.+), 1, 0\)", expression)
     assert condition is not None, expression
     if None in values.values():
@@ -119,6 +125,12 @@ HOURS: Final = 60
         ),
         ("ArchiveDeliveryFailsAlarm", {"DeliveryToS3.Success": [1.0]}, {"DeliveryToS3.Success": [0.5]}),
         ("NewProcessTasksFailsAlarm", {"Errors": [0.0]}, {"Errors": [1.0]}),
+        (
+            "ConcurrencyAlarm",
+            {"ClaimedAccountConcurrency": [790.0], "ConcurrentExecutions": [300.0]},
+            {"ClaimedAccountConcurrency": [810.0], "ConcurrentExecutions": [300.0]},
+        ),
+        ("SyntheticTaskAlarm", {"SyntheticTasksDone": [1.0]}, {"SyntheticTasksDone": [None]}),
     ],
 )
 def test_an_alarm_goes_off_by_its_cause(name: str, calm: Series, cause: Series) -> None:

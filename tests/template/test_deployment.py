@@ -84,6 +84,14 @@ def test_a_changed_parameter_publishes_a_version() -> None:
     assert longest < 256 - 64
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_versions_start_from_snapshots_on_request(function: str) -> None:
+    applied = deployed("AllAtOnce")[f"{function}Function"]["Properties"]["SnapStart"]
+    assert applied == {"Fn::If": ["HasSnapStart", {"ApplyOn": "PublishedVersions"}, {"Ref": "AWS::NoValue"}]}
+    assert source()["Parameters"]["SnapStart"]["Default"] == "off"
+    assert "SnapStart" not in deployed("AllAtOnce")[f"{HOOK}Function"]["Properties"], "a snapshot for nothing"
+
+
 def test_a_gradual_deployment_is_rolled_back_by_the_alarms() -> None:
     groups = [
         entry["Properties"]

@@ -48,6 +48,7 @@ def test_the_defaults_are_accepted() -> None:
     assert refusals() == []
     assert refusals(**ATTACHED) == []
     assert refusals(MatchStreamArn="arn:", Archive="on") == []
+    assert refusals(SnapStart="on") == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
 
@@ -62,7 +63,9 @@ def test_the_defaults_are_accepted() -> None:
         ({"AttachRangeKey": "day"}, "AttachTable: "),
         ({"AttachStreamArn": "arn:"}, "AttachTable: "),
         (ATTACHED | {"MaxUnitsPerSecond": "10"}, "MaxUnitsPerSecond: "),
+        (ATTACHED | {"SyntheticTask": "on"}, "SyntheticTask: "),
         ({"MatchStreamArn": "arn:"}, "Archive: "),
+        ({"SnapStart": "on", "Runtime": "python3.11"}, "SnapStart: "),
     ],
 )
 def test_what_cannot_work_is_refused_at_deploy(parameters: dict[str, str], message: str) -> None:

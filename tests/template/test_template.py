@@ -15,8 +15,9 @@ from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
 from freshq.aws.archive import ArchiveSettings
+from freshq.aws.producer import parse_load_request
 from freshq.aws.settings import DoorbellSettings, QueueSettings
-from freshq.aws.worker_pass import WorkerSettings
+from freshq.aws.worker_pass import SYNTHETIC, WorkerSettings
 from freshq.matching.resource import Resource, ResourceStatus
 from freshq.matching.stores.dynamodb import caller_key, encode_resource
 from freshq.model.pass_options import PassOptions
@@ -228,7 +229,7 @@ class TestFunctions:
         stored = {*StoredOptions.model_fields, *PassOptions.model_fields}
         parameters = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in source()["Parameters"]}
         assert parameters.isdisjoint(stored)
-        assert len(parameters) <= 32
+        assert len(parameters) <= 34
 
     def test_every_function_has_a_role_of_its_own(self) -> None:
         roles = [json.dumps(function["Role"]) for function in self.functions().values()]
@@ -382,16 +383,32 @@ class TestRights:
         }
 
 
-def test_the_sweep_runs_every_minute_under_a_name_that_two_stacks_do_not_share() -> None:
-    (schedule,) = of_type("AWS::Scheduler::Schedule").values()
-    assert schedule["ScheduleExpression"] == "rate(1 minute)"
-    assert "Name" not in schedule
+def schedule(function: str) -> dict[str, Any]:
+    (found,) = (
+        properties
+        for name, properties in of_type("AWS::Scheduler::Schedule").items()
+        if name.startswith(function)
+    )
+    return found
+
+
+@pytest.mark.parametrize("function", ["Sweep", "CreateTasks"])
+def test_schedules_run_every_minute_under_names_that_two_stacks_do_not_share(function: str) -> None:
+    assert schedule(function)["ScheduleExpression"] == "rate(1 minute)"
+    assert "Name" not in schedule(function)
+
+
+def test_the_synthetic_task_is_put_on_request_and_is_one_that_the_worker_knows() -> None:
+    state = schedule("CreateTasks")["State"]
+    assert state == {"Fn::If": ["HasSyntheticTask", "ENABLED", "DISABLED"]}
+    (task,) = parse_load_request(json.loads(schedule("CreateTasks")["Target"]["Input"])).tasks or []
+    assert task["kind"] == SYNTHETIC
 
 
 def test_a_schedule_that_cannot_invoke_leaves_its_event_in_the_failed_event_queue() -> None:
-    (schedule,) = of_type("AWS::Scheduler::Schedule").values()
     queue = {"Fn::GetAtt": ["DeadLetters", "Arn"]}
-    assert schedule["Target"]["DeadLetterConfig"] == {"Arn": queue}
+    for function in ("Sweep", "CreateTasks"):
+        assert schedule(function)["Target"]["DeadLetterConfig"] == {"Arn": queue}
     (role,) = (properties for name, properties in of_type("AWS::IAM::Role").items() if "Minute" in name)
     sends = [
         statement["Resource"]

@@ -2,13 +2,15 @@
 
 import io
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 from freshq import Handlers, Task
+from freshq.aws import worker_pass
 from tests.support.functions import Context, load_function
 from tests.unit.aws.test_function_metrics import emitted
 from tests.unit.conftest import Application
@@ -132,7 +134,13 @@ def test_a_runner_that_cannot_be_imported_is_stopped(cloud: Cloud) -> None:
     assert "no_such_module" in problem
 
 
-def test_handlers_run_the_kind_canary_if_they_have_it(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("traced", [False, True])
+def test_handlers_run_the_kind_canary_if_they_have_it(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, *, traced: bool
+) -> None:
+    if traced:  # as functions are by default; the provider has no subsegment here
+        provider = SimpleNamespace(in_subsegment=lambda **_: nullcontext())
+        monkeypatch.setattr(worker_pass, "tracer", SimpleNamespace(provider=provider))
     cloud.application.set("FRESHQ_RUNNER", f"{__name__}:knows")
     assert cloud.deploy()["status"] == "Succeeded"
     assert [task.kind for task in RUNS] == ["canary"]

@@ -4,11 +4,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
+from freshq.aws.worker_pass import SYNTHETIC
 from tests.support.ahead import Ahead
 from tests.support.chain import LEASE_SECONDS, chain_on
 from tests.support.functions import PROJECT, load_event
@@ -44,7 +45,10 @@ def metrics_of_the_dashboard() -> list[list[Any]]:
 def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimensions(
     application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    application.queue.put_many([{"payload": 1}, {"payload": {"reject": True}}])
+    application.set("FRESHQ_SYNTHETIC_TASK", "on")
+    application.queue.put_many(
+        [{"payload": 1}, {"payload": {"reject": True}}, {"payload": 1, "kind": SYNTHETIC}]
+    )
     for function, event in (
         ("create_tasks", {"tasks": [{"payload": 1}]}),
         ("trigger", load_event("trigger-insert")),
@@ -123,6 +127,30 @@ def test_the_sweep_says_what_stops_the_work(
     (line,) = emitted(capsys.readouterr().out)
     assert (line["KillSwitchStops"], line["QueuePaused"]) == ([0.0], [0.0])
     assert line["OfferedPerSecond"][0] >= 0
+
+
+def test_the_runner_never_sees_a_synthetic_task(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application.set("FRESHQ_RUNNER", f"{__name__}:remember")
+    tasks: list[Any] = [{"payload": None, "kind": kind} for kind in (SYNTHETIC, "mail")]
+    for switch, seen in (("on", {"mail"}), ("off", {"mail", SYNTHETIC})):
+        SEEN.clear()
+        application.set("FRESHQ_SYNTHETIC_TASK", switch)
+        application.queue.put_many(tasks)
+        application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+        assert seen == SEEN
+    lines = emitted(capsys.readouterr().out)
+    assert sum(sum(line.get("SyntheticTasksDone", [])) for line in lines) == 2
+
+
+# Kinds of the tasks that the runner ran.
+SEEN: Final[set[str | None]] = set()
+
+
+def remember(task: Any) -> None:
+    """Be a runner."""
+    SEEN.add(task.kind)
 
 
 def test_every_task_that_becomes_a_dead_letter_is_counted_once(

@@ -181,8 +181,9 @@ def test_every_miss_says_what_bounds_it() -> None:
 def test_what_bounds_a_cold_start_comes_from_its_figures() -> None:
     found = figures.figures_of("coldstart")
     found["shares_of_imports"] = {"small": 0.01, "numpy": 0.5, "c": 0.1, "b": 0.2, "a": 0.19}
-    bound = aims.of_cold_starts(found).bound
-    assert bound.endswith(": numpy 50 %, b 20 %, a 19 %, c 10 %")
+    imports, start = aims.of_cold_starts(found)
+    assert imports.bound == start.bound
+    assert start.bound.endswith(": numpy 50 %, b 20 %, a 19 %, c 10 %")
 
 
 def test_connections_have_a_row_only_if_they_were_counted() -> None:

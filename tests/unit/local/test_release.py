@@ -21,6 +21,7 @@ from local.packages import (
     version_of,
     wheel_components,
 )
+from samtranslator.yaml_helper import yaml_parse
 
 PYPROJECT = """\
 [build-system]
@@ -122,3 +123,16 @@ def test_actions_of_workflows_are_named_by_their_commits() -> None:
     used = re.findall(r"uses: (\S+)", workflows)
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
+
+
+def test_images_of_workflows_are_named_by_their_digests() -> None:
+    (workflow,) = (PROJECT / ".github" / "workflows").glob("*.yml")
+    jobs = yaml_parse(workflow.read_text("utf-8"))["jobs"]
+    images = [job["container"] for job in jobs.values()]
+    matrix = jobs["runtimes"]["strategy"]["matrix"]
+    assert {each["python"] for each in matrix["include"]} == set(matrix["python"])
+    images += [f"image@{each['digest']}" for each in matrix["include"]]
+    for image in images:
+        assert re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) or image.endswith("@${{ matrix.digest }}"), (
+            image
+        )

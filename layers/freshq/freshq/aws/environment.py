@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast
 
 from botocore.config import Config
 from botocore.loaders import Loader
@@ -17,7 +18,7 @@ from typing_extensions import override
 from freshq.model.validation import problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from functools import _lru_cache_wrapper
 
     from types_boto3_firehose import FirehoseClient
     from types_boto3_sns import SNSClient
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Lambda sets it; tests and local programs do not.
 ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
+# Whether many environments will go on from a snapshot of this one.
+SNAP_START: Final = os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
 # With the default of 60 s, a lost answer would outlast the function, which would time out without a log line.
 # For the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.
 SMALL_CALL_CONFIG: Final = Config(
@@ -72,10 +75,14 @@ class EnvironmentSettings(BaseModel):
             raise ValueError(msg) from None
 
 
-def connect_at_init(connect: Callable[[], object]) -> None:
+def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:
     """Make the connections of a function while Lambda initializes it, with more CPU than an invocation has.
 
-    Elsewhere the first invocation makes them. Initialization ends here, and garbage collection starts.
+    Elsewhere the first invocation makes them. Initialization ends here, and garbage collection starts. With
+    SnapStart, each restored environment makes its own connections.
+
+    Args:
+        connect: The cached function that makes them.
 
     Raises:
         ValueError: If a setting is missing or wrong.
@@ -84,6 +91,25 @@ def connect_at_init(connect: Callable[[], object]) -> None:
         connect()
         gc.freeze()
         gc.enable()
+    if SNAP_START:
+        # Only runtimes with SnapStart have it.
+        from snapshot_restore_py import register_after_restore  # noqa: PLC0415
+
+        register_after_restore(renew, connect)
+
+
+def renew(connect: _lru_cache_wrapper[Any]) -> None:
+    """Replace what environments restored from one snapshot must not share, or what is as old as it.
+
+    Clients and their open connections, the time of the store, stored options, the names of the worker and of
+    its records, and the random numbers of jitter. Tokens and ids come from the operating system.
+
+    Args:
+        connect: The cached function that makes the connections.
+    """
+    random.seed()
+    connect.cache_clear()
+    connect()
 
 
 # Models in the SDK's form with the one operation of SSM that the kill switch needs. Reading the other 150

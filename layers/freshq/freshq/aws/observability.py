@@ -16,15 +16,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
-from freshq.queue.gauges import gauges
-from freshq.worker.report import METRIC_OF_OUTCOME
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
-    from freshq.stores.base import Stats
 
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
 # At DEBUG they log requests and responses, with payloads and signing credentials.
@@ -48,8 +43,6 @@ metrics: Final = Metrics()
 _lock: Final = threading.Lock()
 # Until the stored options are read, every task is sampled.
 _sampling: Final = {"ratio": 1.0}
-# Alarms compare these metrics, and CloudWatch cannot fill in a metric without any value.
-COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values(), "EventsArchived")
 
 
 def set_log_levels(level: str | None) -> None:
@@ -207,17 +200,3 @@ def _connect_to(queue: str, dimension: str, connections: tuple[Any, ...]) -> Non
 def is_canary() -> bool:
     """Return whether this invocation is by the hook of a deployment."""
     return _canary.is_set()
-
-
-def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
-    """Emit the gauges of the queue, without ages while nothing is pending.
-
-    Args:
-        stats: Counts of the queue.
-        pressure: Rates of the queue. `ShedRatio` is the share of new tasks that will not be served in time.
-        paused: Whether claims are suspended.
-    """
-    for name, value in gauges(stats, pressure, paused=paused).items():
-        (measure_seconds if name.endswith("PendingSeconds") else count)(name, value)
-    for name in COUNTED_EVERY_MINUTE:
-        count(name, 0)

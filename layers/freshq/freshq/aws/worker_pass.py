@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, Json
 from typing_extensions import override
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 TAIL_SECONDS: Final = 1.0
 # A pass fails if its store gives no answer for this time, so that alarms see it; the sweep starts the next.
 GIVE_UP_SECONDS: Final = 10.0
+# Kind of the task that a stack with SyntheticTask=on puts every minute.
+SYNTHETIC: Final = "freshq-synthetic"
 
 
 class WorkerSettings(WakeUpSettings):
@@ -51,11 +53,13 @@ class WorkerSettings(WakeUpSettings):
         trigger_topic_arn: Topic of the tail calls.
         runner: The user's runner, as ``module:function``.
         runner_environment: Environment variables for the runner; a JSON object of strings.
+        synthetic_task: Whether the stack puts a task of its own every minute, which is not the runner's.
     """
 
     trigger_topic_arn: Arn
     runner: str = "freshq.aws.demo_runner:run"
     runner_environment: Json[dict[str, str]] = Field(default_factory=dict)
+    synthetic_task: Literal["on", "off"] = "off"
 
 
 def claiming_seconds(options: PassOptions, remaining_seconds: float) -> float:
@@ -133,9 +137,23 @@ def traced(runner: Runner) -> Runner:
                 subsegment.put_annotation(key="attempt", value=str(task.attempts))
             return runner(task)
 
+    return _with_codec(run, runner)
+
+
+def _with_codec(run: Runner, runner: Runner) -> Runner:
+    """Give a function the codec of the runner that it calls, for which the worker asks."""
     if isinstance(runner, CoroutineRunner):
-        vars(run)["codec"] = runner.codec  # the worker asks for it
+        vars(run)["codec"] = runner.codec
     return run
+
+
+def past_synthetic(runner: Runner) -> Runner:
+    """Return a runner that does synthetic tasks by doing nothing, and all others by another runner."""
+
+    def run(task: Task) -> Any:
+        return None if task.kind == SYNTHETIC else runner(task)
+
+    return _with_codec(run, runner)
 
 
 def canary_of(runner: Runner, module: str) -> Runner:
@@ -179,6 +197,8 @@ class MetricsObserver(Observer):
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         count(METRIC_OF_OUTCOME[outcome])
+        if claim.task.kind == SYNTHETIC and outcome is Outcome.SUCCEEDED:
+            count("SyntheticTasksDone")
         measure_seconds("RunSeconds", run_seconds)
         facts: dict[str, Any] = {
             "outcome": outcome.value,
@@ -237,9 +257,12 @@ class Connections:
         os.environ.update(settings.runner_environment)
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
-        runner = traced(checked_runner(load_runner(settings.runner, advice)))
+        runner = checked_runner(load_runner(settings.runner, advice))
         if is_canary():
             runner = canary_of(runner, settings.runner.partition(":")[0])
+        runner = traced(runner)
+        if settings.synthetic_task == "on":
+            runner = past_synthetic(runner)
         return cls(settings.queue(client), runner, wakeup)
 
 

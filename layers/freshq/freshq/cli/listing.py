@@ -206,6 +206,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         on_queue=True,
         hidden=True,
     ),
+    Listed("archive", "Other", "commands.relay:archive", "The archive of a stack.", hidden=True),
     Listed("table", "Other", "commands.tables:app", "Tables: create, update, attach."),
     Listed("group", "Queue", "commands.configure:group", "Weights and limits of groups.", hidden=True),
     VERBS[-1],

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from freshq.errors import quoted
-from freshq.model.new_task import MAX_ID_BYTES
+from freshq.model.fields import MAX_ID_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus, storable_text
 
 # A password may contain every character, also unencoded ones: it ends at the last "@".

@@ -11,6 +11,10 @@ from typing import Any, Final, NamedTuple
 
 # The first instant of the year 9999, which stores keep as the deadline of a task that is never stale.
 NEVER: Final = 253_370_764_800.0
+# Stores keep their own items under ids with this prefix.
+RESERVED_ID_PREFIX: Final = "freshq#"
+# DynamoDB's limit for a hash key.
+MAX_ID_BYTES: Final = 1024
 
 
 class FieldType(IntEnum):

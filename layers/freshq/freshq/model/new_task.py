@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from freshq.model.fields import MAX_ID_BYTES, RESERVED_ID_PREFIX
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
 
@@ -28,10 +29,6 @@ TOO_LARGE: Final = (
 )
 # The first instant beyond the range of `datetime`: the year 10,000.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
-# Stores keep their own items under ids with this prefix.
-RESERVED_ID_PREFIX: Final = "freshq#"
-# DynamoDB's limit for a hash key.
-MAX_ID_BYTES: Final = 1024
 MAX_GROUP_BYTES: Final = 256
 # Pydantic's `model_rebuild` is not thread-safe, and the first puts of a process may be concurrent.
 _BUILDING: Final = Lock()

@@ -1,19 +1,22 @@
-"""`freshq relay` forwards tasks from an outbox; `freshq copy` copies tasks as they are."""
+"""`freshq relay` forwards tasks from an outbox, `copy` copies tasks, `archive replay-stream` repeats."""
 
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
-from freshq.cli.errors import ExitStatus
+from freshq.cli.command import Group, PlainCommand
+from freshq.cli.errors import ExitStatus, print_error
 from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
-from freshq.errors import quoted
+from freshq.cli.stacks import Stack
+from freshq.errors import RefusedError, StoreError, Unreachable, needs, quoted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay, TaskCopy
 from freshq.model.storable_options import seconds_or_none
 from freshq.model.task import TaskStatus
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Mapping
 
+    from freshq.aws.archive import Archive
     from freshq.feeds.relay import CopyReport
     from freshq.queue.base import BaseQueue
 
@@ -201,3 +205,111 @@ def _named(option: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+archive = typer.Typer(cls=Group, help="The archive of a stack.", no_args_is_help=True)
+OfStack = Annotated[str, typer.Option("--stack", help="A deployed stack with an archive.")]
+# The output that names the delivery stream of an archive.
+DELIVERY_STREAM: Final = "ArchiveDeliveryStreamName"
+# An open shard never ends: it is read to the changes of now, or until so many pages in a row were empty.
+EMPTY_PAGES: Final = 10
+
+
+@archive.callback()
+def _archive() -> None:
+    """Keep the group although it has one command."""
+
+
+@archive.command("replay-stream", cls=PlainCommand)
+def replay_stream(stack: OfStack, as_json: AsJson = False) -> None:
+    """Archive again what the stream of the table still has, the changes of the last day.
+
+    For an archive that was off, broken or not connected. Changes that it has already arrive twice, and the
+    pipeline drops them. Can be repeated. Exits with status 1 if changes were not archived, or could not be
+    read.
+    """
+    found = Stack.describe(stack)
+    if DELIVERY_STREAM not in found.outputs:
+        msg = f"stack: {stack!r} has no archive; deploy the present template with Archive=on"
+        raise RefusedError(msg)
+    with needs("aws"):
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        from freshq.aws.archive import Archive
+        from freshq.stores.dynamodb.calls import own_region
+    table, key = found.outputs["QueueTableName"], found.parameters.get("attach_key") or None
+    try:
+        firehose, streams, dynamodb = (
+            boto3.client(service, own_region()) for service in ("firehose", "dynamodbstreams", "dynamodb")
+        )
+        target = Archive(firehose, found.outputs[DELIVERY_STREAM], key=key, table=table)
+        arns = [_stream_of(dynamodb, table), *filter(None, [found.parameters.get("match_stream_arn")])]
+        delivered, unreadable = _replay(target, streams, arns)
+    except (BotoCoreError, ClientError) as error:
+        msg = f"stack {stack!r}: not replayed to the end ({error}); repeat the command"
+        raise Unreachable(msg) from error
+    for why in unreadable:
+        print_error(f"record could not be read: {why}")
+    answer = {"delivered": delivered, "unreadable": len(unreadable)}
+    Output(as_json=as_json).answer(answer, f"{counted(delivered, 'change')} sent to the archive")
+    if unreadable:
+        raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _stream_of(dynamodb: Any, table: str) -> str:
+    described = dynamodb.describe_table(TableName=table)["Table"]
+    if "LatestStreamArn" not in described:
+        msg = f"table {quoted(table)}: has no stream, so nothing can be replayed"
+        raise RefusedError(msg)
+    return str(described["LatestStreamArn"])
+
+
+def _replay(target: Archive, streams: Any, arns: list[str]) -> tuple[int, list[str]]:
+    """Send what streams have to an archive; return the number of changes, and why records were unreadable.
+
+    Raises:
+        StoreError: If Firehose rejects records after all retries.
+    """
+    delivered, unreadable = 0, list[str]()
+    for arn in arns:
+        for page in stream_pages(streams, arn):
+            sent = target.deliver(page, lambda: float("inf"))
+            delivered += sent.delivered
+            unreadable += sent.unreadable
+            if sent.failed_from is not None:
+                msg = f"{sent.error}, after {counted(delivered, 'change')}; repeat the command"
+                raise StoreError(msg)
+    return delivered, unreadable
+
+
+def stream_pages(streams: Any, arn: str) -> Iterator[list[dict[str, Any]]]:
+    """Yield the records of a stream of DynamoDB up to now, in order within each shard, with the ARN.
+
+    Args:
+        streams: A client of DynamoDB Streams.
+        arn: The stream.
+    """
+    began = time.time()
+    for shard in _shards(streams, arn):
+        where = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
+        iterator, empty = streams.get_shard_iterator(**where)["ShardIterator"], 0
+        while iterator and empty < EMPTY_PAGES:
+            page = streams.get_records(ShardIterator=iterator)
+            iterator, records = page.get("NextShardIterator"), page["Records"]
+            empty = 0 if records else empty + 1
+            if records:
+                yield [record | {"eventSourceARN": arn} for record in records]
+                if records[-1]["dynamodb"]["ApproximateCreationDateTime"].timestamp() > began:
+                    break
+
+
+def _shards(streams: Any, arn: str) -> Iterator[str]:
+    """Yield the ids of the shards of a stream."""
+    start: dict[str, str] = {}
+    while True:
+        page = streams.describe_stream(StreamArn=arn, **start)["StreamDescription"]
+        yield from (shard["ShardId"] for shard in page["Shards"])
+        if "LastEvaluatedShardId" not in page:
+            return
+        start = {"ExclusiveStartShardId": page["LastEvaluatedShardId"]}

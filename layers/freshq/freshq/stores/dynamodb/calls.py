@@ -27,7 +27,6 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.base import TooLarge
 from freshq.stores.dynamodb.schema import EXPRESSIONS_CACHED, KEY, RECORD, Names
 
 if TYPE_CHECKING:
@@ -463,6 +462,8 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
             f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
         )
     if code == "ValidationException" and is_too_large(message):
+        from freshq.stores.base import TooLarge  # noqa: PLC0415 - the trigger starts without it
+
         return TooLarge(
             f"table {table!r}: an item has at most 400 KB, freshq's attributes included; "
             "store large data elsewhere, and put a reference to it"

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask
-from freshq.model.fields import FIELDS, NEVER, FieldType, SetBy
-from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.fields import FIELDS, NEVER, RESERVED_ID_PREFIX, FieldType, SetBy
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from freshq.errors import quoted
-from freshq.model.new_task import MAX_ID_BYTES, RESERVED_ID_PREFIX
+from freshq.model.fields import MAX_ID_BYTES, RESERVED_ID_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import StoreError
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.clocks import ElapsedTime
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from freshq.stores.dynamodb.calls import InvalidUpdate

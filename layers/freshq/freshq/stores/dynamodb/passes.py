@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
-from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, default_client
 from freshq.stores.dynamodb.clock import table_clock
 from freshq.stores.dynamodb.items import condition, milliseconds, seconds_or

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
-from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.key import TableKey
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from freshq.errors import quoted
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.storable_options import MAX_SHARDS
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.agenda import DynamoAgenda

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.fields import FIELDS, FieldType
-from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
+from freshq.model.fields import FIELDS, MAX_ID_BYTES, FieldType
+from freshq.model.new_task import MAX_GROUP_BYTES
 from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
 
 if TYPE_CHECKING:

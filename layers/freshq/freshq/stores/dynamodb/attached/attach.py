@@ -7,8 +7,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import TableMissing, quoted
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.key import KeyPart, TableKey

@@ -15,8 +15,8 @@ from freshq.errors import (
     NotFound,
     quoted,
 )
+from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import Conflict
 from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
