@@ -3,13 +3,14 @@
 SAM takes six seconds of processor time for each deployment; CloudFormation alone takes half a second.
 """
 
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import boto3
 from local.deploy import complete
-from local.emulator import Connection
+from local.emulator import REGION, Connection
 
 # CloudFormation takes larger templates than 51,200 bytes only from a bucket.
 TEMPLATE = "deployed.template"
@@ -37,10 +38,17 @@ class Package:
     def upload(self, connection: Connection) -> None:
         """Upload the code and the template to another emulator."""
         s3 = boto3.client("s3", **connection)
-        s3.create_bucket(Bucket=self.bucket)
+        region = connection["region_name"]
+        where: Any = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != REGION else {}
+        s3.create_bucket(Bucket=self.bucket, **where)
         for key, content in self.objects.items():
             s3.put_object(Bucket=self.bucket, Key=key, Body=content)
         self.add_template(connection)
+
+    def elsewhere(self) -> Self:
+        """Return the package for another region or account, in a bucket of another name."""
+        bucket = f"sam-cli-{uuid.uuid4().hex}"
+        return replace(self, bucket=bucket, template=self.template.replace(self.bucket, bucket))
 
     def add_template(self, connection: Connection) -> None:
         """Add the template to an emulator that has the code."""

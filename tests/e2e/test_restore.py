@@ -255,23 +255,24 @@ def test_the_work_goes_on_in_another_region_or_account(
     old.queue.complete(done)
     created = {task.task_id: task.created for task in old.queue.list()}
     other: Any = OtherSide(old.emulator, **side)
-    if "account" in side:
-        package.upload(other.connection)
+    there = package.elsewhere()
+    there.upload(other.connection)
     new = deploy_application(
-        other, package, f"freshq-{uuid.uuid4().hex[:8]}", demo_task_seconds=0.02, max_age_seconds=86_400
+        other, there, f"freshq-{uuid.uuid4().hex[:8]}", demo_task_seconds=0.02, max_age_seconds=86_400
     )
     bucket = f"exports-{uuid.uuid4().hex[:8]}"
-    new.client("s3").create_bucket(Bucket=bucket)
+    where: Any = {"LocationConstraint": side.get("region_name", "eu-west-1")}
+    new.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration=where)
     table = old.client("dynamodb").describe_table(TableName=old.outputs["QueueTableName"])["Table"]
     stopped.names |= {"TABLE_ARN": table["TableArn"], "BUCKET": bucket, "ACCOUNT": "222222222222"}
     commands = runbook("Move to another region or account")
     stopped.follow(commands[:1])
     exported(old, bucket, new.client("s3"), "01234-export")
-    there = Operator(new, stopped.names | {"STACK2": new.stack, "TABLE2": new.outputs["QueueTableName"]})
-    there.names |= {"EXPORT": "01234-export", "NEW": f"imported-{uuid.uuid4().hex[:8]}"}
-    there.names["SWEEP_FUNCTION_NAME"] = new.outputs["SweepFunctionName"]
-    there.follow(commands[1:])
-    assert "5 tasks copied: 4 PENDING, 1 SUCCESS" in there.printed
+    operator = Operator(new, stopped.names | {"STACK2": new.stack, "TABLE2": new.outputs["QueueTableName"]})
+    operator.names |= {"EXPORT": "01234-export", "NEW": f"imported-{uuid.uuid4().hex[:8]}"}
+    operator.names["SWEEP_FUNCTION_NAME"] = new.outputs["SweepFunctionName"]
+    operator.follow(commands[1:])
+    assert "5 tasks copied: 4 PENDING, 1 SUCCESS" in operator.printed
     settle_all(new, *(f"task-{number}" for number in range(5)))
     assert {task.task_id: task.created for task in new.queue.list()} == created
     assert done.task.task_id not in new.runs()

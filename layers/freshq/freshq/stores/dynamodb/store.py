@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import quoted
-from freshq.model.lifecycle import new_token
 from freshq.model.fields import RESERVED_ID_PREFIX
+from freshq.model.lifecycle import new_token
 from freshq.model.storable_options import MAX_SHARDS
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.agenda import DynamoAgenda
