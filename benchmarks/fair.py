@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from local.servers import Postgres
+from local.servers import DynamoDBLocal, Postgres, create_without_stream
 
 from benchmarks import figures
 from freshq import GroupRule, GroupRules, Order, Overloaded, Queue, Worker
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from freshq import Task
 
 SERVERS: Final = 10
-# Of a quiet group's task; the times below are multiples of it.
+DYNAMODB: Final = "DynamoDB Local"
+# Mean of a quiet group's tasks; the times below are multiples of it. DynamoDB Local answers some hundred
+# calls a second, and shares two cores with the worker.
 UNIT_SECONDS: Final = 0.1
+UNIT_SECONDS_OF: Final = {DYNAMODB: 0.3}
 DEADLINE: Final = 30.0
 SHORT_DEADLINE: Final = 10.0
 SIMULATED: Final = 1000.0
@@ -138,17 +141,17 @@ def simulated(load: Load, order: Order = Order.LIFO, groups: GroupRules = SHARED
 
 
 class _Served(Runs):
-    """A load that a `Worker` serves; its times are multiples of `UNIT_SECONDS`."""
+    """A load that a `Worker` serves; its times are multiples of `unit_seconds`."""
 
-    def __init__(self, load: Load, queue: Queue, hops: int) -> None:
+    def __init__(self, load: Load, queue: Queue, unit_seconds: float, hops: int) -> None:
         super().__init__(load)
-        self._queue, self._hops = queue, hops
+        self._queue, self._unit_seconds, self._hops = queue, unit_seconds, hops
         self._lock, self._running, self._began = threading.Lock(), Counter[str](), 0.0
 
     def serve(self) -> _Served:
         putting = threading.Thread(target=self._put)
         self._began = time.monotonic()
-        until = self._began + self.load.duration_seconds * UNIT_SECONDS
+        until = self._began + self.load.duration_seconds * self._unit_seconds
         putting.start()
         worker = Worker(self._queue, self._run, concurrency=SERVERS, poll_seconds=0.5)
         worker.run(until=lambda: time.monotonic() > until)
@@ -158,7 +161,7 @@ class _Served(Runs):
     def _put(self) -> None:
         load, first = self.load, 0
         while first < len(load):
-            now, last = (time.monotonic() - self._began) / UNIT_SECONDS, first
+            now, last = (time.monotonic() - self._began) / self._unit_seconds, first
             while last < len(load) and load.created[last] <= now:
                 last += 1
             tasks = range(first, last)
@@ -176,16 +179,16 @@ class _Served(Runs):
             self._running[group] += 1
             self.most[group] = max(self.most[group], self._running[group])
             self.starts[group].append(task.updated)  # its claim
-        time.sleep(load.service[(number + hop * len(load) // self._hops) % len(load)] * UNIT_SECONDS)
+        time.sleep(load.service[(number + hop * len(load) // self._hops) % len(load)] * self._unit_seconds)
         ended = time.monotonic()
         if hop + 1 < self._hops:
             with suppress(Overloaded):
                 self._queue.put([number, hop + 1], kind=str(hop + 1), parent=task)
         left_seconds = task.seconds_left()
-        until = self._began + load.duration_seconds * UNIT_SECONDS
+        until = self._began + load.duration_seconds * self._unit_seconds
         with self._lock:
             self._running[group] -= 1
-            units = (min(ended, until) - min(began, until)) / UNIT_SECONDS
+            units = (min(ended, until) - min(began, until)) / self._unit_seconds
             self.used[group] += units
             self.work[number] += units
             if hop + 1 == self._hops and (left_seconds is None or left_seconds > 0):
@@ -202,6 +205,7 @@ class Stores:
     def __enter__(self) -> Self:
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="freshq-fair-")))
         self._postgres = self._stack.enter_context(Postgres())
+        self._dynamodb = self._stack.enter_context(DynamoDBLocal())
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -210,15 +214,25 @@ class Stores:
     def worked(self, store: str, load: Load, groups: GroupRules = SHARED_EQUALLY, hops: int = 1) -> Runs:
         """Let a `Worker` on a store serve a load."""
         self._opened += 1
-        options: dict[str, Any] = {"groups": groups, "max_age_seconds": UNIT_SECONDS * load.deadline[0]}
-        options["max_age_seconds"] -= UNIT_SECONDS * load.created[0]
+        unit_seconds = UNIT_SECONDS_OF.get(store, UNIT_SECONDS)
+        age_seconds = unit_seconds * (load.deadline[0] - load.created[0])
+        queue = self._opened_queue(store, groups=groups, max_age_seconds=age_seconds)
+        return _Served(load, queue, unit_seconds, hops).serve()
+
+    def _opened_queue(self, store: str, **options: Any) -> Queue:
+        name = f"fair_{self._opened}"
         if store == "memory":
-            return _Served(load, Queue.memory(**options), hops).serve()
-        sqlite = f"sqlite:///{self._folder / 'fair.db'}"
-        url = sqlite if store == "SQLite" else self._postgres.url
-        queue = Queue.sql(url, f"fair_{self._opened}", **options)
+            in_memory: Queue = Queue.memory(**options)
+            return in_memory
+        if store == DYNAMODB:
+            client = self._dynamodb.client()
+            create_without_stream(client, name)
+            of_table: Queue = Queue.dynamodb(name, client, **options)
+            return of_table
+        url = self._postgres.url if store == "PostgreSQL" else f"sqlite:///{self._folder / 'fair.db'}"
+        queue: Queue = Queue.sql(url, name, **options)
         queue.create_table()
-        return _Served(load, queue, hops).serve()
+        return queue
 
 
 STORES: Final = ("memory", "SQLite", "PostgreSQL")
@@ -233,7 +247,7 @@ def by_length(stores: Stores) -> list[dict[str, Any]]:
         for order, age, length in product(Order, (DEADLINE, SHORT_DEADLINE), LENGTHS)
         if order is not Order.PRIORITY
     ]
-    for store, length in product(STORES, LENGTHS):
+    for store, length in product((*STORES, DYNAMODB), LENGTHS):
         runs = stores.worked(store, beside_flood(length, WORKED, DEADLINE))
         rows.append(runs.row(where=f"`Worker`, {store}", length=length, deadline=DEADLINE))
     return rows

@@ -16,13 +16,13 @@ from freshq_pipeline.schemas import BY_DAY, TABLES
 from freshq_pipeline.storage.table_files import columns_with_day
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import duckdb
 
 STATEMENTS: Final = Path(__file__).with_name("duckdb_tables")
 # The published tables.
-MADE: Final = ("tasks", "minutes", "ledger", "violations", "groups", "workers")
+MADE: Final = ("tasks", "minutes", "chains", "ledger", "violations", "groups", "workers")
 # In the order of their dependencies.
 _STATEMENTS: Final = ("changes", "inversions", "tasks", "standing", *MADE[1:])
 # Columns with floating-point sums or quotients depend on the order of operations, so they are rounded. All
@@ -129,8 +129,21 @@ def relations(summary: Mapping[str, Any], *, with_day: bool = False) -> dict[str
     }
 
 
-def _relation(name: str, files: list[str], columns: Iterable[str]) -> str:
+def _relation(name: str, files: list[str], columns: Mapping[str, str]) -> str:
+    if not files:
+        nothing = (f"cast(null as {_type(kind)}) as {column}" for column, kind in columns.items())
+        return f"(select {', '.join(nothing)} where false)"
     partitions = "hive_partitioning = true, hive_types_autocast = false"
     options = partitions if name in BY_DAY else "hive_partitioning = false"
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     return f"(select {', '.join(columns)} from read_parquet([{listed}], {options}))"
+
+
+def _type(kind: str) -> str:
+    """Return the DuckDB type of a column type of `schemas.py`."""
+    if kind.startswith("array<"):
+        return f"{_type(kind[len('array<') : -1])}[]"
+    if kind.startswith("struct<"):
+        fields = (field.split(":") for field in kind[len("struct<") : -1].split(","))
+        return f"struct({', '.join(f'{name} {_type(of)}' for name, of in fields)})"
+    return "varchar" if kind == "string" else kind

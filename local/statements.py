@@ -28,8 +28,9 @@ from freshq import Queue
 from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
 from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
 from freshq.stores.sql.database import PLANNING
-from freshq.stores.sql.history import CHANGES, HistoryStatements, Triggers
+from freshq.stores.sql.history import HistoryStatements
 from freshq.stores.sql.lines import ORDERS, ClaimStatements
+from freshq.stores.sql.migrations import CHANGES, Triggers
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements

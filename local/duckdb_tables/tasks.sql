@@ -12,7 +12,7 @@ with gathered as (
 ),
 -- The outcome of a removed task depends on its last state.
 ended as (
-  select task_id, life, queue, task_group, kind, priority, deadline_us, attempts, shed_reason,
+  select task_id, life, queue, task_group, kind, parent_id, root_id, priority, deadline_us, attempts, shed_reason,
     case when removed then coalesce(before, status) else status end as status,
     case when removed then at_us end as removed_us, removed and ttl_removal as by_ttl,
     removed and not ttl_removal as by_client,
@@ -38,7 +38,7 @@ finished as (
       else coalesce(settled_us, created_us) end as finished_us
   from fated join gathered using (queue, task_id, life)
 )
-select task_id, life, queue, task_group, kind, priority, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
+select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
   greatest(claims, attempts)::int as attempts,
   case when first_taken_us >= created_us then first_taken_us - created_us when first_taken_us is not null then 0 end
     as wait_us,
@@ -60,7 +60,7 @@ select task_id, life, queue, task_group, kind, priority, put_us, created_us, dea
 from finished;
 
 create temp table tasks as
-select task_id, life, queue, task_group, kind, priority, put_us / 1e3 as put_ms, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
+select task_id, life, queue, task_group, kind, parent_id, root_id, priority, put_us / 1e3 as put_ms, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
   first_taken_us / 1e3 as first_taken_ms, finished_us / 1e3 as finished_ms, removed_us / 1e3 as removed_ms, attempts,
   wait_us / 1e6 as wait_seconds, run_us / 1e6 as run_seconds, outcome, shed_reason, lease_losses, inverted, in_time,
   problems

@@ -34,6 +34,8 @@ EVENT: Final[dict[str, str]] = {
     "queue": "string",
     "task_group": "string",
     "kind": "string",
+    "parent_id": "string",
+    "root_id": "string",
     "priority": "int",
     "attempts": "int",
     "created_us": "bigint",  # for a delayed put, when it is due
@@ -51,6 +53,7 @@ EVENT: Final[dict[str, str]] = {
 LANDED: Final = (
     "schema_version int, event_id string, sequence string, change string, stream_ms double, "
     "ttl_removal boolean, task_id string, queue string, status string, group string, kind string, "
+    "parent string, root string, "
     "shed_reason string, updated_ms double, created_ms double, put_ms double, deadline_ms double, "
     "lease_until_ms double, not_before_ms double, priority int, attempts int, lease string, worker string, "
     "expires_s bigint, _broken string"
@@ -85,6 +88,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "queue": "string",
         "task_group": "string",
         "kind": "string",
+        "parent_id": "string",
+        "root_id": "string",  # null unless a run put the task with `parent`
         "priority": "int",
         "put_ms": "double",
         "created_ms": "double",
@@ -128,6 +133,22 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "wasted_seconds": "double",
         "backlog_by_age": "array<struct<from_seconds:int,count:bigint>>",
     },
+    "chains": {
+        "queue": "string",
+        "root_id": "string",
+        "life": "int",  # of the root; null if the queue has no record of it
+        "created_ms": "double",  # of its first task
+        "deadline_ms": "double",  # of the root
+        "ended_ms": "double",  # null while a task is not over
+        "hops": "int",
+        "tasks": "bigint",
+        "wait_seconds": "double",
+        "run_seconds": "double",
+        "outcome": "string",  # of OUTCOMES, without taken
+        "shed_hop": "int",  # the first hop of which a task was shed
+        "in_time": "boolean",
+        "by_hop": "array<struct<hop:int,tasks:bigint,wait_seconds:double,run_seconds:double,shed:bigint>>",
+    },
     "ledger": {
         "queue": "string",
         "day": "string",  # of creation, UTC; null for the total of the queue
@@ -167,8 +188,9 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-# Tables with a folder for each day and queue. A task belongs to the day of its creation.
-BY_DAY: Final = ("tasks", "minutes")
+# Tables with a folder for each day and queue. A task belongs to the day of its creation, a chain to the day
+# of its first task.
+BY_DAY: Final = ("tasks", "minutes", "chains")
 
 # Totals of each day, from which those of all days are computed. A row has only the columns of its `kind`.
 TOTALS: Final[dict[str, str]] = {

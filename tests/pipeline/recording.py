@@ -49,6 +49,9 @@ class Recording:
         if group is not None:
             item["taskGroup"] = {"S": group}
             item["taskKind"] = {"S": f"kind of {group}"}
+        for name, of in (("parentId", "parent"), ("rootId", "root")):
+            if more.get(of) is not None:
+                item[name] = {"S": more[of]}
         if due > at:
             item["notBefore"] = item["firstDue"] = ms(due)
         self._write(at, item)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from freshq_pipeline.gold import build as gold
 from freshq_pipeline.gold import totals
+from freshq_pipeline.gold.chains import hops
 from freshq_pipeline.gold.inversions import out_of_turn
 from freshq_pipeline.gold.silver_days import hashed, index_ids
 from freshq_pipeline.gold.totals import workers
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import Day
+from freshq_pipeline.storage.days import Day, chained_days
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.state import State, silver_path
@@ -115,6 +116,34 @@ def test_the_same_id_in_another_queue_links_no_days(tmp_path: Path) -> None:
     assert links(state) == {1: [], 2: []}
     add(out, state, "b", {3: ["ship/x"], 4: ["x", "mail/ship"]})
     assert links(state) == {1: [4], 2: [3], 3: [2], 4: [1]}
+
+
+def test_days_with_tasks_of_a_chain_are_chained_and_not_linked(tmp_path: Path) -> None:
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    columns = pa.schema([(name, pa.string()) for name in ("queue", "task_id", "root_id")])
+    days = {1: ("root", None), 2: ("a", "root"), 3: ("b", "root"), 4: ("other", "else")}
+    for run_id in ("a", "b"):
+        state.run_id = run_id
+        for day, (task_id, root_id) in days.items():
+            if (day > 2) == (run_id == "b"):
+                path = f"{silver_path(run_id, day)}/0.parquet"
+                row = {"queue": "mail", "task_id": task_id, "root_id": root_id}
+                out.write_parquet(path, [pa.RecordBatch.from_pylist([row], columns)], columns)
+                state.days.setdefault(day, Day()).silver[run_id] = 1
+        index_ids(NO_SPARK, out, state)
+    assert {day: sorted(known.chained) for day, known in state.days.items()} == {
+        1: [2, 3],
+        2: [1, 3],
+        3: [1, 2],
+        4: [],
+    }
+    assert not any(known.linked for known in state.days.values())
+    assert chained_days(state.days, [3, 4]) == {1, 2, 3, 4}
+
+
+def test_hops_are_counted_from_the_root() -> None:
+    parents: dict[str, str | None] = {"d": "c", "c": "b", "b": "root", "e": "gone", "x": "y", "y": "x"}
+    assert hops("root", parents) == {"root": 1, "b": 2, "c": 3, "d": 4, "e": 2, "y": 2, "x": 3}
 
 
 def test_the_hash_of_an_id_never_changes() -> None:

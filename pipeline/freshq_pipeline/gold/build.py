@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.chains import chains
 from freshq_pipeline.gold.figures import figures
 from freshq_pipeline.gold.inversions import CLAIM, GROUP_ROWS, index_lag_us, inversions, inversions_here
 from freshq_pipeline.gold.minutes import minutes
@@ -35,7 +36,7 @@ from freshq_pipeline.gold.totals import (
 )
 from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
 from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import iso, linked_days, number, recorded_days
+from freshq_pipeline.storage.days import chained_days, iso, linked_days, number, recorded_days
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.table_files import (
     FOLDERS,
@@ -44,6 +45,7 @@ from freshq_pipeline.storage.table_files import (
     draft_path,
     move_in,
     paths_of,
+    read_table,
     replaced,
 )
 
@@ -62,6 +64,7 @@ INVERSIONS: Final = "inversions"
 # Spark's driver keeps the size of each of these partitions for each task that writes to them.
 MOST_BUCKETS: Final = 4096
 _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
+_ROOT: Final = arrow_schema({"root_id": TABLES["tasks"]["root_id"]})
 # Up to this many steps, claims and waits are compared in this process, at about 100 bytes each.
 FEW_STEPS: Final = 200_000
 
@@ -244,7 +247,9 @@ def _tables(
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):
         _others(run, steps, on_clock, every)
-        replaces = {"tasks": task_names, "minutes": clock_names, INVERSIONS: clock_names}
+        replaces = {
+            "tasks": task_names, "minutes": clock_names, INVERSIONS: clock_names, "chains": _chain_names(run),
+        }  # fmt: skip
         moved = {
             name: move_in(run.out, run.state.run_id, name, replaces.get(name))
             for name in (*TABLES, INVERSIONS, TOTAL)
@@ -317,6 +322,7 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     with ThreadPoolExecutor(2) as pool:
         work: list[Future[Any]] = [
             pool.submit(run.write, "minutes", by_minute, columns_with_day("minutes"), *FOLDERS),
+            pool.submit(_write_chains, run, every),
             pool.submit(run.write, TOTAL, counts, TOTALS),
         ]
     for one in work:
@@ -329,6 +335,32 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
     # As many as there are tasks, if the clock or the archive of a queue was wrong.
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
+
+
+def _chain_names(run: _Run) -> set[str] | None:
+    """Return the names of the days whose chains are computed; None if all are."""
+    if run.opened.clock is None:
+        return None
+    return set(map(iso, chained_days(run.state.days, run.opened.tasks)))
+
+
+def _write_chains(run: _Run, every: DataFrame) -> None:
+    """Write the chains with tasks on the computed days, if there are any.
+
+    Tasks of their other days are read as earlier runs wrote them.
+    """
+    rows, computed, paths = every, run.names(), list[str]()
+    if computed is not None:
+        days = run.state.days
+        others = chained_days(days, chained_days(days, run.opened.tasks)) - run.opened.tasks
+        paths = [path for day in others for path in run.known.get("tasks", {}).get(iso(day), [])]
+        elsewhere = read_table(run.spark, run.out, paths, "tasks")
+        rows = every.where(F.col("day").isin(*computed)).unionByName(elsewhere)
+    paths += [file.path for file in run.out.files(draft_path(run.state.run_id, "tasks"))]
+    # Most queues have no chains, and need no job of Spark's for that.
+    if run.out.scan(paths, _ROOT, _ROOT.names, pc.field("root_id").is_valid()).head(1).num_rows:
+        made = chains(rows).withColumn("day", date_of(F.col("created_ms") * 1000))
+        run.write("chains", made, columns_with_day("chains"), *FOLDERS)
 
 
 def _keep_other_days(run: _Run) -> None:

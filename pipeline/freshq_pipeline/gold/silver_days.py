@@ -1,8 +1,9 @@
 """Silver by day: its events, days that share task ids, and the start of each queue's recording.
 
-An index of a hash and a day for each id shows which days share ids. Up to some size, Arrow finds them in this
-process without a Spark job: it reads two columns of the new events, and from the index only hashes that they
-contain. Beyond it Spark does the same. If two ids have the same hash, a run only reads more than it needs.
+An index of a hash and a day for each id, and for the root of each chain, shows which days share ids and
+chains. Up to some size, Arrow finds them in this process without a Spark job: it reads three columns of the
+new events, and from the index only hashes that they contain. Beyond it Spark does the same. If two ids have
+the same hash, a run only reads more than it needs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -109,8 +110,10 @@ def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
 # With more parts, the index is rewritten as one part.
 MAX_PARTS: Final = 16
 _THREADS: Final = 8
-_INDEX: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32())])
-_IDS: Final = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+# A row of a task has its id, and a row of a child has the id of its root.
+_INDEX: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32()), ("is_child", pa.bool_())])
+_INDEX_DDL: Final = "id_hash bigint, day int, is_child boolean"
+_IDS: Final = pa.schema([(name, pa.string()) for name in ("queue", "task_id", "root_id")])
 # 2**64 divided by the golden ratio: an odd number without a pattern in its digits.
 _SHIFT: Final = np.int64(-7046029254386353131)
 
@@ -154,9 +157,12 @@ def _link_days(spark: SparkSession, out: Folder, state: State, *, few: bool) -> 
         pairs = _days_that_share(out, state)
     else:
         pairs = _shared_by_spark(spark, out, state)
-    for day, other in pairs:
-        _link(state, day, other)
-        _link(state, other, day)
+    for day, other, is_chain in pairs:
+        for one, beside in ((day, other), (other, day)):
+            known = state.days[one]
+            days = known.chained if is_chain else known.linked
+            if beside not in days:
+                days.append(beside)
 
 
 def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
@@ -165,16 +171,28 @@ def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBat
         for day, known in sorted(state.days.items()):
             paths = silver_files(out, day, (part for part in known.silver if part in parts))
             found = list(pool.map(lambda path: _hashes(out, path), paths))
-            if found:
-                hashes = np.unique(np.concatenate(found))
-                days = np.full(len(hashes), day, np.int32)
-                yield pa.record_batch([pa.array(hashes), pa.array(days)], schema=_INDEX)
+            for is_child, hashes in enumerate(zip(*found, strict=True)):
+                yield _index_rows(np.unique(np.concatenate(hashes)), day, is_child=bool(is_child))
 
 
-def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
-    """Return a hash of each id, together with its queue, in a file of silver."""
+def _index_rows(hashes: NDArray[np.int64], day: Any, *, is_child: bool) -> pa.RecordBatch:
+    """Return rows of the index, given the hashes and a day or the day of each."""
+    days = np.broadcast_to(np.asarray(day, np.int32), hashes.shape)
+    columns = [pa.array(hashes), pa.array(days), pa.array(np.full(len(hashes), is_child))]
+    return pa.record_batch(columns, schema=_INDEX)
+
+
+def _hashes(out: Folder, path: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a hash of each id, and of the root of each child, in a file of silver."""
     events = out.scan([path], _IDS, _IDS.names).to_table()
-    return _id_hashes(events.group_by(_IDS.names, use_threads=False).aggregate([]))
+    ids = events.group_by(_IDS.names, use_threads=False).aggregate([])
+    return _id_hashes(ids), _id_hashes(_roots(ids))
+
+
+def _roots(ids: pa.Table) -> pa.Table:
+    """Return the rows of children with the id of their root as `task_id`."""
+    children = ids.filter(pc.is_valid(ids["root_id"]))
+    return children.drop_columns("task_id").rename_columns({"root_id": "task_id"})
 
 
 def _id_hashes(ids: pa.Table) -> NDArray[np.int64]:
@@ -194,44 +212,46 @@ def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
 
 def _ids_by_spark(spark: SparkSession, out: Folder, parts: set[str]) -> DataFrame:
     """Return the rows of the index for some silver parts."""
-    reader = spark.read.schema("queue string, task_id string, day date")
+    reader = spark.read.schema("queue string, task_id string, root_id string, day date")
     read = [reader.parquet(out.at(f"silver/{part}")) for part in sorted(parts)]
     ids = reduce(DataFrame.unionByName, read).withColumn("day", F.unix_date("day")).distinct()
-    return ids.mapInArrow(_hashed_batches, "id_hash bigint, day int").distinct()
+    return ids.mapInArrow(_hashed_batches, _INDEX_DDL).distinct()
 
 
 def _hashed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        hashes = pa.array(_id_hashes(pa.Table.from_batches([batch])))
-        yield pa.record_batch([hashes, batch["day"]], schema=_INDEX)
+        ids = pa.Table.from_batches([batch])
+        for is_child, rows in enumerate((ids, _roots(ids))):
+            yield _index_rows(_id_hashes(rows), rows["day"].to_numpy(), is_child=bool(is_child))
 
 
-def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tuple[int, int]]:
+def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tuple[int, int, bool]]:
     """Return the same as `_days_that_share`. Only pairs of days reach this process."""
-    reader = spark.read.schema("id_hash bigint, day int")
+    reader = spark.read.schema(_INDEX_DDL)
     fresh = reader.parquet(out.at(f"ids/{state.run_id}"))
-    others = reader.parquet(*(out.at(f"ids/{part}") for part in state.ids)).withColumnRenamed("day", "other")
-    pairs = fresh.join(others, "id_hash").where("day <> other").select("day", "other").distinct()
-    return {(row["day"], row["other"]) for row in pairs.collect()}
+    others = reader.parquet(*(out.at(f"ids/{part}") for part in state.ids))
+    others = others.withColumnsRenamed({"day": "other", "is_child": "other_is_child"})
+    pairs = fresh.join(others, "id_hash").where("day <> other")
+    is_chain = (F.col("is_child") | F.col("other_is_child")).alias("is_chain")
+    found = pairs.select("day", "other", is_chain).distinct().collect()
+    return {(row["day"], row["other"], row["is_chain"]) for row in found}
 
 
-def _days_that_share(out: Folder, state: State) -> set[tuple[int, int]]:
-    """Return pairs of days with an id in common; the first day has fresh events of it."""
+def _days_that_share(out: Folder, state: State) -> set[tuple[int, int, bool]]:
+    """Return pairs of days with an id in common, and whether it is a root's; the first has fresh events."""
     fresh = out.scan(_index_files(out, [state.run_id]), _INDEX, _INDEX.names).to_table()
     known = pc.field("id_hash").isin(fresh["id_hash"].combine_chunks())
     others = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names, known).to_table()
-    pairs = fresh.join(others.rename_columns(["id_hash", "other"]), "id_hash", join_type="inner")
-    pairs = pairs.filter(pc.field("day") != pc.field("other")).group_by(["day", "other"]).aggregate([])
-    return set(zip(pairs["day"].to_pylist(), pairs["other"].to_pylist(), strict=True))
+    others = others.rename_columns(["id_hash", "other", "other_is_child"])
+    pairs = fresh.join(others, "id_hash", join_type="inner").filter(pc.field("day") != pc.field("other"))
+    is_chain = pc.or_(pairs["is_child"], pairs["other_is_child"])
+    kinds = pa.table({"day": pairs["day"], "other": pairs["other"], "is_chain": is_chain})
+    kinds = kinds.group_by(kinds.column_names).aggregate([])
+    return set(zip(*(column.to_pylist() for column in kinds.columns), strict=True))
 
 
 def _index_files(out: Folder, parts: list[str]) -> list[str]:
     return [file.path for part in parts for file in out.files(f"ids/{part}")]
-
-
-def _link(state: State, day: int, other: int) -> None:
-    if other not in state.days[day].linked:
-        state.days[day].linked.append(other)
 
 
 _TIMES: Final = pa.schema([("queue", pa.string()), ("changed_us", pa.int64())])

@@ -56,9 +56,9 @@ _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
 # Columns that the tables need. Steps are cached, so they have no others.
 STEP: Final = (
-    "task_id", "life", "change", "status", "queue", "task_group", "kind", "priority", "attempts",
-    "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason",
-    "ttl_removal", "worker",
+    "task_id", "life", "change", "status", "queue", "task_group", "kind", "parent_id", "root_id",
+    "priority", "attempts", "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us",
+    "shed_reason", "ttl_removal", "worker",
     "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
     "released", "retried", "illegal", "begins",
 )  # fmt: skip

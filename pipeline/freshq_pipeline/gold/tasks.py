@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 # The problem of a task whose put was not recorded.
 NOT_CREATED: Final = "no creation recorded"
+_AS_PUT: Final = ("task_group", "kind", "parent_id", "root_id", "priority")
 _LAST: Final = (
-    "status", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
-    "removed", "ttl_removal", "previous_status",
+    "status", *_AS_PUT, "deadline_us", "shed_reason", "attempts", "changed_us", "removed", "ttl_removal",
+    "previous_status",
 )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def tasks(
         f"{name}_ms": F.col(f"{name}_us") / 1000
         for name in ("put", "created", "deadline", "first_taken", "finished", "removed")
     }
-    values |= {name: F.col(f"last.{name}") for name in ("task_group", "kind", "priority")}
+    values |= {name: F.col(f"last.{name}") for name in _AS_PUT}
     return with_outcome.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
     )

@@ -129,6 +129,8 @@ def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
             "sequence": pc.utf8_slice_codeunits(padded, 0, SEQUENCE_DIGITS),
             "changed_us": pc.if_else(removed, times["stream_us"], _micros(records["updated_ms"])),
             "task_group": records["group"],
+            "parent_id": records["parent"],
+            "root_id": records["root"],
             "priority": pc.fill_null(records["priority"], 0),
             "attempts": pc.fill_null(records["attempts"], 0),
             "ttl_removal": pc.fill_null(records["ttl_removal"], False),  # noqa: FBT003 - the value

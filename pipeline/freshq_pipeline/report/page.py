@@ -15,7 +15,14 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import charts, time_steps
 from freshq_pipeline.report.evidence import events_of
-from freshq_pipeline.report.sections import PageDrawing, Section, figures, replay_section, shed_section
+from freshq_pipeline.report.sections import (
+    PageDrawing,
+    Section,
+    chain_section,
+    figures,
+    replay_section,
+    shed_section,
+)
 from freshq_pipeline.report.tables import MAX_DAYS, Tables
 from freshq_pipeline.report.words import (
     MISSING_EVENTS,
@@ -114,6 +121,8 @@ def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
     if len(groups) > 1:
         text = "Puts, successes and time of the largest groups. Jain's index is 1 if all get equal shares."
         sections.append(Section("Groups", text, table=groups.fillna({"task_group": NO_NAME})))
+    chains = chain_section(tables, recent)
+    sections += [] if chains is None else [chains]
     workers = tables.largest("workers", "claims", MAX_ROWS)
     sections.append(Section("Workers", "The busiest workers.", table=workers))
     replay = replay_section(tables.out, tables.run_id)

@@ -183,6 +183,43 @@ def shed_counts(tables: Tables) -> pd.DataFrame:
     return counts.rows().to_pandas()
 
 
+_TIMES: Final = ("wait_seconds", "run_seconds")
+_FATES: Final = ("success", "failure", "cancelled", "shed", "pending")
+_CHAIN_TEXT: Final = (
+    "Roots whose runs put further tasks with `parent`, by their number of hops. A chain is in time if all "
+    "its tasks are. A task that was refused because of its parent's deadline leaves no event."
+)
+
+
+def chain_section(tables: Tables, recent: str) -> Section | None:
+    """Return the chains by number of hops; None if there are none.
+
+    Args:
+        tables: The tables.
+        recent: The days of the chains, as text; empty if all.
+    """
+    amounts = ("chains", "in_time", *_FATES, "wait_seconds", "run_seconds")
+    counts, columns = Sums(("queue", "hops"), dict.fromkeys(amounts, "sum")), ("hops", "outcome", *_TIMES)
+    paths = tables.newest("chains")
+    if not paths:
+        return None
+    for some in paths.values():
+        for rows in tables.batches("chains", some, (*columns, "in_time")):
+            found = {
+                "queue": rows["queue"],
+                "hops": rows["hops"],
+                "chains": pa.array([1] * len(rows), pa.int64()),
+            }
+            found["in_time"] = rows["in_time"].cast(pa.int64())
+            found |= {fate: pc.equal(rows["outcome"], fate).cast(pa.int64()) for fate in _FATES}
+            counts.add(pa.table(found | {name: rows[name] for name in _TIMES}))
+    table = counts.rows().to_pandas()
+    for name in _TIMES:
+        table[name] = table[name] / table["chains"]
+    table = table.rename(columns={name: f"mean_{name}" for name in _TIMES})
+    return Section("Chains", f"{_CHAIN_TEXT}{recent and f' Those{recent}.'}", table=table)
+
+
 _REPLAY: Final = "Replay under other policies"
 _CHECKED: Final = (
     "As a check, the table compares the recording with a replay of the recorded policy. Expect the other "

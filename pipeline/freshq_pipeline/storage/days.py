@@ -32,6 +32,7 @@ class Day:
         next_deadline_us: Time at which the next waiting task is shed without an event; None: never.
         unbegun: Whether the first event of a task is not its put, so that the start of the recording matters.
         linked: Other days on which ids of its tasks occur.
+        chained: Other days with tasks of its chains.
         events: Number of distinct events.
         later: Number of events after as-of, including duplicates.
     """
@@ -43,6 +44,7 @@ class Day:
     next_deadline_us: int | None = None
     unbegun: bool = False
     linked: list[int] = field(default_factory=list)
+    chained: list[int] = field(default_factory=list)
     events: int = 0
     later: int = 0
 
@@ -108,6 +110,12 @@ def linked_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
         seen |= more
         found = list(more)
     return seen - set(chosen)
+
+
+def chained_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
+    """Return some days, and all days with tasks of their chains."""
+    seen = set(chosen)
+    return seen.union(*(days[day].chained for day in seen if day in days))
 
 
 def check_days(since: str | None, until: str | None) -> None:

@@ -42,7 +42,7 @@ POINTER: Final = "_current.json"
 ALL: Final = "-all"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 11
+STATE_VERSION: Final = 12
 
 
 @dataclass(slots=True)

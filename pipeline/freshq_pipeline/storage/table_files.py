@@ -147,6 +147,8 @@ def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) ->
         name: Name of the table.
     """
     columns = columns_with_day(name)
+    if not paths:
+        return spark.createDataFrame([], ddl(columns))
     reader = spark.read.schema(ddl(columns)).option("basePath", out.at(place(name)))
     return reader.parquet(*(out.at(path) for path in paths)).select(*columns)
 

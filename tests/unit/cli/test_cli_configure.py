@@ -202,11 +202,19 @@ class TestGroups:
         for name in ("acme", "acme", "other"):
             answer("put", "1", "--group", name)
         assert len(answer("claim", "--limit", "3")) == 2
+        answer("put", "1", "--group", "other", "--max-age-seconds", "0.001")
         shown = answer("group", "ls")["groups"]
         rule = {"weight": 3.0, "max_running": 1, "rate_per_second": 2.0}
         assert shown["*"] == {"max_running": 9}
-        assert shown["acme"] == {"waiting": 1, "running": 1, "share": 0.5, "at_limit": True, **rule}
-        assert shown["other"] == {"waiting": 0, "running": 1, "share": 0.5, "at_limit": False}
+        assert shown["acme"] == {
+            "waiting": 1,
+            "running": 1,
+            "share": 0.5,
+            "shed": 0,
+            "at_limit": True,
+            **rule,
+        }
+        assert shown["other"] == {"waiting": 0, "running": 1, "share": 0.5, "shed": 1, "at_limit": False}
         assert "acme" in freshq("group", "ls").stdout
         assert answer("group", "unset", "acme") == {"acme": {"max_running": 9}}
         assert answer("group", "unset", "*") == {"*": {}}

@@ -98,8 +98,8 @@ FIELDS: Final = (
     StoredField("progress_fraction", "progress_ppm", "progressFraction", _REAL, _END),
     StoredField("progress_step", "progress_step", "progressStep", _TEXT, _END),
     StoredField("trace_context", "trace_context", "traceContext", _TEXT, _PUT),
-    StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT),
-    StoredField("root_id", "root_id", "rootId", _TEXT, _PUT),
+    StoredField("parent_id", "parent_id", "parentId", _TEXT, _PUT, "parent"),
+    StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )
 # What events tell of a task, besides its holder.

@@ -595,6 +595,21 @@ class Lines(Protocol):
         """
         return None
 
+    def shed_by_group(
+        self,
+        queue: str,  # noqa: ARG002 - the interface
+        now: float,  # noqa: ARG002
+        created_after: float,  # noqa: ARG002
+    ) -> dict[str | None, int] | None:
+        """Count the stored tasks that were shed, by group; None if the store has to read every task.
+
+        Args:
+            queue: Name of the queue.
+            now: The time to count at, in seconds.
+            created_after: Waiting tasks created at or before this time are stale.
+        """
+        return None
+
     def exact_count_units(self) -> int | None:
         """Return about how many units the reads of an exact count are billed; None if they are not billed.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -15,6 +16,7 @@ from freshq.cli.stacks import Stack
 from freshq.errors import needs
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions, as_text
+from freshq.model.task import TaskStatus
 from freshq.policy.groups import GroupRule, GroupRules, RunningCounts
 from freshq.queue.core import core_of
 
@@ -36,7 +38,8 @@ Adopt = Annotated[
 ]
 # How `freshq group` names the rule of groups without one of their own.
 EVERY_OTHER: Final = "*"
-# Waiting and running tasks that `freshq group ls` counts; of more, it shows at least so many.
+# Waiting and running tasks that `freshq group ls` counts; of more, it shows at least so many. Where a store
+# cannot count shed tasks, it counts them among so many tasks.
 COUNTED_TASKS: Final = 10_000
 STACK_PANEL: Final = "Worker passes, with --stack"
 
@@ -131,18 +134,22 @@ def _show(session: Session, config: QueueConfig, rows: Mapping[str, tuple[Any, s
 
 @group.command("ls", cls=QueueCommand)
 def group_ls(context: QueueContext) -> None:
-    """Show the rules of groups, and the groups with tasks."""
+    """Show the rules of groups, and the groups with tasks.
+
+    Tasks that were shed count while they are stored, on DynamoDB among the first 10,000 tasks.
+    """
     session = context.session
     rules = session.queue.configure().groups
-    waiting, running = _counted(session.queue)
-    names = {*rules.of, *waiting, *running.by_group()}
+    waiting, running, shed = _counted(session.queue)
+    names = {*rules.of, *waiting, *running.by_group(), *shed}
     all_running = sum(running.by_group().values())
     rows: dict[str, dict[str, Any]] = {EVERY_OTHER: rules.default.values()}
     for name in sorted(names):
         in_work = running.of(name, rules.separator)
         share = round(in_work / max(1, all_running), 3)
         full = running.full(name, rules)
-        counts = {"waiting": waiting[name], "running": in_work, "share": share, "at_limit": full is not None}
+        counts = {"waiting": waiting[name], "running": in_work, "share": share, "shed": shed[name]}
+        counts["at_limit"] = full is not None
         rows[name] = counts | (rules.of[name].values() if name in rules.of else {})
     session.output.answer(
         {"separator": rules.separator, "groups": rows},
@@ -150,8 +157,8 @@ def group_ls(context: QueueContext) -> None:
     )
 
 
-def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts]:
-    """Return the waiting and the running tasks by group."""
+def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts, Counter[str]]:
+    """Return the waiting, the running and the shed tasks by group."""
     core = core_of(queue)
     now = core.now()
     created_after = now - core.config.stale_after_seconds
@@ -159,7 +166,16 @@ def _counted(queue: BaseQueue) -> tuple[Counter[str], RunningCounts]:
     running = RunningCounts()
     for task in core.store.leased(core.name, COUNTED_TASKS):
         running.add(task.group, 1)
-    return Counter({name: number for name, number in waiting.items() if name is not None}), running
+    shed = core.store.shed_by_group(core.name, now, created_after)
+    if shed is None:
+        some = map(core.with_current_status, islice(core.store.scan(core.name), COUNTED_TASKS))
+        shed = Counter(task.group for task in some if task.status is TaskStatus.SHED)
+    return _named(waiting), running, _named(shed)
+
+
+def _named(counts: Mapping[str | None, int]) -> Counter[str]:
+    """Return the counts of groups, without the tasks that have none."""
+    return Counter({name: number for name, number in counts.items() if name is not None})
 
 
 def _facts(row: Mapping[str, Any]) -> str:

@@ -198,6 +198,14 @@ class ExactStatements(Statements):
         by_state = counted.group_by(waiting.c.state, waiting.c.reason)
         return sa.union_all(by_state, others.group_by(tasks.c.status))
 
+    @cached_property
+    def shed_by_group(self) -> sa.Select[Any]:
+        """Number of tasks by group that were shed: early, or because they are stale."""
+        tasks = self.tasks
+        is_shed = sa.or_(tasks.c.status == SHED, sa.and_(tasks.c.status == PENDING, self._is_stale))
+        counts: sa.Select[Any] = sa.select(tasks.c.task_group, sa.func.count().label("number"))
+        return counts.where(self.in_queue, is_shed).group_by(tasks.c.task_group)
+
 
 class SqlCounts(SqlPart):
     """Counts tasks, and looks at waiting ones."""
@@ -324,6 +332,16 @@ class SqlCounts(SqlPart):
             where |= {f"after_{number}": microseconds(after), f"until_{number}": microseconds(until)}
         statement = self.exact_sql.exact_with(len(windows))
         return _exact_stats(now, self.database.read_slowly(statement, where, COUNT_SECONDS))
+
+    @override
+    def shed_by_group(self, queue: str, now: float, created_after: float) -> dict[str | None, int]:
+        where = {
+            "of_queue": queue,
+            "now_us": microseconds(now),
+            "created_until_us": microseconds(created_after),
+        }
+        rows = self.database.read_slowly(self.exact_sql.shed_by_group, where, COUNT_SECONDS)
+        return {row.task_group: row.number for row in rows}
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

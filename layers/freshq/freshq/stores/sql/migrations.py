@@ -1,4 +1,4 @@
-"""Create and migrate the tables."""
+"""Create and migrate the tables, and the triggers that write histories."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import StoreError
+from freshq.model.fields import EVENT_FIELDS
 from freshq.stores.sql.database import answer_within
 from freshq.stores.sql.failures import FOREIGN_TABLE
 from freshq.stores.sql.rows import DUE, OVER, STALE
@@ -25,6 +26,46 @@ if TYPE_CHECKING:
 # Columns that are never null in new tables, and that freshq's oldest tables lack.
 LATE_COLUMNS: Final = ("agenda",)
 LOCK_SECONDS: Final = 60
+# Columns that a history copies from the row of a task.
+COPIED: Final = (*(field.column for field in EVENT_FIELDS if field.field != "queue"), "lease_token")
+REMOVE: Final = "REMOVE"
+# The change behind each trigger event, and the row whose state is kept.
+CHANGES: Final = {"insert": ("INSERT", "NEW"), "update": ("MODIFY", "NEW"), "delete": ("REMOVE", "OLD")}
+# The database's time in microseconds; SQLite's has a resolution of milliseconds.
+NOW_US: Final = {
+    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
+    "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+}
+# Every version of a task has its own token; upkeep that does not change the task keeps the token.
+CHANGED: Final = "NEW.request_token <> OLD.request_token"
+# `Queue.transaction` claims a task and ends the claim in one write.
+CLAIMED: Final = (
+    "OLD.status = 'PENDING' AND NEW.status <> 'TAKEN' AND NEW.last_claim_us IS NOT NULL AND "
+    "(OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts)"
+)
+# Names of the working triggers of a table. On PostgreSQL, triggers made by earlier versions run with the
+# writer's rights and search path, so they do not count.
+_WORKING_MYSQL: Final = (
+    "SELECT trigger_name FROM information_schema.triggers "
+    "WHERE trigger_schema = DATABASE() AND event_object_table = :of_table"
+)
+WORKING: Final = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :of_table",
+    "postgresql": "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+    "WHERE tgrelid = to_regclass(CAST(:of_table AS text)) AND tgenabled IN ('O', 'A') AND prosecdef",
+    "mysql": _WORKING_MYSQL,
+    "mariadb": _WORKING_MYSQL,
+}
+# The quoted PostgreSQL schema of a table.
+SCHEMA: Final = sa.text(
+    "SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE pg_class.oid = to_regclass(CAST(:of_table AS text))"
+)
+# On PostgreSQL, a trigger runs with its creator's rights. So its search path has no schema that others can
+# write, and nobody else may attach it to a table of their own.
+SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 
 
 def check_owned(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
@@ -50,6 +91,136 @@ def check_owned(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:
 def _fits(column: sa.Column[object], found: dict[str, sa.types.TypeEngine[object]]) -> bool:
     is_whole = isinstance(column.type, sa.Integer)
     return column.name in found and (not is_whole or isinstance(found[column.name], sa.Integer))
+
+
+class Triggers:
+    """The triggers of a table. On PostgreSQL they name schemas, because a writer's search path may differ."""
+
+    def __init__(self, schema: Schema, dialect: sa.Dialect, place_of: Callable[[str], str]) -> None:
+        """Name the tables.
+
+        Args:
+            schema: The tables.
+            dialect: The dialect of their database.
+            place_of: Returns the prefix of a table's name, such as its schema.
+        """
+        self._tasks = schema.tasks.name
+        self._dialect = dialect.name
+        self._quoted = dialect.identifier_preparer.quote
+        self._place = place_of(self._tasks)
+        self._table = self._place + self._quoted(self._tasks)
+        self._history = place_of(schema.history.name) + self._quoted(schema.history.name)
+        self._histories = place_of(schema.histories.name) + self._quoted(schema.histories.name)
+
+    @classmethod
+    def of(cls, schema: Schema, connection: sa.Connection) -> Triggers:
+        """Return the triggers of tables that exist."""
+        quoted = connection.dialect.identifier_preparer.quote
+
+        def place_of(table: str) -> str:
+            if connection.dialect.name != "postgresql":
+                return ""
+            return f"{connection.execute(SCHEMA, {'of_table': quoted(table)}).scalar_one()}."
+
+        return cls(schema, connection.dialect, place_of)
+
+    def create_missing(self, connection: sa.Connection) -> None:
+        """Create the triggers that are missing or do not work.
+
+        Working triggers stay: recreating one waits for all writers of the table, and MariaDB would miss the
+        writes in between.
+        """
+        for event in CHANGES.keys() - self._found(connection):
+            for text in self.texts(event):
+                connection.exec_driver_sql(text)
+
+    def _found(self, connection: sa.Connection) -> set[str]:
+        """Return the events whose triggers work."""
+        table = self._table if self._dialect == "postgresql" else self._tasks
+        working = connection.execute(sa.text(WORKING[self._dialect]), {"of_table": table})
+        names = set(working.scalars())
+        return {event for event in CHANGES if f"{self._tasks}_history_{event}" in names}
+
+    def renew(self, connection: sa.Connection) -> None:
+        """Make working triggers write the columns that were added since; no write is missed.
+
+        MySQL cannot replace a trigger, so there a history that exists writes the columns it had.
+        """
+        dialect = connection.dialect
+        if dialect.name == "mysql" and not getattr(dialect, "is_mariadb", False):
+            return
+        for event in self._found(connection):
+            for text in self.texts(event, replace=True):
+                connection.exec_driver_sql(text)
+
+    def drop(self, connection: sa.Connection) -> None:
+        """Drop the triggers."""
+        for event in CHANGES:
+            name = self._name(event)
+            if self._dialect == "postgresql":
+                connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {self._place}{name}() CASCADE")
+            else:
+                connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")
+
+    def _name(self, event: str) -> str:
+        return self._quoted(f"{self._tasks}_history_{event}")
+
+    def texts(self, event: str, *, replace: bool = False) -> list[str]:
+        """Return the statements that create the trigger of an event: "insert", "update" or "delete".
+
+        Args:
+            event: The event.
+            replace: Whether to replace a trigger that works, in one transaction or statement.
+        """
+        name, write = self._name(event), self._write(event)
+        on = f"AFTER {event.upper()} ON {self._table} FOR EACH ROW"
+        condition = f" WHEN ({CHANGED})" if event == "update" else ""
+        if self._dialect == "sqlite":
+            create = f"CREATE TRIGGER IF NOT EXISTS {name} {on}{condition} BEGIN {write}; END"
+            return [f"DROP TRIGGER {name}", create] if replace else [create]
+        if self._dialect == "postgresql":
+            body = f"BEGIN {write}; RETURN NULL; END"
+            function = f"{self._place}{name}()"
+            does = f"RETURNS trigger LANGUAGE plpgsql {SAFE} AS $history$ {body} $history$"
+            create = f"CREATE OR REPLACE FUNCTION {function} {does}"
+            if replace:
+                return [create]
+            return [
+                create,
+                f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC",
+                f"DROP TRIGGER IF EXISTS {name} ON {self._table}",
+                f"CREATE TRIGGER {name} {on}{condition} EXECUTE FUNCTION {function}",
+            ]
+        also = f" AND {CHANGED}" if event == "update" else ""
+        create = "CREATE OR REPLACE TRIGGER" if replace else "CREATE TRIGGER IF NOT EXISTS"
+        return [f"{create} {name} {on} {write}{also}"]
+
+    def _write(self, event: str) -> str:
+        """Return the INSERT of a trigger; it adds a row only if the queue keeps a history."""
+        _change, row = CHANGES[event]
+        values = self._values(event)
+        into = f"INSERT INTO {self._history} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+        return f"{into} FROM {self._histories} kept WHERE kept.queue = {row}.queue"
+
+    def _values(self, event: str) -> dict[str, str]:
+        """Return the SQL expressions that a trigger writes, by column."""
+        change, row = CHANGES[event]
+        now_us = NOW_US[self._dialect]
+        values = {
+            "queue": f"{row}.queue",
+            "at_us": now_us,
+            "change_kind": f"'{change}'",
+            "ttl_removal": "0",
+            **{name: f"{row}.{name}" for name in COPIED},
+        }
+        if event == "update":
+            values["claimed_us"] = f"CASE WHEN {CLAIMED} THEN NEW.last_claim_us END"
+            values["claimed_attempts"] = f"CASE WHEN {CLAIMED} THEN OLD.attempts + 1 END"
+        elif event == "delete":
+            # The retention has passed, as when DynamoDB's TTL deletes an item.
+            over = f"OLD.agenda = '{OVER}' AND OLD.due_us <= {now_us}"
+            values["ttl_removal"] = f"CASE WHEN {over} THEN 1 ELSE 0 END"
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +307,11 @@ def _index_dead_letters(connection: sa.Connection, schema: Schema) -> None:
     _make_indexes_anew(connection, schema)
 
 
+def _add_parents_to_histories(connection: sa.Connection, schema: Schema) -> None:
+    add_columns(connection, schema.history)
+    Triggers.of(schema, connection).renew(connection)
+
+
 MIGRATIONS: Final = (
     Migration(1, "create the tables", _create),
     Migration(2, "vacuum the tasks often", _vacuum_often),
@@ -149,6 +325,7 @@ MIGRATIONS: Final = (
     Migration(10, "add the parents of tasks", _add_columns),
     Migration(11, "add the index of tasks in work", _make_indexes_anew),
     Migration(12, "add the last attempts of tasks", _add_columns),
+    Migration(13, "add the parents of tasks to histories", _add_parents_to_histories),
 )
 
 

@@ -298,6 +298,7 @@ def _history(table: str, metadata: sa.MetaData, dialect: str) -> sa.Table:
         sa.Column("task_id", key_text(MAX_ID_BYTES), nullable=False),
         sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
         *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
+        *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
         sa.Column("priority", sa.SmallInteger, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
         *(sa.Column(f"{name}_us", sa.BigInteger, nullable=False) for name in ("created", "updated")),
