@@ -32,7 +32,9 @@ from tests.pipeline.recording import START_SECONDS, Recording, small, write_line
 from tests.support.readings import known
 
 MIB: Final = 1 << 20
-MORE: Final[dict[str, Any]] = {"lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail"}
+MORE: Final[dict[str, Any]] = {
+    "lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail", "parent": "p", "root": "r",
+}  # fmt: skip
 EVENT_LINE: Final[dict[str, Any]] = small().landed()[1] | MORE
 NUMBERS: Final = (
     0, -0.0, 1, -1, 7, 2.5, 1e3, 1e-7, 0.0005, 0.0004999, 1767225603772.738, 1767225603772.7385, 2**31 - 1,
