@@ -38,6 +38,11 @@ def oddities(prefix: str) -> Recording:
     tape.put(2 * HOUR, early, delay=DAY)
     tape.change(3 * HOUR, early, "PENDING", taskCreated=ms(3 * HOUR), deadline=ms(9 * HOUR), notBefore=None)
     tape.put(3 * HOUR, f"{prefix}-long", max_age=3 * DAY)
+    for day, parent in enumerate((None, f"{prefix}-chain-0", f"{prefix}-chain-1")):  # one task a day
+        task, root = f"{prefix}-chain-{day}", None if parent is None else f"{prefix}-chain-0"
+        tape.put(day * DAY + HOUR, task, max_age=3 * DAY - day * DAY, parent=parent, root=root)
+        tape.take(day * DAY + 2 * HOUR, task)
+        tape.settle(day * DAY + 3 * HOUR, task, "SUCCESS")
     return tape
 
 

@@ -26,8 +26,8 @@ _MEMBER: Final = (
     "queue", "task_id", "life", "parent_id", "root_id", "created_ms", "deadline_ms", "finished_ms",
     "wait_seconds", "run_seconds", "outcome", "in_time",
 )  # fmt: skip
-# A chain has the first outcome in this order that one of its tasks has.
-_WORST: Final = ("pending", "taken", "shed", "failure", "cancelled", "success")
+# A chain that is over has the first outcome in this order that one of its tasks has.
+_WORST: Final = ("shed", "failure", "cancelled", "success")
 _ROWS_AT_A_TIME: Final = 4096
 _HOP: Final = arrow_schema(
     {"hop": "int", "tasks": "bigint", "wait_seconds": "double", "run_seconds": "double", "shed": "bigint"}
@@ -89,27 +89,34 @@ def _chain(members: Sequence[Row], root: Row | None) -> Row:
     by_hop: dict[int, list[Row]] = {}
     for row in members:
         by_hop.setdefault(1 if row is root else depths[row["task_id"]], []).append(row)
-    outcomes = {row["outcome"] for row in members}
-    outcome = next(one for one in _WORST if one in outcomes)
-    is_open = outcome in ("pending", "taken")
-    deadlines_ms = [row["deadline_ms"] for row in members if row["deadline_ms"] is not None]
     steps = [_hop(hop, rows) for hop, rows in sorted(by_hop.items())]
     return {
         "queue": members[0]["queue"],
         "root_id": name,
-        "life": None if root is None else root["life"],
+        "life": root and root["life"],
         "created_ms": min(row["created_ms"] for row in members),
-        "deadline_ms": max(deadlines_ms, default=None) if root is None else root["deadline_ms"],
-        "ended_ms": None if is_open else max(row["finished_ms"] for row in members),
+        "deadline_ms": root["deadline_ms"] if root else _latest(members, "deadline_ms"),
         "hops": max(by_hop),
         "tasks": len(members),
         "wait_seconds": sum(map(_wait_us, members)) / 1e6,
         "run_seconds": sum(map(_run_us, members)) / 1e6,
-        "outcome": "pending" if is_open else outcome,
         "shed_hop": next((step["hop"] for step in steps if step["shed"]), None),
         "in_time": all(row["in_time"] for row in members),
         _BY_HOP: steps,
-    }
+    } | _end(members)
+
+
+def _end(members: Sequence[Row]) -> Row:
+    """Return the outcome of a chain, and when it ended."""
+    outcomes = {row["outcome"] for row in members}
+    if not outcomes.isdisjoint(("pending", "taken")):
+        return {"outcome": "pending", "ended_ms": None}
+    worst = next(outcome for outcome in _WORST if outcome in outcomes)
+    return {"outcome": worst, "ended_ms": _latest(members, "finished_ms")}
+
+
+def _latest(members: Sequence[Row], name: str) -> float | None:
+    return max((row[name] for row in members if row[name] is not None), default=None)
 
 
 def hops(root_id: str, parents: dict[str, str | None]) -> dict[str, int]:
