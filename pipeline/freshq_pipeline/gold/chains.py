@@ -84,19 +84,14 @@ def chains_of(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _chain(members: Sequence[Row], root: Row | None) -> Row:
-    name = members[0]["chain"]
-    depths = hops(name, {row["task_id"]: row["parent_id"] for row in reversed(members) if row is not root})
-    by_hop: dict[int, list[Row]] = {}
-    for row in members:
-        by_hop.setdefault(1 if row is root else depths[row["task_id"]], []).append(row)
-    steps = [_hop(hop, rows) for hop, rows in sorted(by_hop.items())]
+    steps = _steps(members, root)
     return {
         "queue": members[0]["queue"],
-        "root_id": name,
+        "root_id": members[0]["chain"],
         "life": root and root["life"],
         "created_ms": min(row["created_ms"] for row in members),
         "deadline_ms": root["deadline_ms"] if root else _latest(members, "deadline_ms"),
-        "hops": max(by_hop),
+        "hops": steps[-1]["hop"],
         "tasks": len(members),
         "wait_seconds": sum(map(_wait_us, members)) / 1e6,
         "run_seconds": sum(map(_run_us, members)) / 1e6,
@@ -104,6 +99,16 @@ def _chain(members: Sequence[Row], root: Row | None) -> Row:
         "in_time": all(row["in_time"] for row in members),
         _BY_HOP: steps,
     } | _end(members)
+
+
+def _steps(members: Sequence[Row], root: Row | None) -> list[Row]:
+    """Return the hops of a chain, in order."""
+    parents = {row["task_id"]: row["parent_id"] for row in reversed(members) if row is not root}
+    depths = hops(members[0]["chain"], parents)
+    by_hop: dict[int, list[Row]] = {}
+    for row in members:
+        by_hop.setdefault(1 if row is root else depths[row["task_id"]], []).append(row)
+    return [_hop(hop, rows) for hop, rows in sorted(by_hop.items())]
 
 
 def _end(members: Sequence[Row]) -> Row:
