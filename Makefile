@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements options check scan docs format lock prove release soak bench pipeline-package clean
+.PHONY: help setup demo test test-all test-room test-spark coverage mutation mutation-sample architecture sql-statements options picture check scan docs format lock prove release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ sql-statements: setup ## Write docs/contributing/sql: the statements of each dia
 
 options: setup ## Write the tables of options in docs/reference
 	@$(BIN)/python -m local.pages options
+
+picture: setup ## Record freshq demo as docs/demo.svg (20 seconds)
+	@$(BIN)/python -m local.pages picture
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The JSON that each command on a queue prints with `--json`: run here, described as a JSON Schema.
+"""The JSON that each command prints with `--json`: run here, described as a JSON Schema.
 
 python -m local.answers    # write docs/reference/answers.json and docs/reference/json.md
 """
@@ -6,30 +6,62 @@ python -m local.answers    # write docs/reference/answers.json and docs/referenc
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+from unittest.mock import patch
+from urllib.request import urlopen
 
+import boto3
+from moto import mock_aws
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from freshq import Queue, Worker
+from freshq.cli.listing import ALIASES
 from freshq.cli.main import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 SCHEMAS: Final = PROJECT / "docs" / "reference" / "answers.json"
 PAGE: Final = PROJECT / "docs" / "reference" / "json.md"
 # Values of the application, and objects whose names are data.
-ANY: Final = frozenset({"payload", "result"})
-MAPS: Final = frozenset({"shed_by_reason", "bounded", "ids", "groups", "given"})
+ANY: Final = frozenset({"payload", "result", "data", "record get"})
+MAPS: Final = frozenset(
+    {"shed_by_reason", "bounded", "ids", "groups", "given", "by_level", "by_group", "attributes", "depths"}
+    | {"callers", "copied", "skipped", "left", "change", "settings", "alike", "outcomes", "criteria", "asks"}
+    | {"group set", "group unset"}
+)
+# Lists of such objects.
+LISTS_OF_MAPS: Final = frozenset({"alike", "asks"})
+# Commands whose lines are events, each with names of its own.
+EVENTS: Final = frozenset({"work", "schedule"})
+# Names of objects that are not data, whatever holds them.
+PARTS: Final = ("goodput_ratio", "estimate")
 # What the names are whose values are null here.
 NUMBERS: Final = frozenset(
     {"progress_fraction", "oldest_snapshot_seconds", "dead_rows", "retry_after_seconds"}
     | {"service_seconds", "wanted_servers", "not_before", "lease_until", "dead_at", "first_due"}
-    | {"weight", "max_running", "rate_per_second", "oldest_dead_seconds"}
+    | {"weight", "max_running", "rate_per_second", "oldest_dead_seconds", "since", "health_port"}
+    | {"wait_p50_seconds", "wait_p99_seconds", "last_wait_seconds", "recovery_seconds", "enough_servers"}
+    | {"tips_over_seconds", "longest_seconds", "claimed_per_second", "younger_than_seconds"}
 )
+NULLS: Final = frozenset(
+    {"forecast", "backlog_in_time_ratio", "backlog_over_seconds", "command", "stack_command", "deadline"}
+    | {"oldest_pending_seconds", "newest_pending_seconds", "started"}
+)
+NULL_OBJECTS: Final = frozenset({"better_ratio"})
 TASK: Final = {"$ref": "#/$defs/task"}
-# Each line is a command; TOKEN stands for the token of the last claim, CAUSE for the last dead letter.
+# Each line is a command. TASK and TOKEN are the last claim or match, other capitals files and addresses.
 COMMANDS: Final = (
     "put 1 --task-id a --kind mail --group g",
     "put 2 --task-id b --delay-seconds 60",
@@ -40,6 +72,7 @@ COMMANDS: Final = (
     "list",
     "list --status FAILURE",
     "peek",
+    "work json:dumps --dry-run",
     "stats",
     "pressure",
     "claim",
@@ -49,6 +82,7 @@ COMMANDS: Final = (
     "get TASK",
     "wait TASK",
     "claim",
+    "watch --once",
     "retry TASK --token TOKEN --error busy",
     "claim",
     "release TASK --token TOKEN",
@@ -61,6 +95,8 @@ COMMANDS: Final = (
     "put 7 --task-id c",
     "put 8 --task-id d",
     "cancel c d --yes",
+    "schedule SCHEDULES --dry-run",
+    "schedule SCHEDULES --once",
     "pause",
     "resume",
     "configure",
@@ -68,21 +104,75 @@ COMMANDS: Final = (
     "group ls",
     "group set g --weight 2",
     "group ls",
+    "group unset g",
     "recover",
     "doctor",
     "audit",
+    "recording --out LOAD",
     "forget --group g --yes",
     "purge --yes",
+)
+MATCHES: Final = (
+    "match create",
+    "match register a language=English,Spanish --data 7",
+    "match register b language=French",
+    "match offer a",
+    "match list --depths",
+    "match match language=Spanish",
+    "match list",
+    "match extend TASK --token TOKEN",
+    "match release TASK --token TOKEN",
+    "match withdraw a",
+    "match offer --all",
+    "match request ann language=Spanish",
+    "match complete TASK --token TOKEN",
+    "match recover",
+    "match unregister a",
+    "match generate --agents 2 --callers 3",
+    "match list --callers",
+    "match abandon LINE",
+    "match complete --all --yes",
+    "match delete --yes",
+)
+# On an attached table.
+RECORDS: Final = (
+    'record put {"id":"A","n":1}',
+    "record get A",
+    "record hold A",
+    "record ready A",
+    "record delete A --yes",
+)
+WITHOUT_QUEUE: Final = (
+    "copy --from URL --to COPY",
+    "simulate --rate 12 --duration 20 --client-timeout 2 --client-retries 1 --burst 10@5+5",
+    "simulate --groups acme=10@3,other=5 --duration 20",
+    "simulate --duration 2 --sweep",
+    "advise MADE --settings SETTINGS --servers 1 --outage",
+    "replay MADE --settings SETTINGS --against SETTINGS",
+)
+# They handle signals, so each runs in a process of its own.
+PROGRAMS: Final = (
+    "demo --seconds 3",
+    "dashboard --port 0 --queue COPY",
+    "schedule SCHEDULES --queue OUTBOX",
+    "work app:run --idle-exit-seconds 0.2 --status-seconds 0.05 --verbose --queue WORK",
+    "relay --from OUTBOX --to COPY --idle-exit-seconds 0.1",
+)
+# What such a program prints before it is told to end; the others end by themselves.
+SERVES: Final = {"dashboard": "url", "schedule": "fired"}
+# Options with which a command prints something else.
+FORMS: Final = frozenset(
+    {"put --lines", "list --top", "work --dry-run", "schedule --dry-run", "simulate --sweep"}
+    | {"match list --callers", "match list --depths", "match complete --all", "match offer --all"}
 )
 INTRODUCTION: Final = """# JSON of the commands
 
 <!-- made by python -m local.answers -->
 
-What the commands on a queue print with `--json`, one value, or for `wait` one a line.
-[answers.json](answers.json) has a JSON Schema for each; a test runs the commands and compares. Names may be
-added, and none is removed or changes its type in a minor version. `?` marks what may be missing or null.
-Times are in seconds since the epoch, unless they are text. `freshq work` prints
-[events](../worker.md#output) instead.
+What the commands print with `--json`: one value; `wait`, `watch`, `schedule`, `match offer` and
+[`work`](../worker.md#output) print one a line. [answers.json](answers.json) has a JSON Schema for each; a
+test runs the commands and compares. Names may be added, and none is removed or changes its type in a minor
+version. `?` marks what may be missing or null. Times are in seconds since the epoch, unless they are text.
 
 | command | value |
 | --- | --- |
@@ -95,27 +185,31 @@ def merged(values: list[Any], tasks: list[Any], name: str = "") -> dict[str, Any
     Args:
         values: The values.
         tasks: Takes the tasks among them, whose schema is one.
-        name: Their name in an object; empty for a whole answer.
+        name: Their name in an object; the command of a whole answer.
     """
     objects = [value for value in values if isinstance(value, dict)]
-    if objects and "attempt_log" in objects[0] and name != "task":
+    if name != "task" and any("attempt_log" in each for each in objects):
         tasks += objects
         return TASK
-    if name in ANY:
+    if name in ANY and not _is_part(objects):
         return {}
-    schema: dict[str, Any] = {"type": _types_of(values, name)}
-    if objects:
-        schema |= _of_names(objects, tasks, name)
-    return schema | _of_items([value for value in values if isinstance(value, list)], tasks)
+    parts = _of_names(objects, tasks, name) if objects else {}
+    return {"type": _types_of(values, name), **parts, **_of_items(values, tasks, name)}
 
 
-def _of_items(lists: list[list[Any]], tasks: list[Any]) -> dict[str, Any]:
-    items = list(chain.from_iterable(lists))
-    return {"items": merged(items, tasks)} if items else {}
+def _is_part(objects: list[dict[str, Any]]) -> bool:
+    """Return whether objects have the names of an object of freshq, whatever name they are under."""
+    return bool(objects) and any(part in objects[0] for part in PARTS)
+
+
+def _of_items(values: list[Any], tasks: list[Any], name: str) -> dict[str, Any]:
+    items = list(chain.from_iterable(value for value in values if isinstance(value, list)))
+    return {"items": merged(items, tasks, name if name in LISTS_OF_MAPS else "")} if items else {}
 
 
 def _types_of(values: list[Any], name: str) -> str | list[str]:
     types = {_type(value) for value in values} | ({"number", "null"} if name in NUMBERS else set())
+    types |= ({"null"} if name in NULLS else set()) | ({"null", "object"} if name in NULL_OBJECTS else set())
     if types == {"null"}:
         types.add("string")
     found = sorted(types - {"integer"} if "number" in types else types)
@@ -124,15 +218,17 @@ def _types_of(values: list[Any], name: str) -> str | list[str]:
 
 def _of_names(objects: list[dict[str, Any]], tasks: list[Any], name: str) -> dict[str, Any]:
     """Return what a schema says of the names in objects, or of their values if the names are data."""
-    if name in MAPS:
+    if name in MAPS and not _is_part(objects):
         inner = list(chain.from_iterable(each.values() for each in objects))
         return {"additionalProperties": merged(inner, tasks) if inner else {}}
-    names = list(dict.fromkeys(chain.from_iterable(objects)))
-    given = {key: [each[key] for each in objects if key in each] for key in names}
+    given: dict[str, list[Any]] = {}
+    for each in objects:
+        for key, value in each.items():
+            given.setdefault(key, []).append(value)
     return {
         "properties": {key: merged(values, tasks, key) for key, values in given.items()},
         "required": [key for key, values in given.items() if len(values) == len(objects)],
-        "additionalProperties": False,
+        "additionalProperties": name in EVENTS,
     }
 
 
@@ -144,48 +240,161 @@ def _type(value: object) -> str:
 
 
 def answers() -> dict[str, list[Any]]:
-    """Run the commands on a queue in SQLite; return the values that each prints."""
-    found: dict[str, list[Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "lines"
-        lines.write_text("3\n4\n5\n6\n")
-        url = f"sqlite:///{folder}/tasks.db"
-        with Queue.sql(url, max_age_seconds=3600, max_attempts=1) as queue:
-            queue.create_table()
-            queue.put("work", task_id="dead", kind="mail")
-            Worker(queue, _fails, idle_exit_seconds=0.05, poll_seconds=0.01).run()
-        held: dict[str, str] = {"FILE": str(lines)}
-        for line in COMMANDS:
-            words = [held.get(word, word) for word in line.split()]
-            done = CliRunner().invoke(app, [*words, "--json", "--queue", url])
-            if done.exit_code:
-                msg = f"{line}: status {done.exit_code}: {done.stderr}"
-                raise RuntimeError(msg)
-            values = [json.loads(text) for text in done.stdout.splitlines()]
-            if line == "claim":
-                (claim,) = values[0]["claims"] if "claims" in values[0] else values[0]
-                held |= {"TASK": claim["task_id"], "TOKEN": claim["token"]}
-            found.setdefault(_name(words), []).extend(values)
+    """Run the commands; return the values that each prints."""
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as threads:
+        folder = Path(name)
+        files = _prepared(folder)
+        begun = {line: threads.submit(_printed, line, files, folder) for line in PROGRAMS}
+        found: dict[str, list[Any]] = {}
+        _collect(COMMANDS, files, found, "--queue", files["URL"])
+        _collect(MATCHES, files, found, "--queue", f"sqlite:///{folder}/agents.db")
+        _collect(WITHOUT_QUEUE, files, found)
+        with _attached() as address:
+            _collect(RECORDS, files, found, "--queue", address)
+        for line, printed in begun.items():
+            found.setdefault(name_of(line), []).extend(parsed(printed.result()))
     return found
+
+
+def _prepared(folder: Path) -> dict[str, str]:
+    """Return what stands for files and addresses in a folder, after making them."""
+    made = [{"at_seconds": n / 5, "service_seconds": 0.3, "deadline_seconds": 3.0} for n in range(200)]
+    texts = {
+        "FILE": ("lines", "3\n4\n5\n6\n"),
+        "SCHEDULES": ("schedules.toml", '[[schedule]]\nname = "report"\nevery_seconds = 0.5\npayload = 1\n'),
+        "SETTINGS": ("settings.toml", 'order = "fifo"\nreserve = "none"\nservers = 1\n'),
+        "MADE": ("made.jsonl", "\n".join(map(json.dumps, made))),
+        "APP": ("app.py", "def run(task):\n    return 1 / task.payload\n"),
+    }
+    for name, text in texts.values():
+        (folder / name).write_text(text)
+    paths = {word: str(folder / name) for word, (name, _text) in texts.items()}
+    addresses = {word: f"sqlite:///{folder}/{word}.db" for word in ("URL", "COPY", "WORK", "OUTBOX")}
+    for address in addresses.values():
+        with Queue.sql(address, max_age_seconds=3600, max_attempts=1, history=True) as queue:
+            queue.create_table()
+            if address != addresses["URL"]:
+                queue.put_many([{"payload": number, "kind": "number"} for number in range(2)])
+    with Queue.sql(addresses["URL"], history=True) as queue:
+        queue.put("work", task_id="dead", kind="mail")
+        Worker(queue, _fails, idle_exit_seconds=0.05, poll_seconds=0.01).run()
+    return paths | addresses | {"LOAD": str(folder / "load.jsonl")}
 
 
 def _fails(_task: object) -> None:
     raise KeyError("ABC")
 
 
-def _name(words: list[str]) -> str:
+def _collect(
+    lines: Iterable[str], files: Mapping[str, str], found: dict[str, list[Any]], *options: str
+) -> None:
+    """Run commands in this process, and add the values that each prints."""
+    held = dict(files)
+    for line in lines:
+        words = [held.get(word, word) for word in line.split()]
+        done = CliRunner().invoke(app, [*words, "--json", *options])
+        if done.exit_code:
+            msg = f"{line}: status {done.exit_code}: {done.stderr or done.exception!r}"
+            raise RuntimeError(msg)
+        values = parsed(done.stdout)
+        found.setdefault(name_of(line), []).extend(values)
+        held |= _held(values[0])
+
+
+def _held(value: Any) -> dict[str, str]:
+    """Return the id and the token of the claim or match in an answer, or the first caller in line."""
+    several = value.get("callers") if isinstance(value, dict) else value
+    if not isinstance(several, list) or not several:
+        return {}
+    (first, *_others) = several
+    if "token" in first:
+        return {"TASK": first.get("task_id") or first["resource_id"], "TOKEN": first["token"]}
+    return {"LINE": first["caller_id"]} if "caller_id" in first else {}
+
+
+@contextmanager
+def _attached() -> Iterator[str]:
+    """Yield the address of an attached table in an account that ends with the block."""
+    account = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with patch.dict("os.environ", account), mock_aws():
+        boto3.client("dynamodb").create_table(
+            TableName="Shipments",
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        done = CliRunner().invoke(app, ["table", "attach", "Shipments", "--key", "id"])
+        if done.exit_code:
+            raise RuntimeError(done.stderr)
+        yield "dynamodb://Shipments?key=id"
+
+
+def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
+    """Run a command in a process of its own, and return what it prints; one that serves is told to end."""
+    words = [files.get(word, word) for word in line.split()]
+    program = [sys.executable, "-m", "freshq", *words, "--json"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
+        printed = ""
+        for line_of_output in cast("IO[str]", process.stdout):
+            printed += line_of_output
+            if f'"{SERVES.get(words[0])}"' in line_of_output:
+                if words[0] == "dashboard":
+                    urlopen(json.loads(printed)["url"].partition("#")[0]).close()  # noqa: S310 - it serves then
+                process.send_signal(signal.SIGINT)
+    if process.returncode:
+        msg = f"{line}: status {process.returncode}"
+        raise RuntimeError(msg)
+    return printed
+
+
+def parsed(printed: str) -> list[Any]:
+    """Return the values of a text, one after the other."""
+    decoder, values, text = json.JSONDecoder(), [], printed.strip()
+    while text:
+        value, end = decoder.raw_decode(text)
+        values.append(value)
+        text = text[end:].lstrip()
+    return values
+
+
+def name_of(line: str) -> str:
     """Return the name of a command, with the flag that changes what it prints."""
-    if words[0] == "group":
-        return " ".join(words[:2])
-    flags = [word for word in words if word in ("--lines", "--top")]
-    several = words[0] == "cancel" and "--yes" in words
-    return " ".join([words[0], *flags, *(["(several)"] if several else [])])
+    words = line.split()
+    length = 2 if words[0] in ("group", "match", "record") else 1
+    name = " ".join(words[:length])
+    if name == "cancel" and "--yes" in words:
+        return "cancel (several)"
+    return next((form for word in words if (form := f"{name} {word}") in FORMS), name)
+
+
+def described_command(name: str) -> str:
+    """Return the command of an answer, without the flag that changes what it prints."""
+    return re.split(r" (?=--|\()", name)[0]
+
+
+def commands_with_json() -> set[str]:
+    """Return the commands that take `--json`, except the shell, which prints what its commands print."""
+    return set(_with_json(get_command(app), ())) - {"shell"}
+
+
+def _with_json(command: Any, words: tuple[str, ...]) -> Iterator[str]:
+    loaded = getattr(command, "loaded", command)
+    if any("--json" in param.opts for param in loaded.params):
+        yield " ".join(words)
+    aliases = ALIASES.get(" ".join(words), {})
+    for name, inner in getattr(loaded, "commands", {}).items():
+        if name not in aliases:
+            yield from _with_json(inner, (*words, name))
 
 
 def schemas() -> dict[str, Any]:
     """Return the schema of each command's answer, by the command."""
     tasks: list[Any] = []
-    found = {name: merged(values, tasks) for name, values in sorted(answers().items())}
+    found = {name: merged(values, tasks, name) for name, values in sorted(answers().items())}
     return {"$defs": {"task": merged(tasks, [], "task")}, "commands": found}
 
 
@@ -195,11 +404,15 @@ def shape(schema: dict[str, Any]) -> str:
     if schema == TASK:
         return "task"
     if "object" in kinds:
-        names = schema.get("properties", {}).items()
-        return f"{{{', '.join(_name_shape(schema, name, inner) for name, inner in names) or '…'}}}"
+        return _object_shape(schema)
     if "array" in kinds:
         return f"[{shape(schema['items'])}]" if "items" in schema else "[…]"
-    return " or ".join(kinds)
+    return " or ".join(kinds) or "…"
+
+
+def _object_shape(schema: dict[str, Any]) -> str:
+    names = schema.get("properties", {}).items()
+    return f"{{{', '.join(_name_shape(schema, name, inner) for name, inner in names) or '…'}}}"
 
 
 def _name_shape(schema: dict[str, Any], name: str, inner: dict[str, Any]) -> str:

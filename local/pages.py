@@ -3,6 +3,7 @@
     python -m local.pages architecture   # the rooms, and the functions that each verb enters
     python -m local.pages coverage       # branch coverage of the fast tests by room
     python -m local.pages options        # the tables of options, and the page of all names
+    python -m local.pages picture        # a run of `freshq demo` as a picture that moves
 
 Each verb runs under a profile function, so the architecture page names the functions that really run.
 """
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,6 +37,7 @@ from annotated_types import Ge, Gt, Le
 from moto import mock_aws
 
 from freshq import FreshqError, MatchQueue, Queue, Worker, errors
+from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
 from freshq.cli.main import app as cli
 from freshq.feeds import Relay, Scheduler
 from freshq.matching import MatchAdmin
@@ -43,14 +47,17 @@ from freshq.policy.retry import Backoff
 from freshq.policy.rules import ReserveRule
 from freshq.queue.admin import Admin
 from freshq.queue.attached import Records
+from freshq.simulate.sweep import Colour
 from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
+
+    from freshq.cli.commands.demo import Standing
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FRESHQ: Final = PROJECT / "layers" / "freshq" / "freshq"
@@ -451,6 +458,127 @@ def write_options() -> int:
     return 0
 
 
+PICTURE: Final = PROJECT / "docs" / "demo.svg"
+DEMO_SECONDS: Final = 20
+# Sizes of the picture: of all, of one queue, of a row, and where the counts end and the bars begin.
+PICTURE_SIZE: Final = (760, 250)
+PANEL_WIDTH: Final = 350
+ROW_HEIGHT: Final = 26
+COUNT_X: Final = 194
+BAR_X: Final = 206
+BAR_WIDTH: Final = PANEL_WIDTH - BAR_X
+FATE_COLOURS: Final = {
+    "in_time": Colour.SUCCESS,
+    "late": Colour.FAILURE,
+    "shed": Colour.SHED,
+    "waiting": Colour.PENDING,
+}
+# It moves once; a reader who wants less motion sees the end. Colours of its own fit a light and a dark page.
+PICTURE_STYLE: Final = """
+text{{font:15px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#e6ecf2}}
+.h{{font-weight:700;font-size:17px}}.m{{fill:#9fadba;font-size:13px}}.n{{text-anchor:end}}
+.s{{transform:translateY(-{end}px);animation:s {seconds}s steps({seconds})}}
+@keyframes s{{from{{transform:translateY(0)}}}}
+rect[class]{{animation-duration:{seconds}s;animation-timing-function:linear}}
+@media (prefers-reduced-motion:reduce){{.s,rect[class]{{animation:none!important}}}}
+"""
+
+
+def recorded_demo(plan: Plan) -> list[tuple[Standing, ...]]:
+    """Run the demonstration; return the fates of both queues' tasks at each second, and after the end."""
+    both = contestants(plan)
+    stopped = threading.Event()
+    load = threading.Thread(target=offer, args=(plan, [each.queue for each in both], stopped))
+    for each in both:
+        each.start()
+    load.start()
+    began, seen = time.monotonic(), []
+    for second in range(round(plan.total_seconds)):
+        time.sleep(max(0.0, began + second - time.monotonic()))
+        seen.append(tuple(each.standing() for each in both))
+    time.sleep(max(0.0, began + plan.total_seconds - time.monotonic()))
+    stopped.set()
+    load.join()
+    for each in both:
+        each.stop()
+    return [*seen, tuple(each.standing() for each in both)]
+
+
+def moving_picture(plan: Plan, frames: Sequence[Sequence[Standing]]) -> str:
+    """Return a recorded demonstration as an SVG that plays it once, a frame a second."""
+    last = [
+        f"{name}: {each.in_time:,} of {plan.tasks:,} tasks in time"
+        for name, each in zip(NAMES, frames[-1], strict=True)
+    ]
+    style = PICTURE_STYLE.format(end=ROW_HEIGHT * (len(frames) - 1), seconds=len(frames) - 1)
+    width, height = PICTURE_SIZE
+    head = (
+        f"Both are offered {plan.rate_per_second:g} tasks a second and can do {CAPACITY_PER_SECOND:g}. "
+        f"A task is worth nothing after {plan.deadline_seconds:g} s."
+    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"',
+        f'aria-label="{"; ".join(last)}">',
+        f"<style>{style}</style>",
+        f'<clipPath id="c"><rect x="-200" y="-18" width="200" height="{ROW_HEIGHT}"/></clipPath>',
+        f'<rect width="{width}" height="{height}" rx="12" fill="#151c24"/>',
+        f'<text x="20" y="32">{head}</text>',
+        *_panels(plan, frames),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+NAMES: Final = ("newest first (freshq)", "first in, first out")
+
+
+def _panels(plan: Plan, frames: Sequence[Sequence[Standing]]) -> Iterator[str]:
+    for number, name in enumerate(NAMES):
+        of_one = [frame[number] for frame in frames]
+        yield f'<g transform="translate({20 + number * (PANEL_WIDTH + 20)} 72)"><text class="h">{name}</text>'
+        for row, (fate, label, _colour) in enumerate(FATES):
+            counts = [getattr(each, fate) for each in of_one]
+            yield from _row(
+                f"{'ab'[number]}{row}", label, counts, plan.tasks, 32 + row * ROW_HEIGHT, FATE_COLOURS[fate]
+            )
+        waits = (
+            "-" if each.last_wait_seconds is None else wait_text(each.last_wait_seconds) for each in of_one
+        )
+        y = 44 + len(FATES) * ROW_HEIGHT
+        yield f'<text class="m" y="{y}">the task done last waited</text>{_strip(waits, COUNT_X + 40, y)}</g>'
+
+
+def _row(key: str, label: str, counts: Sequence[int], most: int, y: int, colour: str) -> Iterator[str]:
+    """Yield the name, the count and the bar of one fate."""
+    shares = [count / most for count in counts]
+    steps = "".join(
+        f"{100 * n / (len(shares) - 1):g}%{{transform:scaleX({share:.3f})}}" for n, share in enumerate(shares)
+    )
+    yield f'<text y="{y}">{label}</text>{_strip((f"{count:,}" for count in counts), COUNT_X, y)}'
+    end = f"animation-name:{key};transform:scaleX({shares[-1]:.3f})"
+    yield f"<style>@keyframes {key}{{{steps}}}.{key}{{{end}}}</style>"
+    bar = f'<rect class="{key}" width="{BAR_WIDTH}" height="15" rx="2" fill="{colour}"/>'
+    yield f'<g transform="translate({BAR_X} {y - 13})">{bar}</g>'
+
+
+def _strip(texts: Iterable[str], x: int, y: int) -> str:
+    """Return texts one below the other, of which a window shows one at a time."""
+    lines = "".join(f'<text class="n" y="{n * ROW_HEIGHT}">{text}</text>' for n, text in enumerate(texts))
+    return f'<g transform="translate({x} {y})"><g clip-path="url(#c)"><g class="s">{lines}</g></g></g>'
+
+
+def write_picture() -> int:
+    """Record and write the picture; return 0."""
+    plan = Plan(DEMO_SECONDS)
+    PICTURE.write_text(moving_picture(plan, recorded_demo(plan)), "utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    written = {"architecture": write_architecture, "coverage": write_coverage, "options": write_options}
+    written = {
+        "architecture": write_architecture,
+        "coverage": write_coverage,
+        "options": write_options,
+        "picture": write_picture,
+    }
     sys.exit(written[sys.argv[1]]())

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from freshq import Queue
 from freshq.cli.dashboard.app import Shown
+from freshq.cli.dashboard.live import LastHour
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.errors import RefusedError
 from freshq.queue.queue import sibling
@@ -396,6 +397,30 @@ def test_the_first_page_lists_several_queues(browser: Browser) -> None:
         page.click("#all-queues")
         until(page, lambda: page.locator("#queue-rows tr").count() == 2, "no list")
     until(page, lambda: page.locator("#queues.stale").count() == 1, "the loss is not told")
+    context.close()
+
+
+def test_charts_reach_back_an_hour(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    mail = Queue.memory(name="mail")
+    sibling(mail, name="quotes").put("work")
+    now_ms = round(mail.admin.now() * 1000)
+    rates = {"offered": 9.0, "served": 5.0, "shed": 0.0, "waiting": 7}
+    points = [{"at_ms": now_ms - 1000 * ago, **rates} for ago in range(3590, 0, -10)]
+    monkeypatch.setattr(LastHour, "points", lambda _self: points)
+    monkeypatch.setattr(LastHour, "trend", lambda _self: [1, None, 9, 3])
+    context = patient(browser)
+    page = context.new_page()
+    with Dashboard(Shown(mail, every_seconds=0.2), ListenAddress()).beside() as url:
+        page.goto(url)
+        page.wait_for_selector("#queue-rows .trend")
+        said = page.get_attribute("#queue-rows .trend >> nth=0", "aria-label")
+        assert said == "waiting in the last hour: first 1, at most 9, now 3"
+        page.click("#queue-rows a:has-text('mail')")
+        until(
+            page,
+            lambda: "over the last 1\xa0h" in str(page.get_attribute("#rates", "aria-label")),
+            "the chart is short",
+        )
     context.close()
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from freshq import Queue
 from freshq.cli.dashboard import live as live_module
 from freshq.cli.dashboard.app import STATIC, Access, Shown, application
-from freshq.cli.dashboard.live import Live
+from freshq.cli.dashboard.live import KEPT_SECONDS, STEP_SECONDS, LastHour, Live
 from freshq.cli.dashboard.server import Dashboard, ListenAddress
 from freshq.cli.dashboard.snapshots import PageSnapshot, PageWatcher
 from freshq.cli.main import app as command
@@ -158,7 +158,9 @@ class TestAccess:
 
     def test_the_page_loads_nothing_from_elsewhere_and_has_no_inline_script(self) -> None:
         text = "".join(file.read_text("utf-8") for file in STATIC.iterdir())
-        assert re.findall(r"\w+://[^\s\"]*", text) == ["http://www.w3.org/2000/svg"], "the name of a format"
+        assert {*re.findall(r"\w+://[^\s\"]*", text)} == {"http://www.w3.org/2000/svg"}, (
+            "the name of a format"
+        )
         html = (STATIC / "index.html").read_text("utf-8")
         assert "<script>" not in html
         assert " style=" not in html
@@ -456,6 +458,60 @@ class TestLive:
             return text
 
         assert asyncio.run(read()) == ": nothing new\n\n"
+
+
+def point(second: int, waiting: int | None = 0) -> dict[str, Any]:
+    return {"at_ms": 1000 * second, "offered": 1.0, "served": 1.0, "shed": 0.0, "waiting": waiting}
+
+
+class TestLastHour:
+    def test_it_keeps_an_hour_in_bounded_memory(self) -> None:
+        hour = LastHour()
+        for second in range(10_000):
+            hour.add(point(second, second))
+        points = hour.points()
+        assert len(points) == KEPT_SECONDS // STEP_SECONDS + 1
+        assert points[0]["at_ms"] == points[-1]["at_ms"] - 1000 * KEPT_SECONDS
+        assert points[-1]["at_ms"] == 1000 * 9_999
+        assert len(hour.trend()) == 61
+        assert hour.trend()[-1] == 9_999
+
+    def test_a_clock_that_goes_back_does_not_grow_it(self) -> None:
+        hour = LastHour()
+        for second in range(0, -10_000_000, -1000):
+            hour.add(point(second))
+        assert len(hour.points()) == KEPT_SECONDS // STEP_SECONDS + 1
+
+    def test_a_sample_without_a_page_is_in_the_history_of_the_next_page(self, queue: Queue) -> None:
+        async def read() -> list[tuple[str, Any]]:
+            live = Live(PageWatcher(queue), 0.01)
+            await live.sample()
+            return await first_events(live.events(), 1)
+
+        ((_name, history),) = asyncio.run(read())
+        assert [each["waiting"] for each in history["rates"]] == [1]
+        assert history["gap_seconds"] == 60
+
+    def test_a_store_that_does_not_answer_leaves_a_gap(self) -> None:
+        store = FaultyStore()
+        live = Live(PageWatcher(store.queue()), 0.01)
+        with store.down():
+            asyncio.run(live.sample())
+        assert live.trend() == []
+        asyncio.run(live.sample())
+        assert live.trend() == [0]
+
+    def test_a_dashboard_that_nobody_opened_records_every_queue(self, queue: Queue) -> None:
+        sibling(queue, name="mail").put("work")
+        dashboard = Dashboard(Shown(queue), ListenAddress())
+        with dashboard.beside() as url:
+            root, _, token = url.partition("#token=")
+
+            def recorded() -> bool:
+                answer = httpx.get(f"{root}api/queues", headers={"X-Freshq-Token": token})
+                return [row["trend"] for row in answer.json()["rows"]] == [[1], [1]]
+
+            wait_until(recorded)
 
 
 class TestServing:

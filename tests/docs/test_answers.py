@@ -3,7 +3,7 @@
 import json
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from local.answers import PAGE, SCHEMAS, answers, page
+from local.answers import PAGE, SCHEMAS, answers, commands_with_json, described_command, page
 
 
 def test_answers_fit_the_schemas_of_their_commands() -> None:
@@ -20,3 +20,9 @@ def test_answers_fit_the_schemas_of_their_commands() -> None:
 def test_the_page_shows_the_schemas() -> None:
     described = json.loads(SCHEMAS.read_text("utf-8"))
     assert PAGE.read_text("utf-8") == page(described)
+
+
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    """For a new command: a line in local/answers.py."""
+    described = json.loads(SCHEMAS.read_text("utf-8"))
+    assert commands_with_json() == {described_command(name) for name in described["commands"]}

@@ -34,7 +34,15 @@ def plain(name: str) -> str:
 
 
 class FreshqError(Exception):
-    """Base class of the errors that freshq raises, except ``ValueError`` for wrong arguments."""
+    """Base class of the errors that freshq raises, except ``ValueError`` for wrong arguments.
+
+    Example:
+        >>> try:
+        ...     queue.cancel("nobody")
+        ... except FreshqError as error:
+        ...     print(type(error).__name__)
+        NotFound
+    """
 
 
 class RefusedError(FreshqError):
@@ -62,7 +70,13 @@ class RefusedError(FreshqError):
 
 
 class NotFound(RefusedError):
-    """There is no task, record or resource with this id."""
+    """There is no task, record or resource with this id.
+
+    Example:
+        >>> queue.cancel("nobody")
+        Traceback (most recent call last):
+        freshq.errors.NotFound: ...
+    """
 
     @classmethod
     def of_task(cls, task_id: str, queue: str) -> Self:
@@ -85,7 +99,14 @@ class NotFound(RefusedError):
 
 
 class LeaseLost(RefusedError):
-    """The claim no longer holds its task, or the match its resource: its lease expired, or it was settled."""
+    """The claim no longer holds its task, or the match its resource: its lease expired, or it was settled.
+
+    Example:
+        >>> task = queue.cancel("a", force=True)
+        >>> queue.complete(claim)
+        Traceback (most recent call last):
+        freshq.errors.LeaseLost: ...
+    """
 
     @classmethod
     def of_task(cls, task_id: str, why: str, status: str | None = None) -> Self:
@@ -178,6 +199,14 @@ class Overloaded(RefusedError):
         task_id: The rejected task.
         reason: The `ShedReason` that it is counted under.
         retry_after_seconds: When to try again; the door adds jitter. Infinite for the reason `deadline`.
+
+    Example:
+        >>> from freshq.policy import BacklogLimit, WhenFull
+        >>> queue = Queue.memory(backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
+        >>> receipt = queue.put("first")
+        >>> queue.put("second")
+        Traceback (most recent call last):
+        freshq.errors.Overloaded: ...
     """
 
     def __init__(
@@ -226,7 +255,16 @@ class WaitTimeout(FreshqError, TimeoutError):
 
 
 class StoreError(FreshqError):
-    """A store call failed. A failed call never looks like an empty answer."""
+    """A store call failed. A failed call never looks like an empty answer.
+
+    Example:
+        >>> from freshq.testing import FaultyStore
+        >>> store = FaultyStore()
+        >>> with store.down():
+        ...     store.queue().put("work")
+        Traceback (most recent call last):
+        freshq.errors.Unreachable: ...
+    """
 
 
 class TableMissing(StoreError):

@@ -1,22 +1,29 @@
 """The table of `make coverage` and its threshold; the page of `make architecture` agrees with the code."""
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from local.pages import (
     ARCHITECTURE,
     GUARDED,
     PACKAGE,
+    PICTURE,
     STORES,
     VERBS,
     below_threshold,
     by_room,
     coverage_rows,
+    moving_picture,
     room_rows,
     ways_on,
 )
 
 from freshq import Queue
+from freshq.cli.commands.demo import Plan, Standing
+
+PLAN = Plan(total_seconds=20.0)
+STANDING = Standing(in_time=316, late=1, shed=523, waiting=0, wait_p50_seconds=0.01, last_wait_seconds=0.3)
 
 
 def summary(lines: int, branches: int) -> dict[str, object]:
@@ -60,3 +67,14 @@ def test_the_page_of_the_architecture_has_the_way_of_each_verb(store: str, tmp_p
         section = page.partition(f"### {VERBS[verb]}: {STORES[store]}\n\n")[2].partition("\n\n")[0]
         assert section.splitlines() == [*way.lines()], "run make architecture"
     queue.close()
+
+
+def test_the_recorded_demo_is_a_small_picture_that_stands_still_for_who_wants_that() -> None:
+    text = PICTURE.read_text("utf-8")
+    assert len(text) < 40_000
+    assert "prefers-reduced-motion" in text
+    assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314 - our own file
+    made = moving_picture(PLAN, [(STANDING, STANDING)] * 3)
+    assert ET.fromstring(made).get("aria-label") == (  # noqa: S314
+        "newest first (freshq): 316 of 840 tasks in time; first in, first out: 316 of 840 tasks in time"
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from freshq.model.options import parse_options
-from freshq.policy.backlog_limit import BacklogLimit
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.reserve import FixedReserve, QuantileReserve
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
@@ -88,3 +88,11 @@ def test_the_order_decides_about_a_reserve_that_is_not_named(
     assert options.rules().reserve == rule
     if reserve is None:
         assert parse_options({"order": order, "max_age_seconds": max_age_seconds}).rules().reserve == rule
+
+
+def test_what_to_shed_may_be_its_value_and_nothing_unknown() -> None:
+    given: Any = "refuse-newest"
+    assert BacklogLimit(1, given).when_full is WhenFull.REFUSE_NEWEST
+    wrong: Any = "refuse_newest"
+    with pytest.raises(ValueError, match="when_full: must be one of drop-oldest, "):
+        BacklogLimit(1, wrong)

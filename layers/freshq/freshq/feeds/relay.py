@@ -136,6 +136,13 @@ class Relay:
     Attributes:
         duplicates: How many of the tasks that arrived had an id that the destination knew. An earlier relay
             put them, or another program; the destination kept its own.
+
+    Example:
+        >>> from freshq.feeds import Relay
+        >>> outbox = Queue.memory(name="outbox")
+        >>> receipt = outbox.put("work", task_id="b")
+        >>> Relay(outbox, queue).move()
+        1
     """
 
     def __init__(

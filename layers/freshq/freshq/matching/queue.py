@@ -113,6 +113,14 @@ class MatchQueue:
 
     Attributes:
         admin: Upkeep, and what another process needs to settle a match.
+
+    Example:
+        >>> agents = MatchQueue.memory()
+        >>> agent = agents.register("Billy", attributes={"language": {"English", "French"}})
+        >>> agent = agents.offer("Billy")
+        >>> (match,) = agents.match({"language": ["French"]})
+        >>> match.resource_id
+        'Billy'
     """
 
     admin: MatchAdmin

@@ -25,7 +25,12 @@ UNKNOWN_KIND_SECONDS: Final = (1.0, 60.0)
 
 
 class PutOutcome(StrEnum):
-    """The outcome of a put."""
+    """The outcome of a put.
+
+    Example:
+        >>> queue.put("work", task_id="a").outcome  # the id is taken
+        <PutOutcome.DUPLICATE: 'DUPLICATE'>
+    """
 
     CREATED = "CREATED"
     DUPLICATE = "DUPLICATE"
@@ -40,6 +45,10 @@ class Receipt:
         task_id: Id of the task.
         outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; UPDATED if
             `on_conflict="update"` replaced a live task.
+
+    Example:
+        >>> queue.put("work", task_id="b").task_id
+        'b'
     """
 
     task_id: str
@@ -54,6 +63,10 @@ class Claim:
         task: The task at the time of the claim.
         token: Proves who holds the task; every settling verb is conditional on it.
         lease_until: When the lease expires, in seconds since the epoch.
+
+    Example:
+        >>> claim.task.payload, claim.redelivered
+        ('work', False)
     """
 
     task: Task
@@ -77,6 +90,11 @@ class Claims(list[Claim]):
     Attributes:
         more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
             searched every line. Then it may be short, or empty, although tasks wait: claim again.
+
+    Example:
+        >>> claims = queue.claim(10)
+        >>> len(claims), claims.more
+        (0, False)
     """
 
     __slots__ = ("more",)
@@ -113,6 +131,11 @@ class Waiting:
     Attributes:
         task: The task.
         waits_for: Why claims skip it or take others first; None if only its position in the line matters.
+
+    Example:
+        >>> receipt = queue.put("work", task_id="b")
+        >>> [(each.task.task_id, each.waits_for) for each in queue.peek()]
+        [('b', None)]
     """
 
     task: Task
@@ -157,6 +180,11 @@ class Page:
     Attributes:
         tasks: The tasks of this page.
         cursor: Where the next page starts; None on the last page.
+
+    Example:
+        >>> page = queue.list(limit=100)
+        >>> len(page), page.cursor
+        (1, None)
     """
 
     tasks: tuple[Task, ...]
@@ -192,6 +220,10 @@ class Retry(Exception):
 
     Attributes:
         delay_seconds: Delay before the next attempt; None for the queue's backoff.
+
+    Example:
+        >>> def run(task):
+        ...     raise Retry("status 503", delay_seconds=5)
     """
 
     def __init__(self, reason: str | None = None, *, delay_seconds: float | None = None) -> None:
@@ -216,14 +248,24 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """The task can never succeed: make it a dead letter now."""
+    """The task can never succeed: make it a dead letter now.
+
+    Example:
+        >>> def run(task):
+        ...     raise Reject("no such symbol")
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
 class Busy(Exception):
-    """The downstream is overloaded: release the task without counting the attempt, and pause briefly."""
+    """The downstream is overloaded: release the task without counting the attempt, and pause briefly.
+
+    Example:
+        >>> def run(task):
+        ...     raise Busy("all lines are in use")
+    """
 
     delay_seconds = 0.0
 

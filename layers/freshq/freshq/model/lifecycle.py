@@ -504,6 +504,11 @@ class Settlement:
             default of the verb.
         request_token: Names the write; empty until it is first settled.
         traceback: For `fail` and `retry`: the traceback, of which the queue keeps the end.
+
+    Example:
+        >>> (task,) = queue.settle_many([Settlement.complete(claim, 42)])
+        >>> task.result
+        42
     """
 
     claim: Claim

@@ -108,6 +108,10 @@ class NewTask(BaseModel):
         on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
             claim; with either, the id of a task that is over is free. Not on attached tables. None for the
             argument of the call.
+
+    Example:
+        >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id
+        'b'
     """
 
     # Most functions put no tasks: `parse_new_task` builds the validator at the first put.

@@ -207,6 +207,10 @@ class TaskStatus(StrEnum):
 
     UNDER_CONSTRUCTION and READY are states of an application's record in an attached table while it is
     in no queue: it may not be put yet, or it may be put.
+
+    Example:
+        >>> queue.get("a").status is TaskStatus.TAKEN
+        True
     """
 
     PENDING = "PENDING"
@@ -325,6 +329,11 @@ class Task(_Beside, Generic[PayloadT]):
         parent_id: The task whose run put it; None if none did.
         root_id: The first task of its chain of parents; None if it has no parent.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
+
+    Example:
+        >>> task = queue.get("a")
+        >>> task.payload, task.attempts
+        ('work', 1)
     """
 
     task_id: str

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from freshq.errors import quoted
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class BacklogLimit:
         when_full: Which tasks to shed.
         group_share: A group with more than this share of the time that the backlog takes is noisy. When the
             backlog is full, the oldest task of the noisiest group is shed first. None: groups do not matter.
+
+    Example:
+        >>> from freshq.policy import BacklogLimit, WhenFull
+        >>> queue = Queue.memory(backlog=BacklogLimit(1000, WhenFull.REFUSE_NEWEST))
     """
 
     max_waiting: int
@@ -63,6 +68,10 @@ class BacklogLimit:
         if self.max_waiting < 1:
             msg = f"max_waiting: must be 1 or more, got {self.max_waiting}"
             raise ValueError(msg)
+        if self.when_full not in tuple(WhenFull):
+            msg = f"when_full: must be one of {', '.join(WhenFull)}, got {quoted(self.when_full)}"
+            raise ValueError(msg)
+        object.__setattr__(self, "when_full", WhenFull(self.when_full))  # its value is allowed, too
         if self.group_share is not None and not 0 < self.group_share < 1:
             msg = f"group_share: must be greater than 0 and less than 1, got {self.group_share}"
             raise ValueError(msg)

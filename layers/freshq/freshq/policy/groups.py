@@ -39,6 +39,11 @@ class GroupRule:
         weight: Its share of the time relative to its siblings, while all of them have work.
         max_running: Most tasks in work at a time, over all workers; None: no limit.
         rate_per_second: Most starts per second, over all workers; None: no limit.
+
+    Example:
+        >>> rules = GroupRules(of={"acme": GroupRule(weight=3, max_running=5)})
+        >>> rules.rule("acme").weight
+        3
     """
 
     weight: float = 1.0
@@ -90,6 +95,9 @@ class GroupRules:
         default: The rule of groups and parents without a rule of their own.
         of: Rules by the name of a group or a parent.
         separator: One character between the levels of a name; None: no group has a parent.
+
+    Example:
+        >>> queue = Queue.memory(groups=GroupRules(default=GroupRule(max_running=5), separator="/"))
     """
 
     default: GroupRule = UNLIMITED

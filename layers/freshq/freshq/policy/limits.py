@@ -134,6 +134,10 @@ class SharedBucket:
         burst: Size of the bucket, 1 or more.
         block: Most tokens per lease.
         block_seconds: Length of a lease.
+
+    Example:
+        >>> from freshq.policy import SharedBucket
+        >>> bucket = SharedBucket(rate_per_second=10, burst=10, block=5)
     """
 
     rate_per_second: float

@@ -56,6 +56,10 @@ class Pressure:
             was done.
         wanted_servers: Slots that suffice for the offered work, by `wanted_servers`; None if the time of a
             task is not known.
+
+    Example:
+        >>> queue.pressure().retry_after_seconds is None
+        True
     """
 
     offered_per_second: float

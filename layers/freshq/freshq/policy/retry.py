@@ -32,6 +32,9 @@ class Backoff:
     Attributes:
         base_seconds: Upper bound of the first delay.
         cap_seconds: Upper bound of every delay.
+
+    Example:
+        >>> queue = Queue.memory(backoff=Backoff(base_seconds=2, cap_seconds=60))
     """
 
     base_seconds: float = 1.0

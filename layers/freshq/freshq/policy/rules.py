@@ -32,6 +32,11 @@ class ReserveRule:
         seconds: The fixed time.
         quantile: Such as 0.9; used instead of `seconds` if it is set.
         automatic: Whether the order decides; see `for_order`.
+
+    Example:
+        >>> from freshq.policy import ReserveRule
+        >>> ReserveRule.parse("p90") == ReserveRule(quantile=0.9)
+        True
     """
 
     seconds: float = 0.0
@@ -90,6 +95,10 @@ class CodelRule:
     Attributes:
         target_seconds: Acceptable shortest wait.
         interval_seconds: Interval of the shortest wait; at least twice the wake-up latency.
+
+    Example:
+        >>> from freshq.policy import CodelRule
+        >>> queue = Queue.memory(order="fifo", codel=CodelRule(0.5, 1.0))
     """
 
     target_seconds: float

@@ -27,6 +27,11 @@ class ShedReason(StrEnum):
     than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
     more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
     rejected it. DEADLINE: it was put by a run whose deadline leaves it too little time.
+
+    Example:
+        >>> from freshq.policy import ShedReason
+        >>> ShedReason.EXPIRED.value
+        'expired'
     """
 
     EXPIRED = "expired"

@@ -64,6 +64,11 @@ class Tending(Verbs):
             ValueError: If an argument is wrong.
             NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
+
+        Example:
+            >>> receipt = queue.put("work", task_id="b")
+            >>> queue.cancel("b").status.value
+            'CANCELLED'
         """
         life = self._core.lifecycle
         if dead:
@@ -80,6 +85,11 @@ class Tending(Verbs):
             ValueError: If the priority is not 0 to 9.
             NotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
+
+        Example:
+            >>> receipt = queue.put("work", task_id="b")
+            >>> queue.reprioritize("b", priority=9).priority
+            9
         """
         verb = partial(self._core.lifecycle.reprioritized, priority=checked_priority(priority))
         return self._core.change(task_id, verb)
@@ -229,16 +239,33 @@ class Tending(Verbs):
         return core.change_each(ids, checked, delete)
 
     def pause(self) -> None:
-        """Suspend claims, here immediately and in other processes within seconds. Other verbs still work."""
+        """Suspend claims, here immediately and in other processes within seconds. Other verbs still work.
+
+        Example:
+            >>> queue.pause()
+            >>> queue.claim()
+            []
+        """
         self._core.store.set_paused(self.name, paused=True)
 
     def resume(self) -> None:
-        """Allow claims again."""
+        """Allow claims again.
+
+        Example:
+            >>> queue.resume()
+            >>> queue.paused()
+            False
+        """
         self._core.store.set_paused(self.name, paused=False)
         self._core.store.wakes.put(self.name)
 
     def paused(self) -> bool:
-        """Return whether claims are suspended."""
+        """Return whether claims are suspended.
+
+        Example:
+            >>> queue.paused()
+            False
+        """
         return self._core.store.paused(self.name)
 
 
@@ -274,7 +301,12 @@ class Reading(Verbs):
     """Reads a queue without changing it."""
 
     def get(self, task_id: str) -> Task | None:
-        """Return a task with its current status; None if the queue has no task with this id."""
+        """Return a task with its current status; None if the queue has no task with this id.
+
+        Example:
+            >>> queue.get("a").status.value, queue.get("nobody")
+            ('TAKEN', None)
+        """
         return self._core.get(task_id)
 
     def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
@@ -294,6 +326,11 @@ class Reading(Verbs):
             NotFound: If the queue has no such task: it was never put, or its retention has passed.
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
+
+        Example:
+            >>> done = queue.complete(claim, result=42)
+            >>> queue.wait("a", timeout_seconds=10).result
+            42
         """
         poll = EndsPoll(self._core, [checked_id(task_id)], timeout_seconds, poll_seconds)
         return answer_of(poll)[0]
@@ -313,6 +350,11 @@ class Reading(Verbs):
             NotFound: If the queue has no task with one of the ids.
             WaitTimeout: If some are not over after `timeout_seconds`.
             StoreError: If the store did not answer.
+
+        Example:
+            >>> done = queue.complete(claim, result=42)
+            >>> {task.task_id: task.result for task in queue.wait_many(["a"], timeout_seconds=10)}
+            {'a': 42}
         """
         poll = EndsPoll(self._core, task_ids, timeout_seconds, poll_seconds)
         return chain.from_iterable(iter(partial(answer_of, poll), []))
@@ -412,6 +454,10 @@ class Reading(Verbs):
 
         Raises:
             StoreError: If the store did not answer.
+
+        Example:
+            >>> queue.pressure().overloaded
+            False
         """
         return self._core.meter.pressure(self._core.begin_now(), self._core.uniform())
 

@@ -197,6 +197,14 @@ class AsyncQueue(AwaitedQueue):
         admin: What operators, workers and functions call.
         queue: The `Queue` itself, for threads.
         threads: The threads of its calls.
+
+    Example:
+        >>> import asyncio
+        >>> async def put():
+        ...     async with AsyncQueue.memory() as queue:
+        ...         return (await queue.put("work", task_id="a")).task_id
+        >>> asyncio.run(put())
+        'a'
     """
 
     queue: BaseQueue

@@ -58,6 +58,10 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
         Raises:
             ValueError: If another value is stored.
+
+        Example:
+            >>> queue = Queue.sql("sqlite:///tasks.db", max_age_seconds=60)
+            >>> queue.create_table()
         """
         self._core.store.create_table()
         self._core.options.store_named()
@@ -79,6 +83,10 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
             ValueError: If an option is wrong, does not go with the others, or belongs to a process; nothing
                 was written.
             TableMissing: If the queue has no table; see `create_table`.
+
+        Example:
+            >>> queue.configure(max_attempts=3).max_attempts
+            3
         """
         changes = {**options} if shards is None else {**options, "shards": shards}
         if changes or forget:
@@ -91,6 +99,12 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         """Flush, and close the connections of this process. Its leases stay valid.
 
         Later verbs raise RefusedError; a second `close` does nothing. `with queue:` closes it at the end.
+
+        Example:
+            >>> queue.close()
+            >>> queue.put("work")
+            Traceback (most recent call last):
+            freshq.errors.RefusedError: ...
         """
         self._core.close()
 

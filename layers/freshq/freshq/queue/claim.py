@@ -435,6 +435,11 @@ class Claiming(Verbs):
         Raises:
             ValueError: If the limit is wrong.
             StoreError: If the store did not answer.
+
+        Example:
+            >>> receipt = queue.put("work", task_id="later", delay_seconds=5)
+            >>> [(each.task.task_id, each.waits_for.value) for each in queue.peek()]
+            [('later', 'due')]
         """
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()

@@ -19,11 +19,31 @@ if TYPE_CHECKING:
 
 
 class Queue(BaseQueue):
-    """A queue whose tasks are in a table of its own."""
+    """A queue whose tasks are in a table of its own.
+
+    Example:
+        >>> queue = Queue.memory(max_age_seconds=60)  # or Queue.sql("sqlite:///tasks.db")
+        >>> queue.put({"symbol": "ABC"}, task_id="quote-1", priority=5)
+        Receipt(task_id='quote-1', outcome=<PutOutcome.CREATED: 'CREATED'>)
+        >>> (claim,) = queue.claim(1)
+        >>> queue.fail(claim, error="no answer").status.value
+        'FAILURE'
+        >>> [task.error for task in queue.list("FAILURE")], queue.stats().failure
+        (['no answer'], 1)
+        >>> queue.redrive(where=lambda task: "no answer" in task.error)
+        1
+        >>> queue.purge(confirm=queue.name)
+        1
+    """
 
     @classmethod
     def memory(cls, **options: Unpack[QueueOptions]) -> Self:
-        """Return a queue in the memory of this process, for tests and experiments."""
+        """Return a queue in the memory of this process, for tests and experiments.
+
+        Example:
+            >>> Queue.memory(order="fifo", max_age_seconds=None).name
+            'default'
+        """
         from freshq.stores.memory import MemoryStore
 
         return cls(MemoryStore(), **options)
@@ -118,6 +138,11 @@ class Queue(BaseQueue):
         Raises:
             ValueError: If an argument is wrong.
             MissingExtra: If the extra `sql` is not installed.
+
+        Example:
+            >>> queue = Queue.sql("sqlite:///tasks.db", name="mail", max_age_seconds=60)
+            >>> queue.name
+            'mail'
         """
         with needs("sql"):
             from freshq.stores.sql import open_store

@@ -30,6 +30,10 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
+
+        Example:
+            >>> queue.complete(claim, result={"price": 42}).status.value
+            'SUCCESS'
         """
         if self._core.encode is not None:
             result = self._core.encode(result, "result")
@@ -51,6 +55,10 @@ class Settling(Verbs):
 
         Raises:
             ValueError: If an argument is wrong; nothing was settled.
+
+        Example:
+            >>> [task.status.value for task in queue.settle_many([Settlement.fail(claim, "no symbol")])]
+            ['FAILURE']
         """
         settlements = checked_settlements(settlements)
         answers: dict[int, Task | FreshqError] = {}
@@ -91,6 +99,10 @@ class Settling(Verbs):
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
+
+        Example:
+            >>> queue.fail(claim, error="no symbol").status.value
+            'FAILURE'
         """
         return self._settle(Settlement.fail(claim, error))
 
@@ -104,6 +116,10 @@ class Settling(Verbs):
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
+
+        Example:
+            >>> queue.retry(claim, error="status 503", delay_seconds=5).status.value
+            'PENDING'
         """
         return self._settle(Settlement.retry(claim, error, delay_seconds))
 
@@ -116,6 +132,10 @@ class Settling(Verbs):
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
+
+        Example:
+            >>> queue.release(claim).attempts
+            0
         """
         return self._settle(Settlement.release(claim, delay_seconds))
 
@@ -158,6 +178,11 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
             ValueError: If an argument is wrong.
+
+        Example:
+            >>> claim = queue.extend(claim, lease_seconds=120, progress=0.5, step="half of it")
+            >>> claim.task.progress_fraction
+            0.5
         """
         if lease_seconds is None:
             lease_seconds = self._core.config.lease_seconds

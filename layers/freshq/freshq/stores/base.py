@@ -201,6 +201,15 @@ class HeldTask:
         result: Set it to keep a JSON value with the task.
         settled: The completed task; None while it is held, and if the attempt failed.
         failed: The task after a failed attempt; None while it is held, and if that could not be stored.
+
+    Example:
+        >>> queue = Queue.sql("sqlite:///tasks.db")
+        >>> queue.create_table()
+        >>> receipt = queue.put("work")
+        >>> with queue.transaction() as held:
+        ...     held.result = len(held.task.payload)
+        >>> queue.get(receipt.task_id).result
+        4
     """
 
     def __init__(self, task: Task, connection: Connection) -> None:
@@ -404,6 +413,10 @@ class Stats:
             left out.
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
         ids: The first task ids of each state, if they were asked for.
+
+    Example:
+        >>> queue.stats().taken
+        1
     """
 
     pending: int = 0

@@ -51,6 +51,13 @@ class ManualClock:
 
     Attributes:
         now: The time it shows, in seconds since the epoch.
+
+    Example:
+        >>> from freshq.testing import ManualClock
+        >>> clock = ManualClock(1_800_000_000)
+        >>> clock.advance(60)
+        >>> clock()
+        1800000060.0
     """
 
     def __init__(self, now: float = DEFAULT_START) -> None:
@@ -78,6 +85,13 @@ class Fate:
         task: The task after its run, with its status, result or error.
         outcome: How it was settled.
         error: Why it did not succeed; None if it did.
+
+    Example:
+        >>> from freshq.testing import drain
+        >>> receipt = queue.put("work")
+        >>> (fate,) = drain(queue, lambda task: 42)
+        >>> fate.outcome.value, fate.task.result
+        ('succeeded', 42)
     """
 
     task: Task
@@ -103,6 +117,12 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
         ValueError: If an argument is wrong.
         AssertionError: If tasks are still due after `max_runs`.
         StoreError: If the store does not answer.
+
+    Example:
+        >>> from freshq.testing import drain
+        >>> receipt = queue.put("work")
+        >>> [fate.task.result for fate in drain(queue, lambda task: task.payload.upper())]
+        ['WORK']
     """
     checked_count("max_runs", max_runs)
     own = blocking_queue(queue)
@@ -147,6 +167,11 @@ def make_task(payload: Any = None, **values: Any) -> Task:
 
     Raises:
         ValueError: If `Task` has no such attribute, or `put` would not take the payload.
+
+    Example:
+        >>> from freshq.testing import make_task
+        >>> make_task({"symbol": "ABC"}, kind="quote").payload
+        {'symbol': 'ABC'}
     """
     why_cancelled = "the test says so" if values.pop("cancelled", False) else None
     _checked(values)
@@ -200,6 +225,12 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
     Raises:
         ValueError: If `Task` has no such attribute.
         AssertionError: If there is none; the message has the attributes of the tasks found.
+
+    Example:
+        >>> from freshq.testing import assert_put
+        >>> receipt = queue.put("work", group="desk-1")
+        >>> assert_put(queue, group="desk-1").payload
+        'work'
     """
     _checked(expected)
     for name in _JSON_FIELDS & expected.keys():
@@ -220,6 +251,10 @@ def assert_nothing_put(queue: BaseQueue) -> None:
 
     Raises:
         AssertionError: If it has one.
+
+    Example:
+        >>> from freshq.testing import assert_nothing_put
+        >>> assert_nothing_put(Queue.memory())
     """
     seen = [{"task_id": task.task_id, "payload": task.payload} for task in _tasks(queue)]
     if seen:
@@ -267,6 +302,15 @@ class FaultyStore:
     """Wraps a store, and fails calls before or after they reach it.
 
     A call that fails raises `Unreachable`, as when the network is gone.
+
+    Example:
+        >>> from freshq.testing import FaultyStore
+        >>> store = FaultyStore()
+        >>> queue = store.queue()
+        >>> with store.down():
+        ...     queue.put("work")
+        Traceback (most recent call last):
+        freshq.errors.Unreachable: ...
     """
 
     def __init__(self, store: Store | None = None) -> None:

@@ -489,6 +489,16 @@ class Handlers(CoroutineRunner):
         middleware: What runs around each run, the outermost first.
         provided: Opens arguments by their type.
         loop: Runs the coroutines, unless the worker has a loop.
+
+    Example:
+        >>> from freshq.testing import drain
+        >>> handlers = Handlers()
+        >>> @handlers.on("double")
+        ... def double(task, number: int) -> int:
+        ...     return 2 * number
+        >>> receipt = double.put(queue, 21)
+        >>> [fate.task.result for fate in drain(queue, handlers)]
+        [42]
     """
 
     def __init__(

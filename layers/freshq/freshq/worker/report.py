@@ -130,6 +130,12 @@ class RunReport:
         given_back: Ids of the tasks that were not done at `Worker.stop_at_once`, and were released.
         idle: Whether it stopped because there was nothing left to claim.
         unknown_kinds: Number of runs with the outcome UNKNOWN_KIND by kind; "" for tasks without a kind.
+
+    Example:
+        >>> receipt = queue.put("work")
+        >>> report = Worker(queue, lambda task: 42, idle_exit_seconds=0.1).run()
+        >>> {outcome.value: number for outcome, number in report.outcomes.items() if number}
+        {'succeeded': 1}
     """
 
     claimed: int = 0

@@ -59,6 +59,12 @@ class Worker:
 
     With `transaction=True` a task is held by the lock of its row instead of a lease, and the runner is
     called with the task and the connection of the transaction.
+
+    Example:
+        >>> receipt = queue.put("work", task_id="b")
+        >>> report = Worker(queue, lambda task: len(task.payload), idle_exit_seconds=0.1).run()
+        >>> queue.get("b").result
+        4
     """
 
     def __init__(
@@ -225,6 +231,12 @@ class Workers:
     """Several workers in one process, as one: each works its own queue, with its own slots.
 
     `run`, `stop`, `stop_at_once` and `status` are those of `Worker`.
+
+    Example:
+        >>> from freshq.worker import Workers
+        >>> first, second = Queue.memory(name="mail"), Queue.memory(name="quotes")
+        >>> workers = [Worker(each, print, idle_exit_seconds=0.1) for each in (first, second)]
+        >>> report = Workers(*workers).run()
     """
 
     def __init__(self, *workers: Worker) -> None:

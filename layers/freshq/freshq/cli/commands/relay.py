@@ -80,6 +80,7 @@ def relay(
     max_age_seconds: MaxAgeSeconds = None,
     batch: Batch = DEFAULT_BATCH,
     idle_exit_seconds: IdleExitSeconds = None,
+    as_json: AsJson = False,
 ) -> None:
     """Forward tasks to another queue.
 
@@ -106,7 +107,8 @@ def relay(
             end_process(WorkStatus.UNFINISHED, control)
         moved = ended.result()
     twice = f", {moves.duplicates:,} of them there already" if moves.duplicates else ""
-    typer.echo(f"{counted(moved, 'task')} relayed{twice}")
+    values = {"relayed": moved, "duplicates": moves.duplicates}
+    Output(as_json=as_json).answer(values, f"{counted(moved, 'task')} relayed{twice}")
 
 
 def copy(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import logging
 import shlex
 import threading
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from functools import partial
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 
 from freshq.cli.addresses import names_object
 from freshq.cli.commands.tasks import cause_of, selected_page
-from freshq.cli.dashboard.live import Live
+from freshq.cli.dashboard.live import LARGEST_SHARE, SAMPLE_SECONDS, Live
 from freshq.cli.dashboard.snapshots import (
     PageWatcher,
     contents,
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
     from freshq.feeds.schedules import Schedule
     from freshq.queue.base import BaseQueue
+
+logger = logging.getLogger(__name__)
 
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not what it carries
@@ -183,7 +188,9 @@ def application(shown: Shown, access: Access) -> tuple[ASGIApp, Boards]:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        recording = asyncio.create_task(boards.record())
         yield
+        recording.cancel()
         boards.close()
 
     routes = [
@@ -225,7 +232,7 @@ def palette_css() -> str:
 
 
 class Boards:
-    """The endpoints of each queue in the same tables, opened when a page first asks for it. Thread-safe."""
+    """The endpoints of each queue in the same tables, opened when it is first read. Thread-safe."""
 
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
@@ -287,9 +294,27 @@ class Boards:
 
         return awaited if iscoroutinefunction(getattr(_Api, name)) else called
 
-    def queues(self, _request: Request) -> Response:
+    async def queues(self, _request: Request) -> Response:
         """List the queues in the tables, each with its main figures."""
-        return Json({"rows": [queue_row(self.of(name).shown.queue) for name in self.names()]})
+        rows = await run_in_threadpool(
+            lambda: [queue_row(self.of(name).shown.queue) for name in self.names()]
+        )
+        return Json({"rows": [row | {"trend": self.of(row["name"]).live_pages.trend()} for row in rows]})
+
+    async def record(self) -> None:
+        """Keep the figures of all queues for the charts, until cancelled."""
+        every_seconds = max(SAMPLE_SECONDS, self._shown.every_seconds)
+        while True:
+            began = monotonic()
+            try:
+                for name in await run_in_threadpool(self.names):
+                    await (await run_in_threadpool(self.of, name)).live_pages.sample()
+            except FreshqError:  # an open page shows the problem
+                pass
+            except Exception:
+                logger.exception("the dashboard failed to read the figures of its charts")
+            took_seconds = monotonic() - began
+            await asyncio.sleep(max(every_seconds, took_seconds * (1 / LARGEST_SHARE - 1)))
 
 
 class _Api:

@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Snapshots in the chart of rates of a newly opened page.
-KEPT_SNAPSHOTS: Final = 300
+# How far the charts reach back, and the steps of which each keeps its last figures.
+KEPT_SECONDS: Final = 3600
+STEP_SECONDS: Final = 5
+TREND_STEP_SECONDS: Final = 60
+# While no page is open, the figures of the charts are read this often.
+SAMPLE_SECONDS: Final = 10.0
+# Figures that are further apart than so many samples are not joined: nobody read the queue in between.
+GAP_SAMPLES: Final = 6
 # Snapshots take at most this share of the time, so that a large or slow queue is read less often.
 LARGEST_SHARE: Final = 0.2
 # A page that receives nothing for this long reports a lost connection.
@@ -35,6 +41,34 @@ QUIET_SECONDS: Final = 15.0
 SNAPSHOT: Final = "snapshot"
 PROBLEM: Final = "problem"
 HISTORY: Final = "history"
+
+
+class LastHour:
+    """The figures of a queue in the last hour, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._points: deque[dict[str, Any]] = deque(maxlen=KEPT_SECONDS // STEP_SECONDS + 1)
+
+    def add(self, point: dict[str, Any]) -> None:
+        """Take the figures of now, in place of those of the same step."""
+        if self._points and _step(point, STEP_SECONDS) == _step(self._points[-1], STEP_SECONDS):
+            self._points.pop()
+        self._points.append(point)
+        while point["at_ms"] - self._points[0]["at_ms"] > 1000 * KEPT_SECONDS:
+            self._points.popleft()
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the figures, the oldest first."""
+        return [*self._points]
+
+    def trend(self) -> list[int | None]:
+        """Return the number of waiting tasks at the end of each minute that was read; None if not counted."""
+        by_minute = {_step(point, TREND_STEP_SECONDS): point["waiting"] for point in self._points}
+        return [*by_minute.values()]
+
+
+def _step(point: dict[str, Any], seconds: int) -> int:
+    return int(point["at_ms"]) // (1000 * seconds)
 
 
 class Redrive:
@@ -93,7 +127,9 @@ class Live:
         self._watcher = watcher
         self._every_seconds = every_seconds
         self._readers: set[asyncio.Queue[str | None]] = set()
-        self._history: deque[dict[str, Any]] = deque(maxlen=KEPT_SNAPSHOTS)
+        self._last_hour = LastHour()
+        # The watcher takes one snapshot or sample at a time.
+        self._reading = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._at_once = asyncio.Event()
         self._closed = False
@@ -120,6 +156,20 @@ class Live:
         """Return how far the last redrive is; None if there was none."""
         return None if self._redrive is None else self._redrive.as_json()
 
+    def trend(self) -> list[int | None]:
+        """Return the number of waiting tasks in the last hour, a figure a minute."""
+        return self._last_hour.trend()
+
+    async def sample(self) -> None:
+        """Keep the figures of now for the charts; while a page is open, its snapshots do."""
+        if self._watching is not None or self._closed:
+            return
+        async with self._reading:
+            try:
+                self._last_hour.add(await run_in_threadpool(self._watcher.sample))
+            except FreshqError:  # a gap in the charts; an open page shows the problem
+                return
+
     def refresh(self) -> None:
         """Take a snapshot at once and restart the survey, after a change."""
         self._watcher.restart_survey()
@@ -137,7 +187,9 @@ class Live:
         reader: asyncio.Queue[str | None] = asyncio.Queue(maxsize=1)
         self._readers.add(reader)
         try:
-            yield event(HISTORY, {"every_seconds": self._every_seconds, "rates": list(self._history)})
+            gap_seconds = GAP_SAMPLES * max(self._every_seconds, SAMPLE_SECONDS)
+            known = {"every_seconds": self._every_seconds, "gap_seconds": gap_seconds}
+            yield event(HISTORY, known | {"rates": self._last_hour.points()})
             if self._watching is None:
                 self._watching = asyncio.create_task(self._watch_while_read())
             else:
@@ -174,14 +226,15 @@ class Live:
             self._said = redrive["said"]
             self._watcher.restart_survey()
         try:
-            snapshot = await run_in_threadpool(self._watcher.snapshot)
+            async with self._reading:
+                snapshot = await run_in_threadpool(self._watcher.snapshot)
         except FreshqError as error:
             return event(PROBLEM, {"problem": str(error)})
         except Exception as error:
             # Otherwise pages would wait indefinitely without a reason.
             logger.exception("the dashboard failed to read the queue")
             return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
-        self._history.append({"at_ms": round(snapshot.at * 1000), **snapshot.rates()})
+        self._last_hour.add(snapshot.point())
         return event(SNAPSHOT, snapshot.as_json() | {"redrive": redrive})
 
 

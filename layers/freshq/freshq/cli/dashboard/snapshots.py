@@ -525,11 +525,11 @@ class PageSnapshot:
 
     def rates(self) -> dict[str, float | None]:
         """Return the rates, in tasks per second."""
-        return {
-            "offered": self.pressure.offered_per_second,
-            "served": self.pressure.served_per_second,
-            "shed": self.shed_per_second,
-        }
+        return rates_of(self.pressure, self.shed_per_second)
+
+    def point(self) -> dict[str, Any]:
+        """Return what the charts show of this moment."""
+        return point_of(self.at, self.stats, self.rates())
 
     def _groups(self) -> dict[str, Any]:
         held = Counter(task.group for task in self.held)
@@ -564,6 +564,27 @@ class PageSnapshot:
         }
 
 
+def rates_of(pressure: Pressure, shed_per_second: float | None) -> dict[str, float | None]:
+    """Return the rates that the page shows, in tasks per second."""
+    return {
+        "offered": pressure.offered_per_second,
+        "served": pressure.served_per_second,
+        "shed": shed_per_second,
+    }
+
+
+def point_of(at: float, stats: Stats, rates: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return what the charts show of one moment; a backlog that is not counted is None.
+
+    Args:
+        at: The time of the queue in seconds since the epoch.
+        stats: The counts.
+        rates: The rates.
+    """
+    waiting = None if stats.bounded.get("pending") == "not counted" else stats.pending
+    return {"at_ms": round(at * 1000), **rates, "waiting": waiting}
+
+
 class PageWatcher:
     """Takes snapshots of a queue. Not thread-safe: one at a time.
 
@@ -584,6 +605,16 @@ class PageWatcher:
         """Restart the surveys, after a change."""
         self._surveyor.restart()
         self._causes.restart()
+
+    def sample(self) -> dict[str, Any]:
+        """Return only what the charts show.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        now, queue = self._queue.admin.now(), self._queue
+        stats, pressure = queue.stats(approximate=True), queue.pressure()
+        return point_of(now, stats, rates_of(pressure, self._shed_rate.per_second(now, stats, pressure)))
 
     def snapshot(self) -> PageSnapshot:
         """Return a snapshot of the queue.

@@ -54,7 +54,7 @@ class Page {
   take(event, value) {
     if (event === "history") {
       this.#oldMs = Math.max(OLD_MS, 3000 * value.every_seconds);
-      this.#chart.begin(value.rates, this.#oldMs);
+      this.#chart.begin(value.rates, 1000 * value.gap_seconds);
       this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
     } else if (event === "snapshot") this.#snapshot(value);
     else this.problem(`Cannot read the queue: ${value.problem}`, "not updated");

@@ -1,5 +1,6 @@
 // The figures, tables and bars of a snapshot.
 
+import { trendOf } from "./chart.js";
 import { byId, count, fill, make, percent, plural, rate, row, rows, say, short, span, track } from "./format.js";
 
 const FATES = [["SUCCESS", "success", "done"], ["SHED", "shed", "shed"], ["FAILURE", "failure", "failed"],
@@ -120,7 +121,7 @@ function progressOf(task) {
 
 /** List the queues in the tables; each opens its own page. */
 export function showQueues(queues) {
-  rows("queue-rows", queues.map(({ name, stats, offered, served, ...queue }) => row(`queue ${name}`,
+  rows("queue-rows", queues.map(({ name, stats, offered, served, trend, ...queue }) => row(`queue ${name}`,
     make("td", {}, make("a", { href: `?${new URLSearchParams({ queue: name })}` }, name)),
     make("td", {}, queue.paused ? "paused" : queue.overloaded ? "overloaded" : "live"),
     make("td", { className: "number" }, counted(stats, "pending")),
@@ -128,5 +129,6 @@ export function showQueues(queues) {
     make("td", { className: "number wide" }, rate(offered)),
     make("td", { className: "number wide" }, rate(served)),
     make("td", { className: "number" }, percent(queue.probability_in_time)),
-    make("td", { className: "number" }, counted(stats, "failure")))), 8, "no queues");
+    make("td", { className: "number" }, counted(stats, "failure")),
+    make("td", { className: "wide" }, trendOf(trend)))), 9, "no queues");
 }
