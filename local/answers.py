@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 from unittest.mock import patch
 from urllib.request import urlopen
@@ -25,8 +26,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from freshq import Queue, Worker
+from freshq.cli.commands import relay
 from freshq.cli.listing import ALIASES
 from freshq.cli.main import app
+from freshq.cli.stacks import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -150,6 +153,11 @@ WITHOUT_QUEUE: Final = (
     "advise MADE --settings SETTINGS --servers 1 --outage",
     "replay MADE --settings SETTINGS --against SETTINGS",
 )
+# The stack of an archive, and what its stream answers.
+ARCHIVED: Final = SimpleNamespace(
+    outputs={"QueueTableName": "Shipments", relay.DELIVERY_STREAM: "archive"}, parameters={}
+)
+REPLAYED: Final[dict[str, Any]] = {"_stream_of": lambda *_: "arn", "_replay": lambda *_: (3, [])}
 # They handle signals, so each runs in a process of its own.
 PROGRAMS: Final = (
     "demo --seconds 3",
@@ -251,6 +259,8 @@ def answers() -> dict[str, list[Any]]:
         _collect(WITHOUT_QUEUE, files, found)
         with _attached() as address:
             _collect(RECORDS, files, found, "--queue", address)
+            with patch.object(Stack, "describe", return_value=ARCHIVED), patch.multiple(relay, **REPLAYED):
+                _collect(["archive replay-stream"], files, found, "--stack", "app")
         for line, printed in begun.items():
             found.setdefault(name_of(line), []).extend(parsed(printed.result()))
     return found
@@ -364,7 +374,7 @@ def parsed(printed: str) -> list[Any]:
 def name_of(line: str) -> str:
     """Return the name of a command, with the flag that changes what it prints."""
     words = line.split()
-    length = 2 if words[0] in ("group", "match", "record") else 1
+    length = 2 if words[0] in ("archive", "group", "match", "record") else 1
     name = " ".join(words[:length])
     if name == "cancel" and "--yes" in words:
         return "cancel (several)"
