@@ -92,7 +92,8 @@ LONGEST_FIRST: Final = (
 )
 
 
-# `make test-all` (--all) runs every test on every store. `make test` does not even import what takes long:
+# `make test-all` (--all) runs every test on every store. `make test` leaves out what takes long: tests, and
+# files, which it does not even import,
 ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(
@@ -110,6 +111,11 @@ ONLY_WITH_ALL: Final = (
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
     "tests/sql/test_standby.py",
+    # `make check` has the linter, and one format shows what is drawn.
+    "tests/template/test_template.py::test_the_template_is_valid",
+    "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[html]",
+    "tests/unit/cli/test_simulate_cli.py::test_a_plot_of_several_policies[png]",
+    "tests/unit/cli/test_simulate_cli.py::test_a_standard_policy_is_plotted_once",
 )
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"
@@ -210,7 +216,8 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
 
     def is_quick(item: pytest.Item) -> bool:
         least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
-        return file_of(item.nodeid) in PROTOCOL or server_of(item) == least
+        is_once = file_of(item.nodeid) in PROTOCOL or server_of(item) == least
+        return is_once and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     return [item for item in items if is_quick(item)]
 
