@@ -216,7 +216,7 @@ TOTALS: Final[dict[str, str]] = {
     "task_id": "string",
     "life": "int",  # of violations
     "problem": "string",
-    "created_us": "bigint",  # of violations and open tasks
+    "created_us": "bigint",  # of violations and open tasks; of workers the start of the hour
     "status": "string",  # of open tasks: their last steps
     "priority": "int",
     "changed_us": "bigint",

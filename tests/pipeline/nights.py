@@ -61,6 +61,28 @@ def quiet_days(days: int) -> Recording:
     return tape
 
 
+def quiet_hours(hours: int) -> Recording:
+    """Return hours with four tasks each, named hHOUR-NUMBER.
+
+    One is shed, one is served, one waits past the hour, and one has an id that was used in the hour before.
+    """
+    tape = Recording()
+    for hour in range(hours):
+        begin = hour * HOUR
+        if hour > 0:
+            tape.take(begin + 30, f"h{hour - 1}-2", holder="late:a")
+            tape.settle(begin + 40, f"h{hour - 1}-2", "SUCCESS")
+        tape.put(begin + 60, f"h{hour}-0", group="red", max_age=600)
+        tape.put(begin + 61, f"h{hour}-1", max_age=600)
+        tape.take(begin + 65, f"h{hour}-1")
+        tape.settle(begin + 69, f"h{hour}-1", "SUCCESS")
+        tape.put(begin + 70, f"again-{hour // 2}", max_age=600)
+        tape.take(begin + 90, f"again-{hour // 2}")
+        tape.settle(begin + 95, f"again-{hour // 2}", "SUCCESS")
+        tape.put(begin + HOUR - 60, f"h{hour}-2", max_age=600)
+    return tape
+
+
 def recorded(tasks: int, seed: int, days: int) -> list[dict[str, Any]]:
     """Return the events of some days by time, with tasks that belong to several days."""
     tape = wandering(tasks, seed, hours=24 * days, again_after=0.7 * DAY)

@@ -13,7 +13,7 @@ import freshq_pipeline
 from freshq_pipeline.gold import figures, silver_days
 from freshq_pipeline.gold.totals import SCHEMA, TOTAL, VIOLATIONS
 from freshq_pipeline.schemas import TOTALS
-from freshq_pipeline.storage.days import Day
+from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, silver_path
 
@@ -21,6 +21,7 @@ from freshq_pipeline.storage.state import State, silver_path
 BOUNDS = {
     "gold.build._inverted": "days of at most FEW_STEPS steps",
     "gold.build._others": "days, queues and groups",
+    "gold.chains._chains_in": "chains of a batch, on an executor",
     "gold.figures._new_by_spark": "queues",
     "gold.figures._new_violations": "VIOLATIONS_HERE",
     "gold.figures._violating": "VIOLATIONS_HERE",
@@ -28,10 +29,11 @@ BOUNDS = {
     "gold.figures.figures": "days, queues, groups and histogram classes",
     "gold.inversions.chunks": "rows over GROUP_ROWS",
     "gold.inversions.inversions_here": "FEW_STEPS",
-    "gold.open_days._opened": "days",
-    "gold.open_days._surveyed": "days",
+    "gold.open_hours._opened": "hours",
+    "gold.open_hours._surveyed": "hours",
     "gold.silver_days._days_that_share": "ids in SILVER_HERE_BYTES",
     "gold.silver_days._hashes": "ids in SILVER_HERE_BYTES",
+    "gold.silver_days.created_hours": "hours",
     "gold.silver_days._shared_by_spark": "pairs of days",
     "gold.silver_days.starts_us": "queues",
     "ingest.silver._quarantine": "reasons, and damaged files",
@@ -45,6 +47,7 @@ BOUNDS = {
     "replays.replaying.replay": "queues",
     "replays.scenarios._simulated": "scenarios",
     "report.evidence.events_of": "events of MAX_VIOLATIONS tasks",
+    "report.sections.chain_section": "hops",
     "report.sections.shed_counts": "queues, groups and reasons",
     "report.tables.all": "days and queues",
     "report.tables.first": "rows shown",
@@ -76,10 +79,12 @@ def test_each_call_that_brings_rows_to_the_driver_has_a_bound() -> None:
 
 def add(spark: SparkSession, out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
     state.run_id = run_id
-    schema = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+    schema = pa.schema([("queue", pa.string()), ("task_id", pa.string()), ("created_us", pa.int64())])
     for day, tasks in ids.items():
         names = pa.array([None if "/" not in task else task.partition("/")[0] for task in tasks], pa.string())
-        rows = pa.record_batch([names, pa.array([task.rpartition("/")[2] for task in tasks])], schema=schema)
+        created = pa.array([day * DAY_US + HOUR_US * at for at in range(len(tasks))])
+        ids_of_tasks = pa.array([task.rpartition("/")[2] for task in tasks])
+        rows = pa.record_batch([names, ids_of_tasks, created], schema=schema)
         out.write_parquet(f"{silver_path(run_id, day)}/0.parquet", [rows], schema)
         state.days.setdefault(day, Day()).silver[run_id] = 1
     silver_days.index_ids(spark, out, state)
@@ -97,7 +102,7 @@ def test_spark_links_the_same_days(
     monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0)
     add(spark, out, state, "b", {3: ["mail/y", "new"], 4: ["new", "mail/z"], 5: ["x"]})
     assert {day: sorted(known.linked) for day, known in state.days.items()} == {
-        1: [3, 5], 2: [], 3: [1, 4], 4: [3], 5: [1],
+        1: [1, 3, 5], 2: [], 3: [1, 4], 4: [3], 5: [1],
     }  # fmt: skip
 
 

@@ -15,11 +15,12 @@ from freshq_pipeline.gold import build as gold
 from freshq_pipeline.gold import totals
 from freshq_pipeline.gold.chains import hops
 from freshq_pipeline.gold.inversions import out_of_turn
+from freshq_pipeline.gold.open_hours import OpenHours
 from freshq_pipeline.gold.silver_days import hashed, index_ids
 from freshq_pipeline.gold.totals import workers
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import Day, chained_days
+from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day, chained_days, linked_days
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.state import State, silver_path
@@ -72,17 +73,21 @@ def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPat
 
 
 NO_SPARK: Any = None
-SILVER = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+IDS = [(name, pa.string()) for name in ("queue", "task_id", "root_id")]
+SILVER = pa.schema([*IDS, ("created_us", pa.int64())])
 
 
 def add(out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
-    """Write the silver of a run, and index it; before a slash is the queue of an id."""
+    """Write the silver of a run, and index it; an id is HOUR:QUEUE/ID, with or without hour and queue."""
     state.run_id = run_id
     for day, tasks in ids.items():
         path = f"{silver_path(run_id, day)}/0.parquet"
-        queues, of_queues = zip(*(task.rpartition("/")[::2] for task in tasks), strict=True)
+        hours, names = zip(*(task.rpartition(":")[::2] for task in tasks), strict=True)
+        queues, of_queues = zip(*(name.rpartition("/")[::2] for name in names), strict=True)
         named = pa.array([queue or None for queue in queues], pa.string())
-        rows = pa.record_batch([named, pa.array(of_queues)], schema=SILVER)
+        created = pa.array([day * DAY_US + int(hour or 0) * HOUR_US for hour in hours])
+        roots = pa.nulls(len(tasks), pa.string())
+        rows = pa.record_batch([named, pa.array(of_queues), roots, created], schema=SILVER)
         out.write_parquet(path, [rows], SILVER)
         state.days.setdefault(day, Day()).silver[run_id] = 1
     index_ids(NO_SPARK, out, state)
@@ -110,6 +115,15 @@ def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.Monk
     assert state.ids == ["c-all", "d"]
 
 
+def test_a_day_is_linked_with_itself_if_an_id_occurs_in_two_of_its_hours(tmp_path: Path) -> None:
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    add(out, state, "a", {1: ["3:x", "3:x", "4:y"], 2: ["0:z", "23:z"]})
+    assert links(state) == {1: [], 2: [2]}
+    add(out, state, "b", {1: ["5:y"], 3: ["7:x"]})
+    assert links(state) == {1: [1, 3], 2: [2], 3: [1]}
+    assert linked_days(state.days, [1]) == {1, 3}
+
+
 def test_the_same_id_in_another_queue_links_no_days(tmp_path: Path) -> None:
     out, state = Folder(str(tmp_path)), State("", "in", "landed")
     add(out, state, "a", {1: ["x", "mail/x", "mail/mail"], 2: ["ship/x", "ship/ship", "mail/y"]})
@@ -120,15 +134,16 @@ def test_the_same_id_in_another_queue_links_no_days(tmp_path: Path) -> None:
 
 def test_days_with_tasks_of_a_chain_are_chained_and_not_linked(tmp_path: Path) -> None:
     out, state = Folder(str(tmp_path)), State("", "in", "landed")
-    columns = pa.schema([(name, pa.string()) for name in ("queue", "task_id", "root_id")])
     days = {1: ("root", None), 2: ("a", "root"), 3: ("b", "root"), 4: ("other", "else")}
     for run_id in ("a", "b"):
         state.run_id = run_id
         for day, (task_id, root_id) in days.items():
             if (day > 2) == (run_id == "b"):
                 path = f"{silver_path(run_id, day)}/0.parquet"
-                row = {"queue": "mail", "task_id": task_id, "root_id": root_id}
-                out.write_parquet(path, [pa.RecordBatch.from_pylist([row], columns)], columns)
+                row = {"queue": "mail", "task_id": task_id, "root_id": root_id, "created_us": day * DAY_US}
+                # A child in another hour of the day is no reason to read the day for it.
+                rows = [row, row | {"task_id": f"{task_id}-2", "created_us": day * DAY_US + HOUR_US}]
+                out.write_parquet(path, [pa.RecordBatch.from_pylist(rows, SILVER)], SILVER)
                 state.days.setdefault(day, Day()).silver[run_id] = 1
         index_ids(NO_SPARK, out, state)
     assert {day: sorted(known.chained) for day, known in state.days.items()} == {
@@ -155,9 +170,9 @@ def test_an_index_that_fails_ends_a_first_run(tmp_path: Path, monkeypatch: pytes
     def fails(*_arguments: object) -> None:
         raise OSError("the disk is full")
 
-    no_days = SimpleNamespace(days=SimpleNamespace(tasks=set(), clock=None), figures=[], steps=None)
+    no_hours = SimpleNamespace(hours=OpenHours(frozenset()), figures=[], steps=None)
     monkeypatch.setattr(gold, "index_ids", fails)
-    monkeypatch.setattr(gold, "open_all", lambda *_arguments: no_days)
+    monkeypatch.setattr(gold, "open_all", lambda *_arguments: no_hours)
     monkeypatch.setattr(gold, "_check_events", lambda _run: None)
     monkeypatch.setattr(gold, "figures", lambda *_arguments: {})
     state, options = State("1", "in", "landed"), SimpleNamespace(as_of_ms=None, index_lag=IndexLag(0))

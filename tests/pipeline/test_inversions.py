@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from freshq_pipeline.gold import inversions as module
-from freshq_pipeline.gold.inversions import CHUNK_US, SCHEMA, chunks
+from freshq_pipeline.gold.inversions import CHUNK_US, WITH_HOUR, chunks
+from freshq_pipeline.schemas import ddl
 from freshq_pipeline.storage.days import DAY_US
 
 COLUMNS = "queue string, priority int, since_us bigint, until_us bigint, created_us bigint"
@@ -21,7 +22,7 @@ def frames(spark: SparkSession, claims: list[Row], waits: list[Row]) -> tuple[Da
 
 def found(rows: DataFrame) -> set[str]:
     grouped = rows.groupBy("queue", "priority", "chunk_us", "chunk")
-    return {row["task_id"] for row in grouped.applyInArrow(module._out_of_turn, SCHEMA).collect()}
+    return {row["task_id"] for row in grouped.applyInArrow(module._out_of_turn, ddl(WITH_HOUR)).collect()}
 
 
 @pytest.mark.parametrize(("group_rows", "pieces"), [(10**9, 20), (20, 20)])

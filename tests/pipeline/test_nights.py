@@ -7,18 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.open_hours import Opened, open_hours
 from freshq_pipeline.runs.request import Options
-from freshq_pipeline.storage.days import DAY_US, Day, iso, number, recorded_days
-from tests.pipeline.conftest import Pipeline, all_rows
+from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning
+from freshq_pipeline.storage.days import (
+    DAY_US,
+    HOUR_US,
+    Day,
+    Hour,
+    iso,
+    number,
+    recorded_days,
+    spans,
+    widened,
+)
+from tests.pipeline.conftest import Pipeline, all_rows, tuned
 from tests.pipeline.nights import (
     assert_each_run_equals_duckdb,
     nights,
     quiet_days,
+    quiet_hours,
     recorded,
 )
-from tests.pipeline.recording import Recording, write_lines
+from tests.pipeline.recording import START_SECONDS, Recording, write_lines
 
 # Each run takes seconds, on a busy machine half a minute.
 PATIENCE_SECONDS = 900
@@ -84,6 +98,46 @@ def test_a_night_computes_what_it_changed_and_a_late_event_opens_its_day(
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
+def test_an_increment_computes_the_hours_that_it_changed(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[set[int]] = []
+
+    def noted(*arguments: Any) -> Opened:
+        found = open_hours(*arguments)
+        opened.append({hour - 24 * number("2026-01-01") for hour in found.hours.tasks or ()})
+        return found
+
+    monkeypatch.setattr("freshq_pipeline.gold.build.open_hours", noted)
+    events = quiet_hours(7).landed()
+    hours = [event["stream_ms"] / 3_600_000 - START_SECONDS / 3600 for event in events]
+    held = next(event for event in events if event["task_id"] == "h2-1" and event["status"] == "SUCCESS")
+    rest = [(event, at) for event, at in zip(events, hours, strict=True) if event is not held]
+    of_parts = ((0, 5), (5, 5.5), (5.5, 9))
+    parts = [[event for event, at in rest if first <= at < end] for first, end in of_parts]
+    assert_each_run_equals_duckdb(pipeline, tmp_path, [*parts, [held]])
+    # The hour of the last event and the hour before, whose task waited past its end.
+    assert opened[:2] == [{3, 4, 5}, {4, 5, 6}]
+    # A task of hour 2 seemed to be in progress since then.
+    assert {2, 3, 4, 5, 6} <= opened[2]
+    assert 0 not in opened[2]
+    files = {path.parent for path in tmp_path.glob("out/tables/*/day=*/queue=*/*.parquet")}
+    assert len(files) == 2  # of tasks and of minutes
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+@pytest.mark.parametrize(("size", "few_steps"), [(SMALL, 1 << 20), (LARGE, 0)], ids=["small", "large"])
+def test_increments_of_a_day_equal_duckdb(
+    size: Tuning, few_steps: int, spark: SparkSession, pipeline: Pipeline, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("freshq_pipeline.gold.build.FEW_STEPS", few_steps)
+    parts = nights(recorded(60, seed=7, days=1), count=5, late=0.05, seed=7)
+    with tuned(spark, size):
+        assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
 def test_the_recording_of_each_queue_begins_with_its_own_first_event(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -135,13 +189,24 @@ def test_days_of_the_options() -> None:
 
 
 def test_days_without_a_put_are_recorded_if_tasks_waited() -> None:
-    waited = Day(first_us=DAY_US - 1, last_us=2 * DAY_US)
-    in_progress = Day(first_us=7 * DAY_US, last_us=7 * DAY_US, has_open=True)
-    until_later = Day(first_us=4 * DAY_US, last_us=90 * DAY_US)
+    waited = Day(hours={23: Hour(DAY_US - 1, 2 * DAY_US)})
+    in_progress = Day(hours={7 * 24: Hour(7 * DAY_US, 7 * DAY_US, has_open=True)})
+    until_later = Day(hours={4 * 24: Hour(4 * DAY_US, 90 * DAY_US)})
     of_new_events = Day(silver={"1": 1})
     assert recorded_days({0: waited, 5: of_new_events}, 9 * DAY_US) == {0, 1, 2, 5}
     assert recorded_days({7: in_progress}, 9 * DAY_US) == {7, 8, 9}
     assert recorded_days({4: until_later}, 5 * DAY_US) == {4, 5}
+
+
+def test_hours_are_widened_to_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freshq_pipeline.storage.days.MAX_SPANS", 2)
+    assert spans([]) == []
+    assert spans([5, 3, 4, 9]) == [(3, 6), (9, 10)]
+    assert widened({3, 5, 9}) == {3, 4, 5, 9}
+    assert widened({3, 9, 10}) == {3, 9, 10}
+    known = Hour(HOUR_US - 1, 3 * HOUR_US)
+    assert [known.touches([hour]) for hour in range(5)] == [True, True, True, True, False]
+    assert known.touches([7, 8]) is False
 
 
 @pytest.mark.soak

@@ -21,7 +21,7 @@ from freshq_pipeline.replays.record import COLUMNS, LOAD, Recorded, recorded_loa
 from freshq_pipeline.replays.scenarios import TOLERANCE, check, distinct, measures
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import Day, number
+from freshq_pipeline.storage.days import Day, Hour, number
 from tests.pipeline.recording import write_lines
 from tests.support.functions import PROJECT
 
@@ -199,10 +199,10 @@ def test_days_before_are_read_only_if_their_tasks_may_have_waited() -> None:
     days = DayRange(since="2026-01-04").choose([f"2026-01-0{day}" for day in range(1, 6)])
     at_us = int((START_MS + 3 * DAY_MS) * 1000)
     known = {
-        number("2026-01-01"): Day(last_us=at_us - 1),
-        number("2026-01-02"): Day(last_us=at_us + 1),
-        number("2026-01-03"): Day(last_us=at_us - 1, has_open=True),
-        number("2026-01-05"): Day(last_us=at_us + 1),
+        number("2026-01-01"): Day(hours={0: Hour(0, at_us - 1)}),
+        number("2026-01-02"): Day(hours={0: Hour(0, at_us + 1)}),
+        number("2026-01-03"): Day(hours={0: Hour(0, at_us - 1, has_open=True)}),
+        number("2026-01-05"): Day(hours={0: Hour(0, at_us + 1)}),
     }
     assert days.before(known) == ["2026-01-02", "2026-01-03"]
     assert days.first_us == at_us

@@ -37,7 +37,7 @@ from freshq_pipeline.spark.tuning import (
     tuning_for,
     uncompressed_bytes,
 )
-from freshq_pipeline.storage.days import DAY_US, Day
+from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day, Hour
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
 from freshq_pipeline.storage.table_files import columns_with_day
@@ -59,15 +59,19 @@ def test_compressed_files_count_as_what_they_inflate_to() -> None:
     assert uncompressed_bytes({"a.json": 100, "b.json.gz": 10}) == 100 + 10 * INFLATION
 
 
-def test_open_days_of_earlier_runs_count() -> None:
-    days = {0: Day({"1": MEDIUM_BYTES // INFLATION}, last_us=DAY_US), 1: Day({"1": 1}, last_us=3 * DAY_US)}
-    before = State("1", "in", "landed", files={"old": [MEDIUM_BYTES, 0]}, days=days, as_of_us=2 * DAY_US)
+def test_open_hours_of_earlier_runs_count() -> None:
+    hours = {0: Hour(0, DAY_US, events=9), 3: Hour(0, 1, events=1)}
+    days = {
+        0: Day({"1": MEDIUM_BYTES // INFLATION}, hours=hours),
+        1: Day({"1": 1}, hours={24: Hour(0, 3 * DAY_US)}),
+    }
+    before = State("1", "in", "landed", files={"old": [MEDIUM_BYTES, 0]}, days=days, as_of_us=DAY_US)
     files = {"old": (MEDIUM_BYTES, 0), "new": (100, 0)}
     assert RunPlan(None, files, ["new"]).tuning() is SMALL
     assert RunPlan(None, files, ["new", "old"]).tuning() is LARGE
-    # Both days in silver are open; later the first one is over, unless all days may be computed.
-    assert RunPlan(before, files, ["new"]).tuning() is LARGE
-    before.as_of_us = 2 * DAY_US + 1
+    # An hour with nine tenths of the first day is open; later it is over, unless all days may be computed.
+    assert RunPlan(before, files, ["new"]).tuning() is MEDIUM
+    before.as_of_us = DAY_US + HOUR_US + 1
     assert RunPlan(before, files, ["new"]).tuning() is SMALL
     assert RunPlan(before, files, ["new"], again=True).tuning() is LARGE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +14,18 @@ from pyspark.sql import functions as F
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.chains import chains
 from freshq_pipeline.gold.figures import figures
-from freshq_pipeline.gold.inversions import CLAIM, GROUP_ROWS, index_lag_us, inversions, inversions_here
+from freshq_pipeline.gold.inversions import (
+    CLAIM,
+    GROUP_ROWS,
+    WITH_HOUR,
+    index_lag_us,
+    inversions,
+    inversions_here,
+)
 from freshq_pipeline.gold.minutes import minutes
-from freshq_pipeline.gold.open_days import open_all, open_days
+from freshq_pipeline.gold.open_hours import open_all, open_hours
 from freshq_pipeline.gold.silver_days import index_ids, silver_files, start_us
-from freshq_pipeline.gold.steps import TASK, date_of, same_task
+from freshq_pipeline.gold.steps import TASK, date_of, in_hours, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
@@ -30,19 +37,34 @@ from freshq_pipeline.gold.totals import (
     groups,
     ledger,
     open_steps,
+    others,
     scan_totals,
     totals,
     workers,
 )
 from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
-from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import chained_days, iso, linked_days, number, recorded_days
+from freshq_pipeline.storage.arrow import arrow_schema, moments_in
+from freshq_pipeline.storage.days import (
+    DAY_US,
+    HOUR_US,
+    HOURS_A_DAY,
+    Hour,
+    chained_days,
+    days_of,
+    hours_of,
+    iso,
+    known_hours,
+    linked_days,
+    number,
+    recorded_days,
+)
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.table_files import (
     FOLDERS,
     PARQUET,
     columns_with_day,
     draft_path,
+    keep_rows,
     move_in,
     paths_of,
     read_table,
@@ -56,13 +78,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from freshq_pipeline.gold.open_days import OpenDays
+    from freshq_pipeline.gold.open_hours import OpenHours
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
 
 INVERSIONS: Final = "inversions"
 # Spark's driver keeps the size of each of these partitions for each task that writes to them.
 MOST_BUCKETS: Final = 4096
+HOUR_MS: Final = HOUR_US // 1000
+# Tables of which a run may compute only some hours of a day: the column that tells the hour, and its unit.
+_HOUR_IN: Final = {
+    "tasks": ("created_ms", HOUR_MS),
+    "minutes": ("minute_ms", HOUR_MS),
+    INVERSIONS: ("hour", 1),
+}
 _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
 _ROOT: Final = arrow_schema({"root_id": TABLES["tasks"]["root_id"]})
 # Up to this many steps, claims and waits are compared in this process, at about 100 bytes each.
@@ -71,7 +100,7 @@ FEW_STEPS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options that change the tables, or the days that are computed.
+    """Options that change the tables, or the hours that are computed.
 
     Attributes:
         as_of_ms: Epoch milliseconds at which outcomes are determined, without later events; None: the time of
@@ -95,8 +124,8 @@ class _Run:
         spark: The session.
         out: The output folder.
         state: State of this run, which takes the results.
-        known: Files of the previous run's tables; empty if all days are computed.
-        opened: The days to compute.
+        known: Files of the previous run's tables; empty if all hours are computed.
+        opened: The hours to compute.
         as_of_us: End of the recording.
     """
 
@@ -104,7 +133,7 @@ class _Run:
     out: Folder
     state: State
     known: dict[str, dict[str, list[str]]]
-    opened: OpenDays
+    opened: OpenHours
     as_of_us: int
 
     def write(self, name: str, table: DataFrame, columns: dict[str, str], *partitions: str) -> DataFrame:
@@ -115,17 +144,35 @@ class _Run:
             # Otherwise each task would write a file to each folder. Without AQE there are one or two tasks.
             rows = rows.hint("rebalance", self._buckets(), *partitions)
         rows.write.partitionBy(*partitions).parquet(path)
+        if name in _HOUR_IN:
+            self.keep_other_hours(name)
         return self.spark.read.schema(ddl(columns)).parquet(path)
 
     def _buckets(self) -> int:
         """Return a number of partitions in which few folders of a day and a queue share one."""
-        every = recorded_days(self.state.days, self.as_of_us)
-        days = self.opened.tasks | (every if self.opened.clock is None else self.opened.clock)
+        clock = self.opened.clock
+        every = recorded_days(self.state.days, self.as_of_us) if clock is None else days_of(clock)
+        days = self.opened.days | every
         return max(1, min(MOST_BUCKETS, 2 * len(days) * len(self.state.starts_us)))
 
-    def names(self) -> list[str] | None:
-        """Return the names of the days whose tasks are computed; None if all are."""
-        return None if self.opened.clock is None else [iso(day) for day in sorted(self.opened.tasks)]
+    def computed(self) -> dict[str, frozenset[int] | None]:
+        """Return the hours that the run computes of each table in `_HOUR_IN`; None if all are."""
+        return {"tasks": self.opened.tasks, "minutes": self.opened.clock, INVERSIONS: self.opened.clock}
+
+    def replaces(self) -> dict[str, set[str] | None]:
+        """Return the names of the days that the run replaces, by table; None if all are."""
+        days = {name: None if some is None else days_of(some) for name, some in self.computed().items()}
+        days["chains"] = _chain_days(self)
+        return {name: None if some is None else set(map(iso, some)) for name, some in days.items()}
+
+    def keep_other_hours(self, name: str) -> None:
+        """Add the rows of other hours, as the previous run made them, to the drafted days of a table."""
+        hours = self.computed()[name]
+        if hours is not None:
+            days, (column, length) = self.known.get(name, {}), _HOUR_IN[name]
+            paths = [path for day in self.replaces()[name] or () for path in days.get(day, [])]
+            elsewhere = ~moments_in(pc.field(column), hours, length)
+            keep_rows(self.out, self.state.run_id, name, paths, elsewhere)
 
     def write_small(self, name: str, table: pa.Table) -> None:
         """Write a table that was computed without Spark."""
@@ -142,13 +189,13 @@ def build(
     spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the tables of all days that changed, and return the figures over all days.
+    """Write the tables of all hours that changed, and return the figures over all days.
 
     Args:
         spark: The session.
         out: The output folder.
         state: State of this run, with its silver; takes the figures of days, and the tables.
-        before: State of the previous run, made with the same options; None: compute all days.
+        before: State of the previous run, made with the same options; None: compute all hours.
         options: Options that change the tables.
         timed: Measures a block, given the name of its part.
 
@@ -179,7 +226,7 @@ def _opened(
     spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]], held: ExitStack,
 ) -> tuple[_Run, DataFrame | None]:  # fmt: skip
-    """Return the run, and the steps of the days to compute, which Spark caches until `held` closes."""
+    """Return the run, and the steps of the hours to compute, which Spark caches until `held` closes."""
     with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
         indexed = beside.submit(index_ids, spark, out, state)
         if before is None:
@@ -187,12 +234,12 @@ def _opened(
         else:
             indexed.result()  # links days that share ids
             again = set(filter(options.again, recorded_days(state.days, state.as_of_us)))
-            opened, known = open_days(spark, out, state, before, again), before.tables
+            opened, known = open_hours(spark, out, state, before, again), before.tables
         if opened.steps is not None:
             held.callback(opened.steps.unpersist)
-        run = _Run(spark, out, state, known, opened.days, state.as_of_us)
+        run = _Run(spark, out, state, known, opened.hours, state.as_of_us)
         state.tables = dict(run.known)
-        state.opened = sorted(map(iso, run.opened.tasks))
+        state.opened = sorted(map(iso, run.opened.days))
         _note_figures(run, opened.figures)
         _count_later(run, options)
         indexed.result()  # otherwise a failure would look like days that share no ids
@@ -200,16 +247,21 @@ def _opened(
 
 
 def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
-    """Store the figures of the computed days in the state.
+    """Store the figures of the computed hours in the state.
 
     Raises:
         BadInput: If there are no events.
     """
-    found = {row["day"]: row for row in figures}
-    for day in run.opened.tasks:
-        row = found.get(day, {"events": 0, "unbegun": False, "has_open": False})
-        for name in ("events", "first_us", "last_us", "has_open", "next_deadline_us", "unbegun"):
-            setattr(run.state.days[day], name, row.get(name))
+    days, hours = run.state.days, run.opened.tasks
+    for day in run.opened.days:
+        days[day].hours = {
+            hour: known for hour, known in days[day].hours.items() if hours is not None and hour not in hours
+        }
+    names = [one.name for one in fields(Hour)]
+    for row in figures:
+        if hours is None or row["hour"] in hours:
+            found = Hour(**{name: row[name] for name in names})
+            days[row["hour"] // HOURS_A_DAY].hours[row["hour"]] = found
     _check_events(run)
 
 
@@ -223,7 +275,7 @@ def _check_events(run: _Run) -> None:
 def _count_later(run: _Run, options: TableOptions) -> None:
     """Count the events after as-of on the days to compute; without as-of there are none."""
     later = pc.field("changed_us") > run.as_of_us
-    for day in run.opened.tasks:
+    for day in run.opened.days:
         known = run.state.days[day]
         paths = [] if options.as_of_ms is None else silver_files(run.out, day, known.silver)
         known.later = run.out.scan(paths, _CHANGED, _CHANGED.names, later).count_rows() if paths else 0
@@ -234,40 +286,34 @@ def _tables(
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> None:  # fmt: skip
     """Write all tables, and move their files to their final place."""
-    clock = run.opened.clock
-    clock_names = None if clock is None else {iso(day) for day in clock}
-    task_names = run.names()
+    hours = run.opened.tasks
     with timed("tasks"):
         elsewhere = _open_elsewhere(run, steps)
         on_clock = steps if elsewhere is None else steps.unionByName(elsewhere, allowMissingColumns=True)
         inverted = _inverted(run, on_clock, index_lag_us(options.index_lag))
         since_us = start_us(run.state.starts_us)
-        made = tasks(lives(steps), inverted, run.as_of_us, since_us, options.other_order)
+        here = lives(steps).where(in_hours(F.col("created_us"), hours))
+        made = tasks(here, inverted, run.as_of_us, since_us, options.other_order)
         by_day = made.withColumn("day", date_of(F.col("created_ms") * 1000))
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):
         _others(run, steps, on_clock, every)
-        replaces = {
-            "tasks": task_names, "minutes": clock_names, INVERSIONS: clock_names, "chains": _chain_names(run),
-        }  # fmt: skip
-        moved = {
-            name: move_in(run.out, run.state.run_id, name, replaces.get(name))
-            for name in (*TABLES, INVERSIONS, TOTAL)
-        }
-        run.state.tables = replaced(run.known, moved, replaces)
+        moved = {name: move_in(run.out, run.state.run_id, name) for name in (*TABLES, INVERSIONS, TOTAL)}
+        run.state.tables = replaced(run.known, moved, run.replaces())
 
 
 def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
-    """Return the last steps of open tasks of other days; None if there are none."""
+    """Return the last steps of open tasks of other hours; None if there are none."""
     days, chosen = run.state.days, run.opened.tasks
-    if not any(known.has_open for day, known in days.items() if day not in chosen):
+    known = known_hours(days.values()).items()
+    if chosen is None or not any(one.has_open for hour, one in known if hour not in chosen):
         return None
     paths = [run.out.at(path) for path in paths_of(run.known, TOTAL)]
-    others = open_steps(run.spark.read.schema(ddl(TOTALS)).parquet(*paths), run.names() or [])
-    if linked_days(days, chosen):
+    found = open_steps(run.spark.read.schema(ddl(TOTALS)).parquet(*paths), chosen)
+    if linked_days(days, run.opened.days):
         here = steps.select(*TASK).distinct()
-        others = others.join(here, same_task(others, here), "left_anti")
-    return others
+        found = found.join(here, same_task(found, here), "left_anti")
+    return found
 
 
 def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
@@ -275,13 +321,15 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)
-        for day in found["day"].unique().to_pylist():
-            rows = found.filter(pc.field("day") == day).select(list(CLAIM))
+        for day in days_of(found["hour"].unique().to_pylist()):
+            rows = found.filter(moments_in(pc.field("hour"), hours_of([day]), 1))
             run.out.write_parquet(f"{draft}/day={iso(day)}/0{PARQUET}", rows.to_batches(), rows.schema)
+        run.keep_other_hours(INVERSIONS)
     else:
         many = _steps_at_most(run) > GROUP_ROWS
-        by_day = inversions(steps, *of_steps, many=many).withColumn("day", F.date_from_unix_date("day"))
-        run.write(INVERSIONS, by_day, CLAIM | {"day": "string"}, "day")
+        by_day = inversions(steps, *of_steps, many=many)
+        by_day = by_day.withColumn("day", F.date_from_unix_date(F.expr(f"int(hour div {HOURS_A_DAY})")))
+        run.write(INVERSIONS, by_day, WITH_HOUR | {"day": "string"}, "day")
     paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
     if not paths:
         return None
@@ -290,34 +338,40 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
 
 def _steps_at_most(run: _Run) -> int:
     """Return an upper bound for the number of steps that claims are compared with."""
-    days = run.state.days
-    steps = sum(days[day].events for day in run.opened.tasks | linked_days(days, run.opened.tasks))
+    days, chosen = run.state.days, run.opened.tasks
+    whole = linked_days(days, run.opened.days)
+    steps = sum(
+        known.events
+        for day in run.opened.days | whole
+        for hour, known in days[day].hours.items()
+        if chosen is None or hour in chosen or day in whole
+    )
     known = paths_of(run.known, TOTAL)
     return steps + (count_open(run.out, known) if known else 0)
 
 
 def _inverted_elsewhere(run: _Run) -> list[str]:
     """Return the files of claims out of turn on other days that may belong to computed tasks."""
-    clock = run.opened.clock
-    if clock is None:
+    replaced_days, chosen = run.replaces()[INVERSIONS], run.opened.tasks
+    if replaced_days is None or chosen is None:
         return []
-    computed = {iso(day) for day in clock}
-    chosen = [run.state.days[day] for day in run.opened.tasks]
-    return [
-        path
-        for name, files in run.known.get(INVERSIONS, {}).items()
-        if name not in computed and any(day.touches((number(name),)) for day in chosen)
-        for path in files
-    ]
+    hours = [one for hour, one in known_hours(run.state.days.values()).items() if hour in chosen]
+    files = run.known.get(INVERSIONS, {})
+    names = [name for name in files.keys() - replaced_days if _touch(hours, number(name))]
+    return [path for name in names for path in files[name]]
+
+
+def _touch(hours: list[Hour], day: int) -> bool:
+    """Return whether events of some hours matter on a day."""
+    of_day = range(day * HOURS_A_DAY, (day + 1) * HOURS_A_DAY)
+    return any(hour.touches(of_day) for hour in hours)
 
 
 def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) -> None:
     """Write all tables except `tasks`."""
     by_minute = minutes(on_clock, every, run.as_of_us, run.opened.clock)
     by_minute = by_minute.withColumn("day", date_of(F.col("minute_ms") * 1000))
-    counts, computed = totals(steps, every), run.names()
-    if computed is not None:
-        counts = counts.where(F.col("day").isin(*computed))
+    counts = totals(steps.where(in_hours(F.col("created_us"), run.opened.tasks)), every)
     # In parallel, one is computed while the other is planned or written.
     with ThreadPoolExecutor(2) as pool:
         work: list[Future[Any]] = [
@@ -327,7 +381,7 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
         ]
     for one in work:
         one.result()
-    _keep_other_days(run)
+    _keep_other_totals(run)
     drafts = [file.path for file in run.out.files(draft_path(run.state.run_id, TOTAL))]
     fates = scan_totals(run.out, drafts, FATES).to_table()
     run.write_small("ledger", ledger(fates))
@@ -337,11 +391,9 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
 
 
-def _chain_names(run: _Run) -> set[str] | None:
-    """Return the names of the days whose chains are computed; None if all are."""
-    if run.opened.clock is None:
-        return None
-    return set(map(iso, chained_days(run.state.days, run.opened.tasks)))
+def _chain_days(run: _Run) -> frozenset[int] | None:
+    """Return the days whose chains are computed; None if all are."""
+    return None if run.opened.tasks is None else frozenset(chained_days(run.state.days, run.opened.days))
 
 
 def _write_chains(run: _Run, every: DataFrame) -> None:
@@ -349,25 +401,24 @@ def _write_chains(run: _Run, every: DataFrame) -> None:
 
     Tasks of their other days are read as earlier runs wrote them.
     """
-    rows, computed, paths = every, run.names(), list[str]()
+    rows, computed, paths = every, _chain_days(run), list[str]()
     if computed is not None:
-        days = run.state.days
-        others = chained_days(days, chained_days(days, run.opened.tasks)) - run.opened.tasks
+        others = chained_days(run.state.days, computed) - run.opened.days
         paths = [path for day in others for path in run.known.get("tasks", {}).get(iso(day), [])]
-        elsewhere = read_table(run.spark, run.out, paths, "tasks")
-        rows = every.where(F.col("day").isin(*computed)).unionByName(elsewhere)
+        rows = every.unionByName(read_table(run.spark, run.out, paths, "tasks"))
     paths += [file.path for file in run.out.files(draft_path(run.state.run_id, "tasks"))]
     # Most queues have no chains, and need no job of Spark's for that.
     if run.out.scan(paths, _ROOT, _ROOT.names, pc.field("root_id").is_valid()).head(1).num_rows:
-        made = chains(rows).withColumn("day", date_of(F.col("created_ms") * 1000))
+        made = chains(rows).where(in_hours(F.col("created_ms"), computed, DAY_US // 1000))
+        made = made.withColumn("day", date_of(F.col("created_ms") * 1000))
         run.write("chains", made, columns_with_day("chains"), *FOLDERS)
 
 
-def _keep_other_days(run: _Run) -> None:
-    """Add the totals of other days to the totals of the computed days."""
-    computed, known = run.names(), paths_of(run.known, TOTAL)
+def _keep_other_totals(run: _Run) -> None:
+    """Add the totals of other days and hours to the totals of the computed hours."""
+    computed, known = run.opened.tasks, paths_of(run.known, TOTAL)
     if computed is None or not known:
         return
-    others = run.out.scan(known, SCHEMA, SCHEMA.names, ~pc.field("day").isin(computed))
+    rows = run.out.scan(known, SCHEMA, SCHEMA.names, others(computed))
     path = f"{draft_path(run.state.run_id, TOTAL)}/others{PARQUET}"
-    run.out.write_parquet(path, others.to_batches(), SCHEMA)
+    run.out.write_parquet(path, rows.to_batches(), SCHEMA)

@@ -15,10 +15,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.minutes import blocks
-from freshq_pipeline.gold.steps import by_queue_name
+from freshq_pipeline.gold.steps import by_queue_name, in_hours
 from freshq_pipeline.schemas import ddl
 from freshq_pipeline.storage.arrow import arrow_schema
-from freshq_pipeline.storage.days import DAY_US, FOREVER_US
+from freshq_pipeline.storage.days import FOREVER_US, HOUR_US
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,8 +39,9 @@ PIECES: Final = 3600
 NEVER_US: Final = -FOREVER_US
 # A claim out of turn; events without a queue form a queue of their own.
 CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
-SCHEMA: Final = ddl(CLAIM | {"day": "int"})
-_ARROW: Final = arrow_schema(CLAIM | {"day": "int"})
+# The hour of the clock tells a later run which claims to check again.
+WITH_HOUR: Final = CLAIM | {"hour": "int"}
+_ARROW: Final = arrow_schema(WITH_HOUR)
 _LEVEL: Final = ("queue", "priority")
 # A wait of 2**20 chunks of 15 minutes lasts thirty years, which is more than a clock may be behind.
 MOST_LEVELS: Final = 20
@@ -50,27 +51,26 @@ def inversions(
     steps: DataFrame,
     as_of_us: int,
     lag_us: Column | int = 0,
-    days: Collection[int] | None = None,
+    hours: Collection[int] | None = None,
     *,
     many: bool = False,
 ) -> DataFrame:
-    """Return `queue`, `task_id`, `life` and `day` of claims out of turn; a claim may occur several times.
+    """Return `queue`, `task_id`, `life` and `hour` of claims out of turn; a claim may occur several times.
 
     Args:
         steps: Steps from `distinct_steps`.
         as_of_us: End of the recording.
         lag_us: Time after which a claimable task must be visible to claims.
-        days: Days whose claims to check; None: all.
+        hours: Hours whose claims to check; None: all.
         many: Whether a chunk may have more than `GROUP_ROWS` rows. Such chunks are found by another job.
     """
     claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
-    if days is not None:
-        claims = claims.where(F.expr(f"since_us div {DAY_US}").isin(*days))
+    claims = claims.where(in_hours(F.col("since_us"), hours))
     waits = waits.withColumn("until_us", F.least("until_us", F.lit(as_of_us + 1)))
     return (
         chunks(claims, waits, many=many)
         .groupBy(*_LEVEL, "chunk_us", "chunk")
-        .applyInArrow(_out_of_turn, SCHEMA)
+        .applyInArrow(_out_of_turn, ddl(WITH_HOUR))
     )
 
 
@@ -141,7 +141,7 @@ def _covering(claims: DataFrame, spans: DataFrame, chunk_us: int) -> DataFrame:
 
 
 def inversions_here(
-    steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
+    steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, hours: Collection[int] | None = None
 ) -> pa.Table:
     """Return the same without starting a Python worker, which takes longer than comparing few steps.
 
@@ -149,11 +149,10 @@ def inversions_here(
         steps: Steps from `distinct_steps`, whose claims and waits must fit into memory.
         as_of_us: As above.
         lag_us: As above.
-        days: As above.
+        hours: As above.
     """
     claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
-    if days is not None:
-        claims = claims.where(F.expr(f"since_us div {DAY_US}").isin(*days))
+    claims = claims.where(in_hours(F.col("since_us"), hours))
     found = claims.unionByName(waits).toArrow()
     queue = found["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
     names = np.stack((queue.indices.to_numpy(zero_copy_only=False), found["priority"].to_numpy()))
@@ -198,8 +197,8 @@ def _out_of_turn(chunk: pa.Table) -> pa.Table:
         *(waits[name].to_numpy() for name in ("since_us", "until_us", "created_us")),
     )
     inverted = claims.filter(pa.array(found))
-    days = pa.array(inverted["since_us"].to_numpy() // DAY_US)
-    return inverted.select(list(CLAIM)).append_column("day", days).cast(_ARROW)
+    hours = pa.array(inverted["since_us"].to_numpy() // HOUR_US)
+    return inverted.select(list(CLAIM)).append_column("hour", hours).cast(_ARROW)
 
 
 def out_of_turn(

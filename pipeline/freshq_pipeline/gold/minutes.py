@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.steps import MICROS, until_us
+from freshq_pipeline.gold.steps import MICROS, in_hours, until_us
 from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.days import HOUR_US
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,8 +29,8 @@ KEY: Final = ("minute", *_OWNER)
 # Lower bounds of the age classes of waiting tasks.
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
-MINUTES_A_DAY: Final = 24 * 60
 MINUTE_US: Final = 60_000_000
+MINUTES_AN_HOUR: Final = HOUR_US // MINUTE_US
 # Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1%. Histograms
 # add up exactly, unlike Spark's KLL sketches.
 HISTOGRAM_BASE: Final = 1.02
@@ -40,7 +41,7 @@ _FLOWS: Final = (
 
 
 def minutes(
-    steps: DataFrame, tasks: DataFrame, as_of_us: int, days: Collection[int] | None = None
+    steps: DataFrame, tasks: DataFrame, as_of_us: int, hours: Collection[int] | None = None
 ) -> DataFrame:
     """Return the table; minutes in which a group has neither events nor waiting tasks have no row.
 
@@ -48,7 +49,7 @@ def minutes(
         steps: Steps from `distinct_steps`.
         tasks: The table `tasks`.
         as_of_us: End of the recording.
-        days: Days whose minutes to make; None: all.
+        hours: Hours whose minutes to make; None: all.
     """
     waits = tasks.where("first_taken_ms is not null").select(
         _minute(_us("first_taken_ms")), *_OWNER, wait_us().alias("us")
@@ -59,8 +60,7 @@ def minutes(
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
     copied = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
     others = [F.any_value(name, F.lit(True)).alias(name) for name in copied]
-    if days is not None:
-        rows = rows.where(F.floor(F.col("minute") / MINUTES_A_DAY).isin(*days))
+    rows = rows.where(in_hours(F.col("minute"), hours, MINUTES_AN_HOUR))
     merged = rows.groupBy(*KEY).agg(*summed, F.max("horizon_us").alias("horizon_us"), *others)
     return _shaped(merged, as_of_us)
 

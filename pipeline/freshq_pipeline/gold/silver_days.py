@@ -1,9 +1,9 @@
 """Silver by day: its events, days that share task ids, and the start of each queue's recording.
 
-An index of a hash and a day for each id, and for the root of each chain, shows which days share ids and
-chains. Up to some size, Arrow finds them in this process without a Spark job: it reads three columns of the
-new events, and from the index only hashes that they contain. Beyond it Spark does the same. If two ids have
-the same hash, a run only reads more than it needs.
+An index of a hash and an hour for each id, and for the root of each chain, shows which days share ids and
+chains, and which use an id in several hours. Up to some size, Arrow finds them in this process without a
+Spark job: it reads four columns of the new events, and from the index only hashes that they contain. Beyond
+it Spark does the same. If two ids have the same hash, a run only reads more than it needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.steps import TASK, by_queue_name, same_task
+from freshq_pipeline.gold.steps import TASK, by_queue_name, in_hours, same_task
 from freshq_pipeline.schemas import EVENT, ddl
 from freshq_pipeline.storage.arrow import grouped
-from freshq_pipeline.storage.days import linked_days
+from freshq_pipeline.storage.days import HOUR_US, HOURS_A_DAY, linked_days
 from freshq_pipeline.storage.state import ALL, silver_path
 from freshq_pipeline.storage.table_files import PARQUET
 
@@ -42,12 +42,9 @@ if TYPE_CHECKING:
 PARTITION_BYTES: Final = 16 << 20
 
 
-def read_days(
-    spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int]
-) -> DataFrame:
-    """Return the events of some days, including duplicates."""
-    paths = [out.at(silver_path(part, day)) for day in sorted(chosen) for part in days[day].silver]
-    return _read(spark, paths)
+def read_parts(spark: SparkSession, out: Folder, parts: Mapping[int, Iterable[str]]) -> DataFrame:
+    """Return the events in some parts of silver of some days, including duplicates."""
+    return _read(spark, [out.at(silver_path(part, day)) for day in sorted(parts) for part in parts[day]])
 
 
 def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
@@ -62,29 +59,34 @@ def count_events(out: Folder, paths: list[str]) -> int:
 
 
 def events_of(
-    spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int], fresh: str | None
-) -> DataFrame:
-    """Return all events, also of other days, of tasks with events on some days.
+    spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int],
+    hours: Collection[int] | None, fresh: str | None,
+) -> DataFrame:  # fmt: skip
+    """Return all events, also of other hours, of tasks with events in some hours.
 
     Args:
         spark: The session.
         out: The output folder.
         days: All days.
-        chosen: The days of the tasks.
+        chosen: The days of the hours.
+        hours: The hours of the tasks; None: all hours of all days.
         fresh: Part of silver whose events are marked `fresh`; None: omit this column.
     """
-    events = _marked(spark, out, days, chosen, fresh)
+    within = in_hours(F.col("created_us"), hours)
+    events = _marked(spark, out, days, chosen, fresh).where(within)
     elsewhere = {day for day in linked_days(days, chosen) if not days[day].forgotten}
-    if elsewhere:
+    if elsewhere and hours is not None:
         here = events.select(*TASK).distinct()
-        others = _marked(spark, out, days, elsewhere, fresh)
+        others = _marked(spark, out, days, elsewhere, fresh).where(~within)
         events = events.unionByName(others.join(here, same_task(others, here), "left_semi"))
     return events
 
 
-def partitions_for(spark: SparkSession, days: Mapping[int, Day], chosen: Collection[int]) -> int:
-    """Return the number of partitions in which a core can sort the tasks of some days in memory."""
-    size_bytes = sum(sum(days[day].silver.values()) for day in chosen)
+def partitions_for(
+    spark: SparkSession, days: Mapping[int, Day], chosen: Collection[int], hours: Collection[int] | None
+) -> int:
+    """Return the number of partitions in which a core can sort the tasks of some hours in memory."""
+    size_bytes = sum(days[day].silver_bytes(hours) for day in chosen)
     at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     # A multiple of the cores, so that none is idle in the last round.
     return at_once * max(1, ceil(size_bytes / PARTITION_BYTES / at_once))
@@ -94,7 +96,7 @@ def _marked(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int], fresh: str | None
 ) -> DataFrame:
     if fresh is None:
-        return read_days(spark, out, days, chosen)
+        return read_parts(spark, out, {day: days[day].silver for day in chosen})
     paths: dict[bool, list[str]] = {False: [], True: []}
     for day in sorted(chosen):
         for part in days[day].silver:
@@ -111,9 +113,10 @@ def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
 MAX_PARTS: Final = 16
 _THREADS: Final = 8
 # A row of a task has its id, and a row of a child has the id of its root.
-_INDEX: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32()), ("is_child", pa.bool_())])
-_INDEX_DDL: Final = "id_hash bigint, day int, is_child boolean"
-_IDS: Final = pa.schema([(name, pa.string()) for name in ("queue", "task_id", "root_id")])
+_INDEX: Final = pa.schema([("id_hash", pa.int64()), ("hour", pa.int32()), ("is_child", pa.bool_())])
+_INDEX_DDL: Final = "id_hash bigint, hour int, is_child boolean"
+_ID: Final = ("queue", "task_id", "root_id")
+_IDS: Final = pa.schema([*((name, pa.string()) for name in _ID), ("created_us", pa.int64())])
 # 2**64 divided by the golden ratio: an odd number without a pattern in its digits.
 _SHIFT: Final = np.int64(-7046029254386353131)
 
@@ -136,8 +139,7 @@ def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
         _ids_by_spark(spark, out, parts).write.parquet(out.at(f"ids/{state.run_id}"))
     state.ids.append(state.run_id)
     state.indexed = sorted(state.silver_parts())
-    if len(state.days) > 1:
-        _link_days(spark, out, state, few=few)
+    _link_days(spark, out, state, few=few)
     if len(state.ids) > MAX_PARTS:
         merged = f"{state.run_id}{ALL}"
         whole = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names)
@@ -171,28 +173,27 @@ def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBat
         for day, known in sorted(state.days.items()):
             paths = silver_files(out, day, (part for part in known.silver if part in parts))
             found = list(pool.map(lambda path: _hashes(out, path), paths))
-            for is_child, hashes in enumerate(zip(*found, strict=True)):
-                yield _index_rows(np.unique(np.concatenate(hashes)), day, is_child=bool(is_child))
+            if found:
+                distinct = pa.concat_tables(found).group_by(_INDEX.names, use_threads=False).aggregate([])
+                yield from distinct.select(_INDEX.names).combine_chunks().to_batches()
 
 
-def _index_rows(hashes: NDArray[np.int64], day: Any, *, is_child: bool) -> pa.RecordBatch:
-    """Return rows of the index, given the hashes and a day or the day of each."""
-    days = np.broadcast_to(np.asarray(day, np.int32), hashes.shape)
-    columns = [pa.array(hashes), pa.array(days), pa.array(np.full(len(hashes), is_child))]
-    return pa.record_batch(columns, schema=_INDEX)
+def _hashes(out: Folder, path: str) -> pa.Table:
+    """Return the rows of the index for a file of silver."""
+    return _hashed(out.scan([path], _IDS, _IDS.names).to_table())
 
 
-def _hashes(out: Folder, path: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a hash of each id, and of the root of each child, in a file of silver."""
-    events = out.scan([path], _IDS, _IDS.names).to_table()
-    ids = events.group_by(_IDS.names, use_threads=False).aggregate([])
-    return _id_hashes(ids), _id_hashes(_roots(ids))
-
-
-def _roots(ids: pa.Table) -> pa.Table:
-    """Return the rows of children with the id of their root as `task_id`."""
+def _hashed(events: pa.Table) -> pa.Table:
+    """Return a hash of each id, together with its queue, and of the root of each child, with their hours."""
+    hours = pc.divide(events["created_us"], HOUR_US).cast(pa.int32())
+    ids = events.select(list(_ID)).append_column("hour", hours)
+    ids = ids.group_by(ids.column_names, use_threads=False).aggregate([])
     children = ids.filter(pc.is_valid(ids["root_id"]))
-    return children.drop_columns("task_id").rename_columns({"root_id": "task_id"})
+    roots = children.drop_columns("task_id").rename_columns({"root_id": "task_id"})
+    return pa.concat_tables(
+        pa.table([pa.array(_id_hashes(rows)), rows["hour"], pa.repeat(is_child, len(rows))], schema=_INDEX)
+        for rows, is_child in ((ids, False), (roots, True))
+    )
 
 
 def _id_hashes(ids: pa.Table) -> NDArray[np.int64]:
@@ -212,17 +213,14 @@ def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
 
 def _ids_by_spark(spark: SparkSession, out: Folder, parts: set[str]) -> DataFrame:
     """Return the rows of the index for some silver parts."""
-    reader = spark.read.schema("queue string, task_id string, root_id string, day date")
-    read = [reader.parquet(out.at(f"silver/{part}")) for part in sorted(parts)]
-    ids = reduce(DataFrame.unionByName, read).withColumn("day", F.unix_date("day")).distinct()
+    reader = spark.read.schema("queue string, task_id string, root_id string, created_us bigint")
+    ids = reader.parquet(*(out.at(f"silver/{part}") for part in sorted(parts)))
     return ids.mapInArrow(_hashed_batches, _INDEX_DDL).distinct()
 
 
 def _hashed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        ids = pa.Table.from_batches([batch])
-        for is_child, rows in enumerate((ids, _roots(ids))):
-            yield _index_rows(_id_hashes(rows), rows["day"].to_numpy(), is_child=bool(is_child))
+        yield from _hashed(pa.Table.from_batches([batch])).to_batches()
 
 
 def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tuple[int, int, bool]]:
@@ -230,28 +228,46 @@ def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tupl
     reader = spark.read.schema(_INDEX_DDL)
     fresh = reader.parquet(out.at(f"ids/{state.run_id}"))
     others = reader.parquet(*(out.at(f"ids/{part}") for part in state.ids))
-    others = others.withColumnsRenamed({"day": "other", "is_child": "other_is_child"})
-    pairs = fresh.join(others, "id_hash").where("day <> other")
+    others = others.withColumnsRenamed({"hour": "other", "is_child": "other_is_child"})
+    pairs = fresh.join(others, "id_hash").where("hour <> other")
+    days = (F.expr(f"{name} div {HOURS_A_DAY}").alias(name) for name in ("hour", "other"))
     is_chain = (F.col("is_child") | F.col("other_is_child")).alias("is_chain")
-    found = pairs.select("day", "other", is_chain).distinct().collect()
-    return {(row["day"], row["other"], row["is_chain"]) for row in found}
+    found = pairs.select(*days, is_chain).where("not is_chain or hour <> other").distinct().collect()
+    return {(row["hour"], row["other"], row["is_chain"]) for row in found}
 
 
 def _days_that_share(out: Folder, state: State) -> set[tuple[int, int, bool]]:
-    """Return pairs of days with an id in common, and whether it is a root's; the first has fresh events."""
+    """Return pairs of days with an id in common, and whether it is a root's; the first has fresh events.
+
+    A day is paired with itself if two of its hours have an id.
+    """
     fresh = out.scan(_index_files(out, [state.run_id]), _INDEX, _INDEX.names).to_table()
     known = pc.field("id_hash").isin(fresh["id_hash"].combine_chunks())
     others = out.scan(_index_files(out, state.ids), _INDEX, _INDEX.names, known).to_table()
     others = others.rename_columns(["id_hash", "other", "other_is_child"])
-    pairs = fresh.join(others, "id_hash", join_type="inner").filter(pc.field("day") != pc.field("other"))
+    pairs = fresh.join(others, "id_hash", join_type="inner").filter(pc.field("hour") != pc.field("other"))
+    days = {name: pc.divide(pairs[of], HOURS_A_DAY) for name, of in (("day", "hour"), ("other", "other"))}
     is_chain = pc.or_(pairs["is_child"], pairs["other_is_child"])
-    kinds = pa.table({"day": pairs["day"], "other": pairs["other"], "is_chain": is_chain})
+    kinds = pa.table({**days, "is_chain": is_chain})
+    kinds = kinds.filter(~pc.field("is_chain") | (pc.field("day") != pc.field("other")))
     kinds = kinds.group_by(kinds.column_names).aggregate([])
     return set(zip(*(column.to_pylist() for column in kinds.columns), strict=True))
 
 
 def _index_files(out: Folder, parts: list[str]) -> list[str]:
     return [file.path for part in parts for file in out.files(f"ids/{part}")]
+
+
+_CREATED: Final = pa.schema([("created_us", pa.int64())])
+
+
+def created_hours(out: Folder, part: str) -> set[int]:
+    """Return the hours of creation of the events in a part of silver."""
+    paths = [file.path for file in out.files(f"silver/{part}")]
+    batches = out.scan(paths, _CREATED, _CREATED.names).to_batches() if paths else ()
+    return {
+        hour for batch in batches for hour in pc.unique(pc.divide(batch["created_us"], HOUR_US)).to_pylist()
+    }
 
 
 _TIMES: Final = pa.schema([("queue", pa.string()), ("changed_us", pa.int64())])

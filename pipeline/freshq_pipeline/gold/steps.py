@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from freshq_pipeline.storage.days import DAY_US
+from freshq_pipeline.storage.days import DAY_US, HOUR_US, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import WindowSpec
 
@@ -215,14 +215,28 @@ def illegal_step() -> Column:
     return F.when(followed & ~legal, F.concat_ws(" -> ", "previous_status", "status"))
 
 
-def day_of(moment_us: Column) -> Column:
-    """Return the UTC day of a time, by number."""
-    return F.floor(moment_us / DAY_US).cast("int")
+def hour_of(moment_us: Column) -> Column:
+    """Return the UTC hour of a time, by number."""
+    return F.floor(moment_us / HOUR_US).cast("int")
 
 
 def date_of(moment_us: Column) -> Column:
     """Return the UTC day of a time as a date, which is much faster to make than its text."""
-    return F.date_from_unix_date(day_of(moment_us))
+    return F.date_from_unix_date(F.floor(moment_us / DAY_US).cast("int"))
+
+
+def in_hours(moment: Column, hours: Collection[int] | None, length: int = HOUR_US) -> Column:
+    """Return whether a time is in some hours.
+
+    Args:
+        moment: The time.
+        hours: The hours; None: all.
+        length: Duration of an hour in the unit of the time.
+    """
+    if hours is None:
+        return F.lit(True)
+    within = ((moment >= first * length) & (moment < end * length) for first, end in spans(hours))
+    return reduce(Column.__or__, within, F.lit(False))
 
 
 def until_us() -> Column:

@@ -1,6 +1,7 @@
 """Totals of each day, and the tables computed from them: `ledger`, `violations`, `groups` and `workers`.
 
-Totals of days add up. Open tasks are stored with them, because they matter to all later minutes.
+Totals of days add up. Open tasks are stored with them, because they matter to all later minutes. Totals of
+steps have their hour in `created_us`, since a run may know the steps of only some hours of a day.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.minutes import histogram_class, wait_us
-from freshq_pipeline.gold.steps import date_of, is_open
+from freshq_pipeline.gold.steps import date_of, in_hours, is_open
 from freshq_pipeline.gold.tasks import NOT_CREATED
 from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
-from freshq_pipeline.storage.arrow import arrow_schema, grouped
+from freshq_pipeline.storage.arrow import arrow_schema, grouped, moments_in
+from freshq_pipeline.storage.days import HOUR_US, days_of, iso
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -56,14 +58,15 @@ _OF_OPEN: Final = (
 )  # fmt: skip
 
 
-def open_steps(totals: DataFrame, without: Collection[str]) -> DataFrame:
+def open_steps(totals: DataFrame, without: Collection[int]) -> DataFrame:
     """Return the last steps of open tasks, with the columns that `minutes` and `inversions` need.
 
     Args:
         totals: Totals from `totals`.
-        without: Days of creation to leave out.
+        without: Hours of creation to leave out.
     """
-    steps = totals.where((F.col("kind") == OPEN) & ~F.col("day").isin(*without)).select(*_OF_OPEN)
+    elsewhere = ~in_hours(F.col("created_us"), without)
+    steps = totals.where((F.col("kind") == OPEN) & elsewhere).select(*_OF_OPEN)
     nothing = {name: F.lit(None).cast("bigint") for name in ("next_us", "deadline_us")}
     return steps.withColumns(nothing | {"removed": F.lit(False)})
 
@@ -86,12 +89,22 @@ def scan_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str]
     return out.scan(paths, SCHEMA, columns or _READ[kind], pc.field("kind") == kind)
 
 
+def others(hours: Collection[int]) -> Any:
+    """Return the condition for the totals that remain when the tasks of some hours are computed.
+
+    The table `tasks` has all tasks of these days, so their totals from tasks are computed anew.
+    """
+    elsewhere = ~moments_in(pc.field("created_us"), hours, HOUR_US)
+    other_days = ~pc.field("day").isin([iso(day) for day in days_of(hours)])
+    return other_days | (pc.field("kind").isin([WORKERS, OPEN]) & elsewhere)
+
+
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
     """Return the totals of each day.
 
     Args:
-        steps: Steps from `distinct_steps`.
-        tasks: The table `tasks`, with `day`.
+        steps: Steps from `distinct_steps`, of the hours that are computed.
+        tasks: The table `tasks`, with `day`, of their whole days.
     """
     waited = tasks.where("wait_seconds is not null")
     waits = waited.groupBy("day", "queue", histogram_class(wait_us()).alias("class")).agg(
@@ -100,10 +113,11 @@ def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
         F.max(wait_us()).alias("longest_us"),
     )
     steps = steps.withColumn("day", date_of(F.col("created_us")))
+    by_hour = steps.withColumn("created_us", F.col("created_us") - F.pmod("created_us", F.lit(HOUR_US)))
     parts = {
         FATES: fates(tasks),
         WAITS: waits,
-        WORKERS: worked(steps, "day"),
+        WORKERS: worked(by_hour, "day", "created_us"),
         VIOLATIONS: violations(tasks),
         OPEN: steps.where(is_open()).select("day", *_OF_OPEN),
     }

@@ -161,6 +161,6 @@ class ChosenDays:
 
 def _matters_at(day: Day | None, at_us: int) -> bool:
     """Return whether a task of a day may still wait at a later time; tasks of unknown days may."""
-    if day is None or day.has_open or day.next_deadline_us is not None:
+    if day is None or day.has_open or any(hour.next_deadline_us is not None for hour in day.hours.values()):
         return True
     return day.last_us is not None and day.last_us >= at_us

@@ -17,7 +17,7 @@ from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
-from freshq_pipeline.storage.days import DAY_US, iso, recorded_days
+from freshq_pipeline.storage.days import HOUR_US, iso, known_hours, recorded_days
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.registration import registry_of
 from freshq_pipeline.storage.results import SUMMARY, damage, without_new
@@ -213,18 +213,17 @@ class RunPlan:
     published: list[str] = field(default_factory=list)
 
     def tuning(self) -> Tuning:
-        """Return Spark's settings for the new files and the days of silver that they may reopen."""
+        """Return Spark's settings for the new files and the hours of silver that they may reopen."""
         new_bytes = uncompressed_bytes({path: self.files[path][0] for path in self.new})
         return tuning_for(new_bytes + INFLATION * self._silver_bytes())
 
     def _silver_bytes(self) -> int:
-        """Return the size of silver on days that may be computed."""
+        """Return the size of silver in hours that may be computed."""
         if self.before is None:
             return 0
-        open_from_us = self.before.as_of_us - DAY_US
-        days = self.before.days.values()
-        chosen = (day for day in days if self.again or (day.last_us or 0) >= open_from_us)
-        return sum(sum(day.silver.values()) for day in chosen)
+        open_from_us, days = self.before.as_of_us - HOUR_US, self.before.days.values()
+        chosen = {hour for hour, known in known_hours(days).items() if known.last_us >= open_from_us}
+        return sum(day.silver_bytes(None if self.again else chosen) for day in days)
 
 
 def as_before(request: RunRequest) -> RunRequest:

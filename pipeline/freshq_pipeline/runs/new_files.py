@@ -1,12 +1,13 @@
-"""Add the events of new files to silver, as one part, and join the parts of a day when they are many."""
+"""Add the events of new files to silver, as one part, and join small parts of a day when they are many."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.silver_days import count_events, earliest, read_days, silver_files, starts_us
+from freshq_pipeline.gold.silver_days import count_events, earliest, read_parts, silver_files, starts_us
 from freshq_pipeline.ingest.silver import check, ingest, most_frequent, write_silver
 from freshq_pipeline.storage.days import Day, latest, number
 from freshq_pipeline.storage.results import damage, damage_text
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.results import DamagedFile
     from freshq_pipeline.storage.state import State
 
-# A day with more parts of silver is rewritten as one part.
+# The small parts of a day with more parts of silver are joined.
 MAX_SILVER_PARTS: Final = 16
 
 
@@ -112,15 +113,29 @@ def _add_days(out: Folder, state: State) -> int:
 
 
 def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
-    """Rewrite days that have many parts of silver as one part."""
-    many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
-    if not many:
+    """Join parts of silver of days that have many."""
+    days = {day: known.silver for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
+    if not days:
         return
+    many = {day: smallest(silver) for day, silver in days.items()}
     part = f"{state.run_id}{ALL}"
-    indexed = all(one in state.indexed for day in many for one in state.days[day].silver)
-    write_silver(read_days(spark, out, state.days, many), out.at(f"silver/{part}"))
-    for day in many:
-        files = out.files(silver_path(part, day))
-        state.days[day].silver = {part: sum(file.size_bytes for file in files)}
+    indexed = set().union(*many.values()) <= set(state.indexed)
+    write_silver(read_parts(spark, out, many), out.at(f"silver/{part}"))
+    for day, parts in many.items():
+        for one in parts:
+            del days[day][one]
+        days[day][part] = sum(file.size_bytes for file in out.files(silver_path(part, day)))
     if indexed:
         state.indexed = [*state.indexed, part]
+
+
+def smallest(sizes_bytes: Mapping[str, int]) -> list[str]:
+    """Return the parts to join: the smallest, up to a part that is larger than all smaller ones together.
+
+    So an event is written again as often as the size doubles, and not whenever a stream has brought more.
+    """
+    ordered = sorted(sizes_bytes, key=lambda part: (sizes_bytes[part], part))
+    together = list(accumulate(sizes_bytes[part] for part in ordered))
+    sizes = enumerate(ordered[2:], 2)
+    end = next((at for at, part in sizes if sizes_bytes[part] > together[at - 1]), len(ordered))
+    return ordered[:end]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshq_pipeline.storage.days import spans
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _TYPES: Final = {
     "string": pa.string(),
@@ -35,3 +40,15 @@ def grouped(rows: pa.Table, by: Sequence[str], how: Mapping[str, str]) -> pa.Tab
     # With one thread, the rows of a key are always added up in the same order.
     found = rows.group_by(list(by), use_threads=False).aggregate(list(how.items()))
     return found.select([*by, *(f"{name}_{kind}" for name, kind in how.items())]).rename_columns([*by, *how])
+
+
+def moments_in(moment: Any, hours: Collection[int], length: int) -> Any:
+    """Return the condition that a time is in some hours, like `steps.in_hours`.
+
+    Args:
+        moment: The field with the time.
+        hours: The hours.
+        length: Duration of an hour in the unit of the time.
+    """
+    within = ((moment >= first * length) & (moment < end * length) for first, end in spans(hours))
+    return reduce(or_, within, pc.scalar(False))  # noqa: FBT003 - the value

@@ -132,19 +132,21 @@ class Folder:
             partitioning=named if folders else None, partition_base_dir=self._path(below),
         )  # fmt: skip
 
-    def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:
+    def scan(
+        self, paths: Sequence[str], schema: Any, columns: Sequence[str] | None, where: Any = None
+    ) -> Any:
         """Return a PyArrow scanner, which reads Parquet files batch by batch.
 
         Args:
             paths: Paths of the files.
-            schema: Their PyArrow schema.
-            columns: Columns to return.
+            schema: Their PyArrow schema; None: as in the first file.
+            columns: Columns to return; None: all.
             where: Condition for the rows to return; None: all rows.
         """
         found = dataset(
             [self._path(path) for path in paths], schema=schema, filesystem=self._files, format="parquet"
         )
-        return found.scanner(columns=list(columns), filter=where)
+        return found.scanner(columns=None if columns is None else list(columns), filter=where)
 
     def write_parquet(self, path: str, batches: Iterable[Any], schema: Any, **options: Any) -> None:
         """Write PyArrow record batches as a Parquet file, atomically.

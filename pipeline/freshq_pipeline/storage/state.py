@@ -42,7 +42,7 @@ POINTER: Final = "_current.json"
 ALL: Final = "-all"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 12
+STATE_VERSION: Final = 13
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class State:
         starts_us: Time of the first event of each queue.
         last_us: Time of the last event.
         as_of_us: Time up to which the tables are complete.
-        opened: Days whose tasks this run computed.
+        opened: Days with tasks that this run computed.
         final_until: Last day whose silver was deleted, or on which a task of such a day mattered.
         counts: Numbers of `records` read, of `accepted` records, of records of `no_task`, and of accepted
             records `with_unknown_fields`; and `other_unknown_fields`, the occurrences of all other fields.
@@ -109,10 +109,10 @@ class State:
         """Drop the silver of days that have not mattered for `keep_days` days."""
         over_us = self.as_of_us - keep_days * DAY_US
         for known in self.days.values():
-            is_over = known.last_us is not None and known.last_us < over_us and not known.has_open
-            if known.silver and is_over:
+            last_us = known.last_us
+            if known.silver and last_us is not None and last_us < over_us and not known.has_open:
                 known.silver = {}
-                self.final_until = max(self.final_until or 0, (known.last_us or 0) // DAY_US)
+                self.final_until = max(self.final_until or 0, last_us // DAY_US)
 
     def silver_parts(self) -> set[str]:
         """Return the names of the silver parts that hold events."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,7 +19,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import BY_DAY, TABLES, ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -55,31 +56,38 @@ def manifest_path(run_id: str) -> str:
     return f"runs/{run_id}/{PUBLISHED}/{MANIFEST}"
 
 
-def move_in(
-    out: Folder, run_id: str, table: str, only: Collection[str] | None = None
-) -> dict[str, list[str]]:
-    """Move the files of a table from a run's draft to their final place; return them by day.
-
-    Args:
-        out: The output folder.
-        run_id: Id of the run.
-        table: Name of the table.
-        only: Days to move; the files of other days are deleted. None: move all.
-    """
+def move_in(out: Folder, run_id: str, table: str) -> dict[str, list[str]]:
+    """Move the files of a table from a run's draft to their final place; return them by day."""
     draft = draft_path(run_id, table)
     moved: dict[str, list[str]] = {}
     for file in out.files(draft):
         below = file.path.removeprefix(f"{draft}/")
         *folders, _name = below.split("/")
-        day = _day_of(below)
-        if only is not None and day not in only:
-            continue
-        paths = moved.setdefault(day, [])
+        paths = moved.setdefault(_day_of(below), [])
         target = "/".join((place(table), *folders, f"{run_id}-{len(paths):04}{PARQUET}"))
         out.move(file.path, target)
         paths.append(target)
     out.delete(draft)
     return moved
+
+
+def keep_rows(out: Folder, run_id: str, table: str, paths: Iterable[str], where: Any) -> None:
+    """Add rows of files of a table to a run's draft: a file for each folder by day.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run.
+        table: Name of the table.
+        paths: The files.
+        where: Condition for the rows.
+    """
+    for folder, files in groupby(sorted(paths), lambda path: path.rpartition("/")[0]):
+        rows = out.scan(list(files), None, None, where)
+        batches = (batch for batch in rows.to_batches() if batch.num_rows)
+        first = next(batches, None)
+        if first is not None:
+            target = f"{draft_path(run_id, table)}/{folder.removeprefix(f'{place(table)}/')}/kept{PARQUET}"
+            out.write_parquet(target, chain([first], batches), rows.projected_schema)
 
 
 def replaced(known: Files, made: Files, days: Mapping[str, Collection[str] | None]) -> Files:
