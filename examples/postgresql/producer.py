@@ -1,4 +1,7 @@
-"""Takes orders: python producer.py 7 8. The row and the task of an order commit together."""
+"""Takes orders: python producer.py 7 8. The row and the task of an order commit together.
+
+Once, before the first start: freshq table create $DATABASE_URL
+"""
 
 import os
 import sys
@@ -9,7 +12,6 @@ from freshq import Queue
 
 url = os.environ["DATABASE_URL"]  # postgresql+psycopg://USER@HOST/NAME
 queue = Queue.sql(url)
-queue.create_table()
 engine = sa.create_engine(url)
 with engine.begin() as connection:
     connection.execute(sa.text("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, status TEXT)"))

@@ -1,4 +1,7 @@
-"""Answers requests for prices, and works its own queue: uvicorn app:app. SIGTERM drains it."""
+"""Answers requests for prices, and works its own queue: uvicorn app:app. SIGTERM drains it.
+
+Once, before the first start: freshq table create sqlite:///tasks.db
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,10 +55,8 @@ async def health(_request: Request) -> JSONResponse:
 @asynccontextmanager
 async def lifespan(_app: Starlette) -> AsyncIterator[None]:
     """Run the worker while the application runs."""
-    async with queue:
-        await queue.create_table()
-        async with worker.serving(drain_seconds=20):
-            yield
+    async with queue, worker.serving(drain_seconds=20):  # fails if the tables are missing
+        yield
 
 
 worker = Worker(queue, handlers, concurrency=100)

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import Queue, TaskStatus
+from freshq import Queue, StoreError, TaskStatus
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql.store import SqlStore
 from tests.conftest import Clock
@@ -154,3 +154,17 @@ def test_tables_of_a_sql_database(request: pytest.FixtureRequest, kind: str, fil
         check_later(queue, clock)
     finally:
         tables.drop_all(engine)
+
+
+def test_tables_of_a_later_version(sqlite_engine: sa.Engine) -> None:
+    """An older program starts on newer tables and works; only its migration refuses."""
+    with sqlite_engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE tasks ADD COLUMN of_later TEXT"))
+        connection.execute(sa.text("INSERT INTO tasks_migrations VALUES (99, 'of later')"))
+    queue = Queue(SqlStore(sqlite_engine))
+    queue.put("work", task_id="a")
+    (claim,) = queue.claim()
+    assert queue.complete(claim, result=7).status is TaskStatus.SUCCESS
+    assert known(queue, "a").result == 7
+    with pytest.raises(StoreError, match="newer than this program knows; update freshq"):
+        queue.create_table()

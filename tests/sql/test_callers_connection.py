@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
-from local.servers import Postgres
+from local.servers import Postgres, Server
+from pymysql.constants import CLIENT
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
@@ -20,13 +22,14 @@ from freshq import AsyncQueue, Queue, StoreError
 from freshq.errors import TableMissing, Unreachable
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.stores.sql import SqlStore
+from freshq.stores.sql.transactions import migrate_with
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, total
 from tests.support.statements import database_of
 
 ACCEPTED = (
-    "must be a Connection or Session of SQLAlchemy, Django's connection, a Connection of sqlite3 or psycopg, "
-    "or with AsyncQueue an AsyncConnection or AsyncSession"
+    "must be a Connection or Session of SQLAlchemy, Django's connection, one of sqlite3, psycopg, "
+    "psycopg2, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 Opening = Callable[[AsyncEngine], Any]
 
@@ -186,6 +189,89 @@ def test_a_connection_of_psycopg(postgres_server: Postgres, postgres_engine: sa.
         finally:
             raw.rollback()
             raw.execute("DROP TABLE IF EXISTS of_application")
+
+
+def test_a_connection_of_psycopg_keeps_its_handlers(
+    postgres_server: Postgres, postgres_engine: sa.Engine
+) -> None:
+    del postgres_engine
+    address = postgres_server.url.replace("+psycopg", "")
+    with Queue.sql(postgres_server.url) as queue, psycopg.connect(address) as raw:
+        for _ in range(2):
+            queue.put("work", connection=raw)
+        assert raw._notice_handlers == []
+
+
+def test_a_connection_of_sqlite3_keeps_its_functions(sqlite_url: str) -> None:
+    file = str(sa.make_url(sqlite_url).database)
+    with Queue.sql(sqlite_url) as queue, closing(sqlite3.connect(file)) as raw:
+        raw.create_function("regexp", 2, lambda _pattern, _text: "its own", deterministic=True)
+        queue.put("work", connection=raw)
+        assert raw.execute("SELECT 'a' REGEXP 'b'").fetchone() == ("its own",)
+
+
+def test_tables_are_migrated_through_a_connection_of_sqlite3(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as raw, Queue.sql(f"sqlite:///{file}") as queue:
+        for end in ("ROLLBACK", "COMMIT"):
+            raw.execute("BEGIN")
+            assert migrate_with(raw, "tasks", "sqlite")[0] == "create the tables"
+            raw.execute(end)
+        assert migrate_with(raw, "tasks", "sqlite") == []
+        assert queue.put("work").outcome == "CREATED"
+        with pytest.raises(ValueError, match=r"^connection: must be of pysqlite, .*, got Cursor"):
+            migrate_with(raw.cursor(), "tasks", "sqlite")
+
+
+@pytest.mark.parametrize("found_rows", [0, CLIENT.FOUND_ROWS])
+def test_a_connection_of_pymysql(mariadb_server: Server, mariadb_engine: sa.Engine, found_rows: int) -> None:
+    url = mariadb_engine.url
+    with (
+        Queue.sql(mariadb_server.url) as queue,
+        closing(
+            pymysql.connect(
+                user=url.username,
+                host=url.host,
+                port=url.port or 0,
+                database=url.database,
+                client_flag=found_rows,
+            )
+        ) as raw,
+    ):
+        for end in ("rollback", "commit"):
+            raw.begin()
+            assert queue.put("work", task_id="a", connection=raw).outcome == "CREATED"
+            assert queue.put("other", task_id="a", connection=raw).outcome == "DUPLICATE"
+            assert queue.put("newer", task_id="a", on_conflict="update", connection=raw).outcome == "UPDATED"
+            queue.put_many([{"payload": n} for n in range(3)], connection=raw)
+            getattr(raw, end)()
+            assert total(queue) == (4 if end == "commit" else 0)
+        assert known(queue, "a").payload == "newer"
+
+
+def test_a_connection_of_psycopg_for_asyncio(postgres_server: Postgres, apart: AsyncEngine) -> None:
+    del apart  # its tables are empty
+    address = postgres_server.url.replace("+psycopg", "")
+
+    async def program(queue: AsyncQueue) -> None:
+        async with await psycopg.AsyncConnection.connect(address) as raw:
+            for end in (raw.rollback, raw.commit):
+                await raw.execute("CREATE TEMPORARY TABLE own (n int) ON COMMIT DROP")
+                assert (await queue.put("one", task_id="a", connection=raw)).outcome == "CREATED"
+                await queue.put_many([{"payload": n} for n in range(3)], connection=raw)
+                assert await queue.get("a") is None  # not committed
+                assert (await (await raw.execute("SELECT count(*) FROM tasks")).fetchone()) == (4,)
+                await end()
+            assert counts(await queue.stats()) == {"pending": 4}
+            assert raw._notice_handlers == []
+            given: Any = raw
+            with pytest.raises(ValueError, match=r"AsyncConnection; await AsyncQueue\.put"):
+                queue.queue.put("work", connection=given)
+        async with AsyncQueue.sql("sqlite:///elsewhere.db") as elsewhere:
+            with pytest.raises(ValueError, match="database of postgresql"):
+                await elsewhere.put("work", connection=raw)
+
+    run(postgres_server, program)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The errors of freshq: one class for each case that a caller may want to handle.
 
 A wrong argument is a ``ValueError`` that names the argument, raised before any write.
-Every other error derives from `FreshqError`.
+Every other error derives from `FreshqError`. `freshq explain` prints the docstrings of the classes.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class FreshqError(Exception):
 class RefusedError(FreshqError):
     """The state of the queue does not allow the request; nothing was changed.
 
+    What to do: read the message, which names what the state allows. Open another queue if this one is closed.
+
     Attributes:
         task_id: The task, or the record of an attached table; None if the error is of neither.
         resource_id: The resource of a matching queue; None if the error is of none.
@@ -71,6 +73,9 @@ class RefusedError(FreshqError):
 
 class NotFound(RefusedError):
     """There is no task, record or resource with this id.
+
+    What to do: check the id and the name of the queue. A task that ended is deleted after its retention; put
+    it again if the work is still useful.
 
     Example:
         >>> queue.cancel("nobody")
@@ -101,6 +106,9 @@ class NotFound(RefusedError):
 class LeaseLost(RefusedError):
     """The claim no longer holds its task, or the match its resource: its lease expired, or it was settled.
 
+    What to do: stop working on it and write nothing, because another worker may have it. If it happens often,
+    give the queue longer leases, or extend them while the work runs; a `Worker` does so by itself.
+
     Example:
         >>> task = queue.cancel("a", force=True)
         >>> queue.complete(claim)
@@ -123,7 +131,11 @@ class LeaseLost(RefusedError):
 
 
 class IllegalTransition(RefusedError):
-    """The verb does not apply to a task, record or resource in this status; `status` names it."""
+    """The verb does not apply to a task, record or resource in this status; `status` names it.
+
+    What to do: read the message, which names the status that the verb needs. A TAKEN task is cancelled with
+    `force`; a dead letter past its deadline is redriven as new.
+    """
 
     @classmethod
     def of_task(cls, task_id: str, verb: str, status: str, allowed: str) -> Self:
@@ -170,7 +182,10 @@ class IllegalTransition(RefusedError):
 
 
 class LostRace(RefusedError):
-    """Others changed the task, the resource or the caller during every attempt to change it."""
+    """Others changed the task, the resource or the caller during every attempt to change it.
+
+    What to do: call again. Nothing was changed.
+    """
 
     @classmethod
     def of_task(cls, task_id: str, tries: int) -> Self:
@@ -194,6 +209,10 @@ def _raced(what: str, tries: int) -> str:
 
 class Overloaded(RefusedError):
     """The task was rejected: nothing was written for it.
+
+    What to do: tell the client to come back after `retry_after_seconds`, as HTTP's 503 does, or drop the
+    work. For the reason `deadline`, end the chain. If the load is normal, add workers; `freshq pressure`
+    shows it.
 
     Attributes:
         task_id: The rejected task.
@@ -236,6 +255,9 @@ class Overloaded(RefusedError):
 class WaitTimeout(FreshqError, TimeoutError):
     """The task did not end in time. It is unchanged, and may still end.
 
+    What to do: wait longer, or cancel the task. If it stays PENDING, see whether a worker serves its queue
+    and kind: `freshq stats`, `freshq doctor`.
+
     Attributes:
         task_id: The task.
         status: Its last known status.
@@ -257,6 +279,8 @@ class WaitTimeout(FreshqError, TimeoutError):
 class StoreError(FreshqError):
     """A store call failed. A failed call never looks like an empty answer.
 
+    What to do: read the message, which has the reason of the database. `freshq doctor` looks at the rest.
+
     Example:
         >>> from freshq.testing import FaultyStore
         >>> store = FaultyStore()
@@ -268,19 +292,35 @@ class StoreError(FreshqError):
 
 
 class TableMissing(StoreError):
-    """The table, or one of its indexes, does not exist."""
+    """The table, or one of its indexes, does not exist.
+
+    What to do: run `freshq table create` with the address of the queue when you deploy, or in a Django
+    project `manage.py migrate`. If the table exists, check the database, the schema and the table of the
+    address.
+    """
 
 
 class Throttled(StoreError):
-    """The store throttled the call, and its retries."""
+    """The store throttled the call, and its retries.
+
+    What to do: call again later. On DynamoDB, raise the table's limits or its number of shards; in a SQL
+    database, allow more connections, or find out who holds the locks.
+    """
 
 
 class Unreachable(StoreError):
-    """The store did not answer: check the network, the credentials and the region."""
+    """The store did not answer, or takes no writes.
+
+    What to do: check that it runs, and the host, the credentials and the region of the address. A worker
+    waits for the store by itself.
+    """
 
 
 class DamagedTask(StoreError):
-    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
+    """A stored task cannot be read: it is damaged, or a newer version wrote it.
+
+    What to do: update freshq. A claim makes such a task a dead letter, and other tasks are not affected.
+    """
 
     def __init__(self, task_id: str, error: Exception) -> None:
         """Name the task and what failed, but not the value: it may be part of a payload."""
@@ -291,6 +331,8 @@ class DamagedTask(StoreError):
 
 class PutIncomplete(StoreError):
     """Some tasks of a `put_many` were not written.
+
+    What to do: put the failed ones again under the ids in `task_ids`; none is created twice.
 
     Attributes:
         receipts: The receipt or the error of each task, in order.
@@ -311,6 +353,8 @@ class PutIncomplete(StoreError):
 
 class MissingExtra(FreshqError, ImportError):
     """A package is missing that one of freshq's extras installs.
+
+    What to do: run the command in the message, such as `pip install 'freshq[sql]'`.
 
     Attributes:
         name: The missing package.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -147,6 +148,18 @@ class Lent(LentConnection):
             answer.set_exception(error)
 
 
+def _lent(given: Any) -> Lent | None:
+    """Return a connection for asyncio as it is lent; None if it is not for asyncio. The store checks it."""
+    if hasattr(given, "run_sync"):  # SQLAlchemy's connections and sessions for asyncio have it
+        return Lent(given)
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(given, psycopg.AsyncConnection):
+        return None
+    from freshq.stores.sql.postgresql import LentAsync  # noqa: PLC0415 - most queues need no SQL
+
+    return Lent(LentAsync(given))
+
+
 class Awaited:
     """Base class of verbs as coroutine functions.
 
@@ -203,9 +216,7 @@ def verb(
 
     @wraps(method)
     async def call(self: Awaited, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        given = kwargs.get("connection")
-        # SQLAlchemy's connections and sessions for asyncio have it; the store checks what it gets.
-        lent = Lent(given) if hasattr(given, "run_sync") else None
+        lent = _lent(kwargs.get("connection"))
         changed: dict[str, Any] = {} if lent is None else {"connection": lent}
         verb = partial(getattr(self._verbs, method.__name__), *args, **kwargs | changed)
         answer = self.threads.run(verb, None if undo is None else partial(undo, self.queue))

@@ -59,6 +59,8 @@ class Application:
 
 @pytest.fixture
 def application(tmp_path: Path) -> Iterator[Application]:
+    with Queue.sql(f"sqlite:///{tmp_path}/tasks.db") as queue:
+        queue.create_table()
     application = Application(tmp_path)
     try:
         assert within_seconds(PATIENCE_SECONDS, application.works)

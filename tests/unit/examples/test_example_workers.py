@@ -35,6 +35,11 @@ class Example:
         monkeypatch.delitem(sys.modules, "app", raising=False)
         self._patch = monkeypatch
 
+    def create(self, address: str) -> None:
+        """Create the tables, as the example says."""
+        answer = CliRunner().invoke(app, ["table", "create", address])
+        assert answer.exit_code == 0, answer.stderr
+
     def produce(self, *arguments: str) -> None:
         self._patch.setattr(sys, "argv", ["producer.py", *arguments])
         runpy.run_path("producer.py")
@@ -71,6 +76,7 @@ def test_the_documentation_shows_the_file(file: str, page: str) -> None:
 
 
 def test_sqlite(example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example.create("sqlite:///tasks.db")
     example.produce("ABC", "XYZ")
     assert capsys.readouterr().out == "quote-ABC CREATED\nquote-XYZ CREATED\n"
     queue = Queue.sql("sqlite:///tasks.db")
@@ -87,6 +93,7 @@ def test_postgresql(example: Example, postgres_engine: sa.Engine, monkeypatch: p
     url = postgres_engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("DATABASE_URL", url)
     try:
+        example.create(url)
         example.produce("7", "8")
         bounds = ("--concurrency", "12", "--limit-lowest", "2", "--limit-highest", "12")
         ended, _ = example.work(url, "--transaction", *bounds)
@@ -105,6 +112,7 @@ def test_dynamodb(example: Example, dynamodb_local: DynamoDBClient, monkeypatch:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")  # the tables of that client
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # one of an earlier test has other credentials
     try:
+        example.create("dynamodb://Messages")
         example.produce("ready")
         ended, printed = example.work("dynamodb://Messages", "--at-most-once")
         stats = Queue.dynamodb("Messages", dynamodb_local).stats()

@@ -9,7 +9,7 @@ REPOSITORY = Path(__file__).parents[3]
 PACKAGES = ("layers/freshq/freshq", "pipeline/freshq_pipeline")
 PROGRAMS = (*PACKAGES, "functions", "local", "benchmarks")
 
-MAX_NAMES = 14
+MAX_NAMES = 15
 MAX_MODULE_LINES = 900
 # A module is a thing that somebody reads as a whole: not too long, and not a splinter of its neighbour.
 MAX_MODULES = {"layers/freshq/freshq": 200}

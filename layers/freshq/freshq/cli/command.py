@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from freshq.cli.errors import ExitStatus, exit_status, print_error
+from freshq.cli.errors import ExitStatus, code_of, exit_status, print_error
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive, note
 from freshq.errors import FreshqError, TableMissing, Unreachable, quoted
@@ -203,6 +203,8 @@ class OneLineErrors(Group):
             return ExitStatus.REFUSED
         except (ValueError, FreshqError) as error:
             print_error(error)
+            if isinstance(error, FreshqError) and sys.stderr.isatty():
+                print_error(f"`freshq explain {code_of(error)}` says what that means")
             return exit_status(error)
         except OSError as error:
             if error.filename is None:  # standard output failed, not a file

@@ -9,7 +9,8 @@ from enum import IntEnum
 
 from typing_extensions import override
 
-from freshq.errors import LostRace, RefusedError, StoreError, WaitTimeout
+from freshq import errors
+from freshq.errors import FreshqError, LostRace, RefusedError, StoreError, WaitTimeout
 
 
 class ExitStatus(IntEnum):
@@ -31,6 +32,11 @@ def exit_status(error: Exception) -> ExitStatus:
     if isinstance(error, WaitTimeout):
         return ExitStatus.UNFINISHED
     return ExitStatus.REFUSED if isinstance(error, RefusedError) else ExitStatus.WRONG_USE
+
+
+def code_of(error: FreshqError) -> str:
+    """Return the name of an error for `freshq explain`: that of its class, or of a public base."""
+    return next(base.__name__ for base in type(error).__mro__ if base.__name__ in dir(errors))
 
 
 def print_error(problem: object) -> None:

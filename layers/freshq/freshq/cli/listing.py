@@ -220,5 +220,12 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     Listed("advise", "Other", "commands.recording:advise", "Say which settings serve a recorded load best."),
     Listed("replay", "Other", "commands.recording:replay", "Fail if new settings serve a load worse."),
     Listed("simulate", "Other", "commands.simulate:simulate", "Simulate a queue under load."),
+    Listed(
+        "explain",
+        "Other",
+        "commands.doctor:explain",
+        "Say what an error means, and what to do.",
+        hidden=True,
+    ),
     Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
 )

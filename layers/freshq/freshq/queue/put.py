@@ -65,7 +65,7 @@ class Putting(Verbs):
             trace_context: The trace that it belongs to, as in `NewTask`; None for the telemetry's.
             parent: The task whose run puts this one, or its `as_parent`; see `NewTask`.
             on_conflict: What to do with a live task of this id: "ignore" or "update", as in `NewTask`.
-            connection: Put in the transaction of this connection of SQLAlchemy, Django, sqlite3 or psycopg.
+            connection: Put in the transaction of this connection of SQLAlchemy, Django or a driver.
 
         Raises:
             Overloaded: If admission control or its parent's deadline rejected it; nothing was written.

@@ -15,12 +15,10 @@ from freshq.model.task import LIVE, TaskStatus
 from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
-    import psycopg
     import sqlalchemy as sa
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
@@ -32,11 +30,23 @@ if TYPE_CHECKING:
     from freshq.stores.lines import ClaimRequest
 
     Connection: TypeAlias = sa.Connection
+
+    class DriverConnection(Protocol):
+        """A connection of a database's driver, or Django's."""
+
+        def cursor(self) -> Any:
+            """Open a cursor."""
+
+        def commit(self) -> Any:
+            """Commit the transaction."""
+
+        def rollback(self) -> Any:
+            """Roll back the transaction."""
+
     # What a put takes: with `AsyncQueue` also those for asyncio.
     CallersConnection: TypeAlias = (
         sa.Connection
-        | sqlite3.Connection
-        | psycopg.Connection[Any]
+        | DriverConnection
         | Session
         | scoped_session[Any]
         | AsyncConnection

@@ -1,9 +1,11 @@
-"""What operators ask of a queue and its stack: its health, what to erase of tasks, and who did what."""
+"""What operators ask: the health of a queue and its stack, what to erase, who did what, what errors mean."""
 
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
+import re
 import time
 import zlib
 from dataclasses import asdict
@@ -13,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from freshq import errors
 from freshq.cli.command import Limit, QueueContext, Yes
 from freshq.cli.errors import ExitStatus, printable
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, FORGOTTEN, shortened
 from freshq.cli.stacks import Stack, cloudformation
-from freshq.errors import FreshqError, IllegalTransition, NotFound, needs
+from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, quoted
+from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
 from freshq.stores.base import Finding, Health
@@ -36,12 +40,17 @@ SETTLED: Final = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 OVERLOAD_RATIO: Final = 0.05
 # PostgreSQL removes no dead rows while a transaction is open; claims then read more of them.
 OLD_SNAPSHOT_SECONDS: Final = 300
+SHEDDING: Final = (
+    "What to do: nothing in a burst, since shedding keeps the rest fresh. If it lasts, add workers; `freshq "
+    "pressure` shows the load, and `freshq advise` which settings serve it best."
+)
 
 
 def doctor(context: QueueContext) -> None:
     """Look for what is wrong with a queue, and say what to do.
 
-    Changes nothing. Exits with status 1 if something is wrong. `freshq audit` shows what operators did.
+    Changes nothing. Exits with status 1 if something is wrong. `freshq audit` shows what operators did, and
+    `freshq explain CODE` what an error means.
     """
     session = context.session
     found = list(_of_stack(session.stack)) if session.stack is not None else []
@@ -389,3 +398,44 @@ def _line(entry: Mapping[str, Any]) -> str:
     at = datetime.fromtimestamp(float(entry["at"]), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     given = " ".join(f"{name}={value}" for name, value in entry["given"].items())
     return printable(f"{at}  {entry['by']}  {entry['verb']} {given}".rstrip() + f"  {entry['outcome']}")
+
+
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CODE", help="An error, such as TableMissing, or a shed reason, such as door."
+        ),
+    ] = None,
+) -> None:
+    """Say what an error means, and what to do.
+
+    Without CODE, list the errors and the shed reasons.
+    """
+    known = explanations()
+    if code is None:
+        width = max(map(len, known))
+        for name, paragraphs in known.items():
+            typer.echo(f"{name:<{width}}  {paragraphs[0].partition('. ')[0].removesuffix('.')}")
+        return
+    names = {name.lower(): name for name in known}
+    if code.lower() not in names:
+        msg = f"code: there is no {quoted(code)}; use one of {', '.join(known)}"
+        raise ValueError(msg)
+    typer.echo("\n\n".join(known[names[code.lower()]]))
+
+
+def explanations() -> dict[str, list[str]]:
+    """Return paragraphs on each error and shed reason: its meaning, what to do, where to read on."""
+    found = {}
+    for name in dir(errors):
+        text = inspect.getdoc(getattr(errors, name)) or ""
+        prose = re.split(r"\n\n(?:Attributes|Example):", text)[0]
+        paragraphs = [" ".join(each.split()) for each in prose.split("\n\n")]
+        found[name] = [*paragraphs, f"See docs/reference/errors.md#freshq.errors.{name}"]
+    reasons = " ".join((ShedReason.__doc__ or "").split())
+    for reason in ShedReason:
+        meaning = re.search(rf"\b{reason.name}: (.+?\.)(?= [A-Z]+: |$)", reasons)
+        shed = f"A task was shed, because {meaning[1]}" if meaning else ""
+        found[reason.value] = [shed, SHEDDING, "See docs/overload.md#what-is-shed-and-why"]
+    return found

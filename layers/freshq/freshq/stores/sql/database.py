@@ -362,6 +362,9 @@ def answer_within(connection: sa.Connection, seconds: float | None) -> Iterator[
         name = "answer_timeout_seconds"
         limit = 0 if seconds is None else milliseconds(seconds)
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}")
+    if not hasattr(driver, name):  # an application's connection, without a timeout of freshq's
+        yield
+        return
     usual_seconds = getattr(driver, name)
     setattr(driver, name, seconds)
     try:

@@ -345,10 +345,16 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
             table has one of the names. Then nothing was changed.
     """
     with alone(database, schema.migrations.name):
-        return database.transaction(lambda connection: _apply(connection, schema, migrations))
+        return database.transaction(lambda connection: apply_missing(connection, schema, migrations))
 
 
-def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
+def apply_missing(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
+    """Apply the migrations that the tables lack, in the transaction of a connection; return their names.
+
+    Raises:
+        StoreError: If the tables are newer than this program, or a table of an application has one of the
+            names.
+    """
     lock_changes(connection, schema.migrations.name)
     check_owned(connection, [schema.migrations])
     reached = reached_version(connection, schema)

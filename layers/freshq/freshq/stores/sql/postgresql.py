@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that does not wait indefinitely for an answer.
+"""A connection to PostgreSQL that does not wait indefinitely for an answer, and one that a coroutine lends.
 
 The server's own timeout does not help if the network loses the answer, and TCP's does not if a middlebox
 acknowledges packets that it drops.
@@ -7,6 +7,8 @@ acknowledges packets that it drops.
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,12 +16,16 @@ import psycopg
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
+
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
 # The server's timeout is shorter: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
+_LENT: Final[ContextVar[Any]] = ContextVar("freshq_lent")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -63,3 +69,60 @@ class BoundedConnection(psycopg.Connection[Any]):
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class _Lent:
+    """A connection whose owner ends its transaction; SQLAlchemy would add a handler of notices."""
+
+    def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    async def close(self) -> None:
+        """Leave the connection open."""
+
+    commit = rollback = close
+
+    def add_notice_handler(self, _handler: object) -> None:
+        """Leave the connection as it is."""
+
+
+@cache
+def _engine() -> AsyncEngine:
+    """Return an engine whose connection is the one that this coroutine lends."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - asyncio is slow to load
+    from sqlalchemy.pool import NullPool  # noqa: PLC0415
+
+    async def lent() -> Any:
+        return _LENT.get()
+
+    options: dict[str, Any] = {
+        "poolclass": NullPool,
+        "pool_reset_on_return": None,
+        "use_native_hstore": False,
+    }
+    return create_async_engine("postgresql+psycopg_async://", async_creator=lent, **options)
+
+
+class LentAsync:
+    """An AsyncConnection of psycopg, with the method by which those of SQLAlchemy run a function.
+
+    Attributes:
+        dialect: Of the database.
+    """
+
+    def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
+        """Use a connection whose owner ends its transaction."""
+        self._raw = raw
+        self.dialect = _engine().dialect
+
+    async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
+        """Return what a function returns for the connection."""
+        token = _LENT.set(_Lent(self._raw))
+        try:
+            async with _engine().connect() as connection:
+                return await connection.run_sync(work)
+        finally:
+            _LENT.reset(token)

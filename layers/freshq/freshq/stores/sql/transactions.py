@@ -8,7 +8,7 @@ import threading
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +24,8 @@ from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
 from freshq.stores.sql.lines import is_in_time
+from freshq.stores.sql.migrations import MIGRATIONS, apply_missing
+from freshq.stores.sql.schema import schema
 from freshq.stores.sql.tasks import as_dead_letter
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ACCEPTED: Final = (
-    "connection: must be a Connection or Session of SQLAlchemy, Django's connection, a Connection of sqlite3 "
-    "or psycopg, or with AsyncQueue an AsyncConnection or AsyncSession"
+    "connection: must be a Connection or Session of SQLAlchemy, Django's connection, one of sqlite3, "
+    "psycopg, psycopg2, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 logger = logging.getLogger(__name__)
 
@@ -243,20 +245,25 @@ def runner_of(given: Any, dialect: str) -> Runner:
         ValueError: If it is no such connection, or one to another kind of database.
     """
     if isinstance(given, LentConnection):
-        _check_class(given.connection, _async_classes())
+        _check_class(
+            given.connection, (*_async_classes(), *_loaded("freshq.stores.sql.postgresql", "LentAsync"))
+        )
         _check_database(given.connection, dialect)
         return given.run
     if (found := _raw(given)) is not None:
-        raw, there = found
-        _check_kind(there, dialect)
-        return partial(_call_with_raw, raw, dialect)
+        raw, driver = found
+        _check_kind(driver.backend, dialect)
+        return partial(_call_with_raw, raw, f"{dialect}+{driver.name}")
     _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
     _check_database(given, dialect)
     return partial(_call, given)
 
 
 class _Lent:
-    """A connection of a driver whose owner ends its transaction."""
+    """A connection of a driver whose owner ends its transaction, and has set it up.
+
+    SQLAlchemy would replace functions that the owner defined in SQLite, and add a handler of notices.
+    """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -269,24 +276,49 @@ class _Lent:
 
     commit = rollback = close
 
+    def create_function(self, *_arguments: object, **_options: object) -> None:
+        """Leave the connection as it is."""
 
-# By the name of a dialect: the module of its driver, and the class of a connection there.
-_DRIVERS: Final = {"sqlite": ("sqlite3", "Connection"), "postgresql": ("psycopg", "Connection")}
+    add_notice_handler = create_function
+
+
+class _Driver(NamedTuple):
+    """A driver whose connections a put takes.
+
+    Attributes:
+        backend: The kind of database.
+        module: The module of the class.
+        connection: The class of its connections.
+        name: What SQLAlchemy calls it.
+    """
+
+    backend: str
+    module: str
+    connection: str
+    name: str
+
+
+_DRIVERS: Final = (
+    _Driver("sqlite", "sqlite3", "Connection", "pysqlite"),
+    _Driver("postgresql", "psycopg", "Connection", "psycopg"),
+    _Driver("postgresql", "psycopg2.extensions", "connection", "psycopg2"),
+    _Driver("mysql", "pymysql.connections", "Connection", "pymysql"),
+    _Driver("mysql", "MySQLdb.connections", "Connection", "mysqldb"),
+)
 _LENT: Final = threading.local()
 
 
 @cache
-def _raw_engine(dialect: str) -> sa.Engine:
+def _raw_engine(drivername: str) -> sa.Engine:
     """Return an engine whose connection is the one that this thread lends."""
-    options: dict[str, Any] = {"use_native_hstore": False} if dialect == "postgresql" else {}
-    url = {"sqlite": "sqlite://", "postgresql": "postgresql+psycopg://"}[dialect]
-    return sa.create_engine(
-        url, creator=lambda: _LENT.connection, poolclass=sa.NullPool, pool_reset_on_return=None, **options
-    )
+    options: dict[str, Any] = {"poolclass": sa.NullPool, "pool_reset_on_return": None}
+    if drivername.startswith("postgresql"):
+        options["use_native_hstore"] = False
+    return sa.create_engine(f"{drivername}://", creator=lambda: _LENT.connection, **options)
 
 
-def _raw(given: Any) -> tuple[Any, str] | None:
-    """Return the driver's connection, given it or Django's, and its dialect; None if it is neither.
+def _raw(given: Any) -> tuple[Any, _Driver] | None:
+    """Return the driver's connection, given it or Django's, and its driver; None if it is neither.
 
     Raises:
         ValueError: If Django's is not in a transaction.
@@ -303,15 +335,39 @@ def _raw(given: Any) -> tuple[Any, str] | None:
         if not wrapper.in_atomic_block:
             raise ValueError("connection: Django's is in no transaction; put inside transaction.atomic()")
         raw = wrapper.connection
-    found = (dialect for dialect, driver in _DRIVERS.items() if isinstance(raw, _loaded(*driver)))
-    dialect = next(found, None)
-    return None if dialect is None else (raw, dialect)
+    found = (each for each in _DRIVERS if isinstance(raw, _loaded(each.module, each.connection)))
+    driver = next(found, None)
+    return None if driver is None else (raw, driver)
 
 
-def _call_with_raw(raw: Any, dialect: str, work: Callable[[sa.Connection], T]) -> T:
+def migrate_with(raw: Any, table: str, dialect: str) -> list[str]:
+    """Migrate the tables of a store through a connection of a driver, whose owner ends its transaction.
+
+    Args:
+        raw: The connection.
+        table: Name of the table of tasks.
+        dialect: Name of the dialect of its database, mariadb or mysql for theirs.
+
+    Returns:
+        The names of the applied migrations.
+
+    Raises:
+        ValueError: If the driver is not supported.
+        StoreError: If the tables are newer than this program, or not freshq's.
+    """
+    found = _raw(raw)
+    if found is None:
+        msg = f"connection: must be of {', '.join(each.name for each in _DRIVERS)}, got {type(raw).__name__}"
+        raise ValueError(msg)
+    tables = schema(table, dialect)
+    drivername = f"{dialect}+{found[1].name}"
+    return _call_with_raw(raw, drivername, lambda connection: apply_missing(connection, tables, MIGRATIONS))
+
+
+def _call_with_raw(raw: Any, drivername: str, work: Callable[[sa.Connection], T]) -> T:
     _LENT.connection = _Lent(raw)
     try:
-        with _raw_engine(dialect).connect() as connection:
+        with _raw_engine(drivername).connect() as connection:
             return work(connection)
     finally:
         del _LENT.connection
@@ -328,7 +384,7 @@ def _check_class(connection: object, accepted: tuple[type, ...]) -> None:
     advice = ""
     if isinstance(connection, (sa.Engine, *_loaded("sqlalchemy.ext.asyncio", "AsyncEngine"))):
         advice = "; begin a transaction: with engine.begin() as connection"
-    elif isinstance(connection, _async_classes()):
+    elif isinstance(connection, (*_async_classes(), *_loaded("psycopg", "AsyncConnection"))):
         advice = "; await AsyncQueue.put(..., connection=...) instead"
     kind = type(connection)
     msg = f"{ACCEPTED}, got {kind.__module__}.{kind.__qualname__}{advice}"

@@ -1,0 +1,38 @@
+"""freshq's own migrations, run by `manage.py migrate` through Django's connection.
+
+Each migration brings the tables to the newest version, also tables that `freshq table create` made. A version
+of freshq that changes the tables adds a migration, so that `migrate` sees that there is something to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.db.migrations import RunPython
+
+from freshq.contrib.django import Project
+
+
+def _migrate(_apps: object, schema_editor: Any) -> None:
+    from freshq.stores.sql.transactions import migrate_with  # noqa: PLC0415 - loading a project needs no SQL
+
+    project = Project.of_settings()
+    connection = schema_editor.connection
+    if connection.alias != project.database:
+        return
+    if project.dialect == "sqlite":
+        # Nobody can set it while a transaction writes, and a put inside one may be the first to need it.
+        connection.cursor().execute("PRAGMA journal_mode=WAL")
+    with transaction.atomic(using=connection.alias):
+        migrate_with(connection.connection, project.table, project.dialect)
+
+
+def to_version(version: int) -> RunPython:
+    """Return the operation that brings the tables to a version, or beyond it to the newest.
+
+    Undone, it leaves the tables as they are: older versions of freshq use them.
+    """
+    operation = RunPython(_migrate, RunPython.noop)
+    operation.version = version
+    return operation

@@ -1,0 +1,231 @@
+"""`freshq.contrib.django` in projects made by `django-admin startproject`, on each database."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+import sqlalchemy as sa
+
+from freshq.contrib.django.migrations import to_version
+from freshq.stores.sql.migrations import MIGRATIONS
+
+SETTINGS = """
+INSTALLED_APPS += ["freshq.contrib.django", "shop"]
+ALLOWED_HOSTS = ["*"]
+DATABASES = {"default": %r}
+FRESHQ = {"HANDLERS": "shop.tasks.handlers", "OPTIONS": {"max_age_seconds": 3600, "max_attempts": 1}}
+"""
+TASKS = """
+from django.contrib.auth.models import User
+from freshq import Handlers
+
+handlers = Handlers()
+
+
+@handlers.on("greet")
+def greet(task, payload: str):
+    return f"hello {User.objects.get(username=payload).username}"
+
+
+@handlers.on("aloud")
+async def aloud(task, payload: str):
+    return payload.upper()
+"""
+# Each program prints what it found as JSON.
+BEGIN = """
+import json
+import django
+django.setup()
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import transaction
+from django.test import Client
+from freshq.contrib.django import queue
+from shop.tasks import aloud, greet
+"""
+PUTS = """
+def put(task_id, undo=False):
+    try:
+        with transaction.atomic():
+            User.objects.create(username=task_id)
+            receipt = greet.put(queue, task_id, task_id=task_id)
+            seen = queue.get(task_id) if QUERY else None
+            assert seen is None, "nobody sees it before the commit"
+            if undo:
+                raise KeyError(task_id)
+    except KeyError:
+        return None
+    return receipt.outcome
+
+with transaction.atomic():
+    outer = put("outer")
+    put("savepoint", undo=True)
+found = [put("a"), put("b", undo=True), put("c"), outer]
+found.append(queue.put("x", kind="greet", task_id="apart").outcome)
+found.append(aloud.put(queue, "psst", task_id="async").outcome)
+print(json.dumps([found, sorted(task.task_id for task in queue.list()), User.objects.count()]))
+"""
+ADMIN = """
+import re
+from django.test.utils import setup_test_environment
+setup_test_environment()  # answers then have their context
+client = Client()
+page = "/admin/freshq/task/"
+admin = User.objects.create_superuser("admin")
+reader = User.objects.create_user("reader", is_staff=True)
+reader.user_permissions.add(Permission.objects.get(codename="view_task", content_type__app_label="freshq"))
+
+def act(action, *ids):
+    answer = client.post(page, {"action": action, "_selected_action": ids}, follow=True)
+    return [str(message) for message in answer.context["messages"]]
+
+queue.put("one", task_id="one", kind="mail", group="desk")
+queue.put("two", task_id="two")
+queue.put("three", task_id="three")
+for claim in queue.claim(3):
+    if claim.task.task_id == "two":
+        queue.fail(claim, error="no such address")
+    else:
+        queue.release(claim)
+client.force_login(reader)
+seen = client.get(page).content.decode()
+found = {"reader sees": all(name in seen for name in ("one", "two", "three", "no such address", "desk"))}
+found["reader acts"] = act("cancel", "one") + [queue.get("one").status]
+found["reader has actions"] = "Redrive" in seen
+client.force_login(admin)
+for name, query in {"dead": "status__exact=FAILURE", "search": "q=address"}.items():
+    found[name] = re.findall(r"/task/(\\w+)/change", client.get(f"{page}?{query}").content.decode())
+one = client.get(page + "two/change/").content.decode()
+found["one"] = [text in one for text in ("no such address", "&quot;two&quot;", "1. failed", 'name="_save"')]
+found["cancel"] = act("cancel", "one", "two") + [queue.get("one").status]
+found["redrive"] = act("redrive", "two") + [queue.get("two").status]
+found["redrive as new"] = act("redrive_as_new", "one", "three")
+found["history"] = LogEntry.objects.filter(change_message__contains="Redriven").count()
+print(json.dumps(found))
+"""
+
+
+@dataclass
+class Site:
+    """A project, whose tables are migrated.
+
+    Attributes:
+        folder: Where manage.py is.
+        database: Kind of the database.
+    """
+
+    folder: Path
+    database: str
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run Python with arguments in the folder; return what it printed."""
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "site1.settings", "PYTHONWARNINGS": "error"}
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + (done.stderr if status else "")
+
+    def does(self, program: str) -> Any:
+        """Return what a program found."""
+        # SQLite lets nobody else begin a transaction, but reads go on.
+        return json.loads(self.run("-c", f"{BEGIN}\nQUERY = True\n{program}").splitlines()[-1])
+
+
+def _database(request: pytest.FixtureRequest, kind: str) -> dict[str, Any]:
+    """Make an empty database; return its entry in DATABASES."""
+    if kind == "sqlite":
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}
+    server = request.getfixturevalue(f"{kind}_server")
+    url, name = sa.make_url(server.url), f"django_{uuid.uuid4().hex[:8]}"
+    place = {"USER": url.username, "HOST": url.host, "PORT": url.port, "NAME": name}
+    if kind == "postgres":
+        with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return {"ENGINE": "django.db.backends.postgresql", **place}
+    with closing(pymysql.connect(user=url.username, host=url.host, port=url.port or 0)) as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    return {"ENGINE": "django.db.backends.mysql", **place}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    kind = request.param
+    made = Site(tmp_path_factory.mktemp("site"), kind)
+    made.run("-m", "django", "startproject", "site1", ".")
+    shop = made.folder / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").touch()
+    (shop / "tasks.py").write_text(TASKS)
+    settings = made.folder / "site1" / "settings.py"
+    driver = "\nimport pymysql\npymysql.install_as_MySQLdb()\n" if kind == "mariadb" else ""
+    settings.write_text(settings.read_text() + driver + SETTINGS % _database(request, kind))
+    made.run("manage.py", "migrate", "--verbosity", "0")
+    return made
+
+
+def test_puts_commit_and_roll_back_with_rows(site: Site) -> None:
+    outcomes, ids, users = site.does(PUTS)
+    assert outcomes == ["CREATED", None, "CREATED", "CREATED", "CREATED", "CREATED"]
+    assert ids == ["a", "apart", "async", "c", "outer"]
+    assert users == 3
+    printed = site.run("manage.py", "freshq_work", "--concurrency", "2", "--idle-exit-seconds", "0.2")
+    assert '"kinds": ["aloud", "greet"]' in printed
+    results = "print(json.dumps({task.task_id: task.result or task.error for task in queue.list()}))"
+    assert site.does(results) == {
+        "a": "hello a",
+        "c": "hello c",
+        "outer": "hello outer",
+        "async": "PSST",
+        "apart": "DoesNotExist: User matching query does not exist.",
+    }
+    assert "hello a" in site.run("-m", "freshq", "get", "a", "--queue", "freshq.contrib.django:queue")
+    site.does("queue.purge(); print(0)")
+
+
+def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
+    found = site.does(ADMIN)
+    assert found == {
+        "reader sees": True,
+        "reader acts": ["No action selected.", "PENDING"],
+        "reader has actions": False,
+        "dead": ["two"],
+        "search": ["two"],
+        "one": [True, True, True, False],
+        "cancel": [
+            "Cancelled: 1",
+            "task 'two': cannot cancel a task that is FAILURE; cancel needs PENDING",
+            "CANCELLED",
+        ],
+        "redrive": ["Redriven: 1", "PENDING"],
+        "redrive as new": [
+            "Redriven as new: 1",
+            "task 'one': cannot redrive a task that is CANCELLED; redrive needs FAILURE or PENDING",
+        ],
+        "history": 2,
+    }
+
+
+def test_migrations_are_complete(site: Site) -> None:
+    assert "No changes detected" in site.run("manage.py", "makemigrations", "--check")
+    assert "[X] 0001_tables" in site.run("manage.py", "showmigrations", "freshq")
+
+
+def test_the_newest_migration_is_of_the_newest_tables() -> None:
+    folder = Path(sys.modules[to_version.__module__].__file__ or "").parent
+    newest = max(folder.glob("[0-9]*.py")).read_text("utf-8")
+    assert f"to_version({MIGRATIONS[-1].version})" in newest, "add a migration for freshq's own"
