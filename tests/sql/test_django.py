@@ -194,14 +194,14 @@ def test_puts_commit_and_roll_back_with_rows(site: Site) -> None:
         "apart": "DoesNotExist: User matching query does not exist.",
     }
     assert "hello a" in site.run("-m", "freshq", "get", "a", "--queue", "freshq.contrib.django:queue")
-    site.does("queue.purge(); print(0)")
+    site.does("queue.purge(confirm=queue.name); print(0)")
 
 
 def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
     found = site.does(ADMIN)
     assert found == {
         "reader sees": True,
-        "reader acts": ["No action selected.", "PENDING"],
+        "reader acts": ["PENDING"],
         "reader has actions": False,
         "dead": ["two"],
         "search": ["two"],
@@ -214,7 +214,7 @@ def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
         "redrive": ["Redriven: 1", "PENDING"],
         "redrive as new": [
             "Redriven as new: 1",
-            "task 'one': cannot redrive a task that is CANCELLED; redrive needs FAILURE or PENDING",
+            "task 'one': cannot redrive as new a task that is CANCELLED; redrive as new needs PENDING or FAILURE",
         ],
         "history": 2,
     }
