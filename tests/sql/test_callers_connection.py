@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
+import pymysql  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from local.servers import Postgres, Server
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT  # type: ignore[import-untyped]
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 

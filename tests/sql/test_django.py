@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
+import pymysql  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
@@ -214,7 +214,10 @@ def test_the_admin_lists_redrives_and_cancels(site: Site) -> None:
         "redrive": ["Redriven: 1", "PENDING"],
         "redrive as new": [
             "Redriven as new: 1",
-            "task 'one': cannot redrive as new a task that is CANCELLED; redrive as new needs PENDING or FAILURE",
+            (
+                "task 'one': cannot redrive as new a task that is CANCELLED; "
+                "redrive as new needs PENDING or FAILURE"
+            ),
         ],
         "history": 2,
     }

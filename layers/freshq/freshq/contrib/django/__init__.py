@@ -104,32 +104,31 @@ class Project:
         """Return the address of the database, for freshq's own connections."""
         if self.url:
             return self.url
-        import sqlalchemy as sa  # noqa: PLC0415 - a project's other commands need no queue
-
         given = self.connection.settings_dict
-        name, host = str(given["NAME"]), given["HOST"]
-        options = {key: str(value) for key, value in given["OPTIONS"].items() if isinstance(value, str | int)}
-        query = {key: value for key, value in options.items() if key not in _OF_DJANGO}
-        if self.dialect == "sqlite":
-            # In tests, Django's database in memory has such a name.
-            query = {"uri": "true"} if name.startswith("file:") else {}
-            path, _, of_name = name.partition("?")
-            query |= dict(each.split("=") for each in of_name.split("&") if each)
-            database = path if name.startswith("file:") else str(Path(name).resolve())
-            return sa.URL.create("sqlite", database=database, query=query).render_as_string()
-        if host.startswith("/"):  # the folder of a socket, or the socket
-            query["host" if self.dialect == "postgresql" else "unix_socket"] = host
-            host = ""
-        url = sa.URL.create(
-            self.dialect,
-            username=given["USER"] or None,
-            password=given["PASSWORD"] or None,
-            host=host or ("localhost" if self.dialect != "postgresql" else None),
-            port=int(given["PORT"]) if given["PORT"] else None,
-            database=name,
-            query=query,
-        )
-        return url.render_as_string(hide_password=False)
+        return _file_address(given) if self.dialect == "sqlite" else _server_address(given, self.dialect)
+
+
+def _file_address(given: Mapping[str, Any]) -> str:
+    """Return the address of a database of SQLite, given its entry in DATABASES."""
+    name = str(given["NAME"])
+    if not name.startswith("file:"):
+        return f"sqlite:///{Path(name).resolve()}"
+    return f"sqlite:///{name}{'&' if '?' in name else '?'}uri=true"  # in tests, Django's database in memory
+
+
+def _server_address(given: Mapping[str, Any], dialect: str) -> str:
+    """Return the address of a database on a server, given its entry in DATABASES."""
+    import sqlalchemy as sa  # noqa: PLC0415 - a project's other commands need no queue
+
+    options = {key: str(value) for key, value in given["OPTIONS"].items() if isinstance(value, str | int)}
+    query = {key: value for key, value in options.items() if key not in _OF_DJANGO}
+    place = {"username": given["USER"], "password": given["PASSWORD"], "host": given["HOST"]}
+    if place["host"].startswith("/"):  # the folder of a socket, or the socket
+        query["host" if dialect == "postgresql" else "unix_socket"] = place.pop("host")
+    place = {key: value for key, value in place.items() if value}
+    port = int(given["PORT"] or 0) or None
+    url = sa.URL.create(dialect, **place, port=port, database=str(given["NAME"]), query=query)
+    return url.render_as_string(hide_password=False)
 
 
 class DjangoQueue(Queue):
