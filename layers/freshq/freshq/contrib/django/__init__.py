@@ -120,14 +120,14 @@ def _server_address(given: Mapping[str, Any], dialect: str) -> str:
     """Return the address of a database on a server, given its entry in DATABASES."""
     import sqlalchemy as sa  # noqa: PLC0415 - a project's other commands need no queue
 
-    options = {key: str(value) for key, value in given["OPTIONS"].items() if isinstance(value, str | int)}
-    query = {key: value for key, value in options.items() if key not in _OF_DJANGO}
+    own = {key: value for key, value in given["OPTIONS"].items() if key not in _OF_DJANGO}
+    query = {key: str(value) for key, value in own.items() if isinstance(value, (str, int))}
     place = {"username": given["USER"], "password": given["PASSWORD"], "host": given["HOST"]}
     if place["host"].startswith("/"):  # the folder of a socket, or the socket
         query["host" if dialect == "postgresql" else "unix_socket"] = place.pop("host")
-    place = {key: value for key, value in place.items() if value}
-    port = int(given["PORT"] or 0) or None
-    url = sa.URL.create(dialect, **place, port=port, database=str(given["NAME"]), query=query)
+    place["port"] = int(given["PORT"] or 0)
+    known = {key: value for key, value in place.items() if value}
+    url = sa.URL.create(dialect, **known, database=str(given["NAME"]), query=query)
     return url.render_as_string(hide_password=False)
 
 
