@@ -345,6 +345,7 @@ class Interleaving(Audit):
 
     def _land(self, index: int) -> None:
         sent, self.acting, write = self._copies.pop(index)
+        self.is_late = True
         if self.now_seconds < sent + SIGNED_SECONDS:
             try:
                 write()
@@ -352,7 +353,7 @@ class Interleaving(Audit):
                 pass
             except Exception as error:  # noqa: BLE001 - any is a finding
                 self.problems.append(f"a late write raised {type(error).__name__}: {error}")
-        self.acting = WORLD
+        self.acting, self.is_late = WORLD, False
 
     def _drain(self) -> None:
         """Let one process that is left alone bring in everything; note what stays behind."""

@@ -154,7 +154,7 @@ def threads_that_extend_one_lease(run: Interleaving) -> None:
 
 def programs(run: Interleaving) -> None:
     """Put tasks for two workers with threads."""
-    put(run, 2, max_age_seconds=40)
+    put(run, 4, max_age_seconds=12)
     run.add("producer", producer(3, rest_seconds=5))
     for number in range(2):
         run.add(f"worker-{number}", program(30))
@@ -271,7 +271,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
         world, threads_that_extend_one_lease, faults=Faults(kill=0, stall=0)
     ),
     "stalls": lambda world: replace(SCENARIOS["limits"](world), faults=STALLS),
-    "copies": lambda world: Scenario(world, returned_often, faults=COPIES, verbs=("release",) * 4),
+    "copies": lambda world: Scenario(world, returned_often, faults=COPIES, verbs=("release",) * 12),
     "deaths": lambda world: Scenario(world, returned_often, faults=DEATHS),
     "replies": lambda world: replace(SCENARIOS["limits"](world), faults=LOST_REPLIES),
     "stale": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, max_age_seconds=15)),
@@ -280,6 +280,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "pauses": lambda world: Scenario(world, pauses, faults=AT_ONCE, drain=resumed),
     "same ids": lambda world: Scenario(world, the_same_ids),
     "puts over": lambda world: Scenario(world, puts_over, faults=AT_ONCE),
+    "slow puts over": lambda world: replace(SCENARIOS["puts over"](world), faults=LOST_REPLIES),
     "programs": lambda world: Scenario(world, programs),
     "options": lambda world: Scenario(world, configurers),
     "relays": lambda world: Scenario(world, relays, drain=relayed),
