@@ -57,3 +57,8 @@ def test_each_name_of_a_first_application_has_one() -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "dynamodb"])
 def test_each_verb_is_in_one(verb: str) -> None:
     assert any(f".{verb}(" in text.partition(">>>")[2] for text in EXAMPLES.values())
+
+
+def test_the_site_shows_them_as_code() -> None:
+    """It takes no other heading for one of examples."""
+    assert [name for name, text in EXAMPLES.items() if "Examples:\n" not in text] == []

@@ -36,7 +36,7 @@ def plain(name: str) -> str:
 class FreshqError(Exception):
     """Base class of the errors that freshq raises, except ``ValueError`` for wrong arguments.
 
-    Example:
+    Examples:
         >>> try:
         ...     queue.cancel("nobody")
         ... except FreshqError as error:
@@ -77,7 +77,7 @@ class NotFound(RefusedError):
     What to do: check the id and the name of the queue. A task that ended is deleted after its retention; put
     it again if the work is still useful.
 
-    Example:
+    Examples:
         >>> queue.cancel("nobody")
         Traceback (most recent call last):
         freshq.errors.NotFound: ...
@@ -109,7 +109,7 @@ class LeaseLost(RefusedError):
     What to do: stop working on it and write nothing, because another worker may have it. If it happens often,
     give the queue longer leases, or extend them while the work runs; a `Worker` does so by itself.
 
-    Example:
+    Examples:
         >>> task = queue.cancel("a", force=True)
         >>> queue.complete(claim)
         Traceback (most recent call last):
@@ -219,7 +219,7 @@ class Overloaded(RefusedError):
         reason: The `ShedReason` that it is counted under.
         retry_after_seconds: When to try again; the door adds jitter. Infinite for the reason `deadline`.
 
-    Example:
+    Examples:
         >>> from freshq.policy import BacklogLimit, WhenFull
         >>> queue = Queue.memory(backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
         >>> receipt = queue.put("first")
@@ -281,7 +281,7 @@ class StoreError(FreshqError):
 
     What to do: read the message, which has the reason of the database. `freshq doctor` looks at the rest.
 
-    Example:
+    Examples:
         >>> from freshq.testing import FaultyStore
         >>> store = FaultyStore()
         >>> with store.down():

@@ -137,7 +137,7 @@ class Relay:
         duplicates: How many of the tasks that arrived had an id that the destination knew. An earlier relay
             put them, or another program; the destination kept its own.
 
-    Example:
+    Examples:
         >>> from freshq.feeds import Relay
         >>> outbox = Queue.memory(name="outbox")
         >>> receipt = outbox.put("work", task_id="b")

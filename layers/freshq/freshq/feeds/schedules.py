@@ -167,7 +167,7 @@ class Cron:
         expression: Five fields, or a name such as `@daily`, as in Debian's crontab(5).
         zone: Name of the time zone, such as "Europe/Berlin".
 
-    Example:
+    Examples:
         >>> from freshq.feeds import Cron
         >>> next(Cron("30 2 * * *", "Europe/Berlin").ticks(after=1_800_000_000))
         1800063000.0
@@ -282,7 +282,7 @@ class Every:
     Attributes:
         seconds: The interval.
 
-    Example:
+    Examples:
         >>> from freshq.feeds import Every
         >>> next(Every(seconds=60).ticks(after=125))
         180
@@ -322,7 +322,7 @@ class Schedule:
         arguments: Other arguments of the put: some of `ARGUMENTS`.
         catch_up: Number of missed ticks that fire late: the latest ones.
 
-    Example:
+    Examples:
         >>> from freshq.feeds import Every, Schedule
         >>> Schedule.of("prices", Every(60), {"symbols": ["ABC"]}, priority=5).name
         'prices'
@@ -385,7 +385,7 @@ class Scheduler:
     A tick fires once: its task id is the same on every node, and the store keeps the high-water mark of each
     schedule, so that a slow node does not repeat a tick whose task is already deleted.
 
-    Example:
+    Examples:
         >>> from freshq.feeds import Every, Schedule, Scheduler
         >>> Scheduler(queue, [Schedule.of("prices", Every(60), None)]).fire()  # starts the schedule
         0

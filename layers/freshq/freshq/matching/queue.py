@@ -114,7 +114,7 @@ class MatchQueue:
     Attributes:
         admin: Upkeep, and what another process needs to settle a match.
 
-    Example:
+    Examples:
         >>> agents = MatchQueue.memory()
         >>> agent = agents.register("Billy", attributes={"language": {"English", "French"}})
         >>> agent = agents.offer("Billy")

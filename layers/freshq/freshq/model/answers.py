@@ -27,7 +27,7 @@ UNKNOWN_KIND_SECONDS: Final = (1.0, 60.0)
 class PutOutcome(StrEnum):
     """The outcome of a put.
 
-    Example:
+    Examples:
         >>> queue.put("work", task_id="a").outcome  # the id is taken
         <PutOutcome.DUPLICATE: 'DUPLICATE'>
     """
@@ -46,7 +46,7 @@ class Receipt:
         outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; UPDATED if
             `on_conflict="update"` replaced a live task.
 
-    Example:
+    Examples:
         >>> queue.put("work", task_id="b").task_id
         'b'
     """
@@ -64,7 +64,7 @@ class Claim:
         token: Proves who holds the task; every settling verb is conditional on it.
         lease_until: When the lease expires, in seconds since the epoch.
 
-    Example:
+    Examples:
         >>> claim.task.payload, claim.redelivered
         ('work', False)
     """
@@ -91,7 +91,7 @@ class Claims(list[Claim]):
         more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
             searched every line. Then it may be short, or empty, although tasks wait: claim again.
 
-    Example:
+    Examples:
         >>> claims = queue.claim(10)
         >>> len(claims), claims.more
         (0, False)
@@ -132,7 +132,7 @@ class Waiting:
         task: The task.
         waits_for: Why claims skip it or take others first; None if only its position in the line matters.
 
-    Example:
+    Examples:
         >>> receipt = queue.put("work", task_id="b")
         >>> [(each.task.task_id, each.waits_for) for each in queue.peek()]
         [('b', None)]
@@ -181,7 +181,7 @@ class Page:
         tasks: The tasks of this page.
         cursor: Where the next page starts; None on the last page.
 
-    Example:
+    Examples:
         >>> page = queue.list(limit=100)
         >>> len(page), page.cursor
         (1, None)
@@ -221,7 +221,7 @@ class Retry(Exception):
     Attributes:
         delay_seconds: Delay before the next attempt; None for the queue's backoff.
 
-    Example:
+    Examples:
         >>> def run(task):
         ...     raise Retry("status 503", delay_seconds=5)
     """
@@ -250,7 +250,7 @@ class Retry(Exception):
 class Reject(Exception):
     """The task can never succeed: make it a dead letter now.
 
-    Example:
+    Examples:
         >>> def run(task):
         ...     raise Reject("no such symbol")
     """
@@ -262,7 +262,7 @@ class Reject(Exception):
 class Busy(Exception):
     """The downstream is overloaded: release the task without counting the attempt, and pause briefly.
 
-    Example:
+    Examples:
         >>> def run(task):
         ...     raise Busy("all lines are in use")
     """

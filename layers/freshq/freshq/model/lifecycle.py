@@ -505,7 +505,7 @@ class Settlement:
         request_token: Names the write; empty until it is first settled.
         traceback: For `fail` and `retry`: the traceback, of which the queue keeps the end.
 
-    Example:
+    Examples:
         >>> (task,) = queue.settle_many([Settlement.complete(claim, 42)])
         >>> task.result
         42

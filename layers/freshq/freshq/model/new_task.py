@@ -109,7 +109,7 @@ class NewTask(BaseModel):
             claim; with either, the id of a task that is over is free. Not on attached tables. None for the
             argument of the call.
 
-    Example:
+    Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id
         'b'
     """

@@ -208,7 +208,7 @@ class TaskStatus(StrEnum):
     UNDER_CONSTRUCTION and READY are states of an application's record in an attached table while it is
     in no queue: it may not be put yet, or it may be put.
 
-    Example:
+    Examples:
         >>> queue.get("a").status is TaskStatus.TAKEN
         True
     """
@@ -330,7 +330,7 @@ class Task(_Beside, Generic[PayloadT]):
         root_id: The first task of its chain of parents; None if it has no parent.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
 
-    Example:
+    Examples:
         >>> task = queue.get("a")
         >>> task.payload, task.attempts
         ('work', 1)

@@ -54,7 +54,7 @@ class BacklogLimit:
         group_share: A group with more than this share of the time that the backlog takes is noisy. When the
             backlog is full, the oldest task of the noisiest group is shed first. None: groups do not matter.
 
-    Example:
+    Examples:
         >>> from freshq.policy import BacklogLimit, WhenFull
         >>> queue = Queue.memory(backlog=BacklogLimit(1000, WhenFull.REFUSE_NEWEST))
     """

@@ -40,7 +40,7 @@ class GroupRule:
         max_running: Most tasks in work at a time, over all workers; None: no limit.
         rate_per_second: Most starts per second, over all workers; None: no limit.
 
-    Example:
+    Examples:
         >>> rules = GroupRules(of={"acme": GroupRule(weight=3, max_running=5)})
         >>> rules.rule("acme").weight
         3
@@ -96,7 +96,7 @@ class GroupRules:
         of: Rules by the name of a group or a parent.
         separator: One character between the levels of a name; None: no group has a parent.
 
-    Example:
+    Examples:
         >>> queue = Queue.memory(groups=GroupRules(default=GroupRule(max_running=5), separator="/"))
     """
 

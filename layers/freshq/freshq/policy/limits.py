@@ -135,7 +135,7 @@ class SharedBucket:
         block: Most tokens per lease.
         block_seconds: Length of a lease.
 
-    Example:
+    Examples:
         >>> from freshq.policy import SharedBucket
         >>> bucket = SharedBucket(rate_per_second=10, burst=10, block=5)
     """

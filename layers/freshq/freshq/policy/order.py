@@ -23,7 +23,7 @@ class Order(StrEnum):
     PRIORITY is LIFO under another name, for queues where only the levels matter. ADAPTIVE is FIFO
     while work is young and LIFO while it is not; see `OrderPolicy`.
 
-    Example:
+    Examples:
         >>> Queue.memory(order=Order.FIFO).admin.config.order.value
         'fifo'
     """

@@ -57,7 +57,7 @@ class Pressure:
         wanted_servers: Slots that suffice for the offered work, by `wanted_servers`; None if the time of a
             task is not known.
 
-    Example:
+    Examples:
         >>> queue.pressure().retry_after_seconds is None
         True
     """

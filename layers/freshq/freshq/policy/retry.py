@@ -33,7 +33,7 @@ class Backoff:
         base_seconds: Upper bound of the first delay.
         cap_seconds: Upper bound of every delay.
 
-    Example:
+    Examples:
         >>> queue = Queue.memory(backoff=Backoff(base_seconds=2, cap_seconds=60))
     """
 

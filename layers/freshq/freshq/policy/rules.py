@@ -33,7 +33,7 @@ class ReserveRule:
         quantile: Such as 0.9; used instead of `seconds` if it is set.
         automatic: Whether the order decides; see `for_order`.
 
-    Example:
+    Examples:
         >>> from freshq.policy import ReserveRule
         >>> ReserveRule.parse("p90") == ReserveRule(quantile=0.9)
         True
@@ -96,7 +96,7 @@ class CodelRule:
         target_seconds: Acceptable shortest wait.
         interval_seconds: Interval of the shortest wait; at least twice the wake-up latency.
 
-    Example:
+    Examples:
         >>> from freshq.policy import CodelRule
         >>> queue = Queue.memory(order="fifo", codel=CodelRule(0.5, 1.0))
     """

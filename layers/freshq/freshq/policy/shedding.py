@@ -28,7 +28,7 @@ class ShedReason(StrEnum):
     more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
     rejected it. DEADLINE: it was put by a run whose deadline leaves it too little time.
 
-    Example:
+    Examples:
         >>> from freshq.policy import ShedReason
         >>> ShedReason.EXPIRED.value
         'expired'

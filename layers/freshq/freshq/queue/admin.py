@@ -65,7 +65,7 @@ class Tending(Verbs):
             NotFound: If the queue has no such task.
             IllegalTransition: If the task is over, or TAKEN without `force`.
 
-        Example:
+        Examples:
             >>> receipt = queue.put("work", task_id="b")
             >>> queue.cancel("b").status.value
             'CANCELLED'
@@ -86,7 +86,7 @@ class Tending(Verbs):
             NotFound: If the queue has no such task.
             IllegalTransition: If the task is not PENDING.
 
-        Example:
+        Examples:
             >>> receipt = queue.put("work", task_id="b")
             >>> queue.reprioritize("b", priority=9).priority
             9
@@ -241,7 +241,7 @@ class Tending(Verbs):
     def pause(self) -> None:
         """Suspend claims, here immediately and in other processes within seconds. Other verbs still work.
 
-        Example:
+        Examples:
             >>> queue.pause()
             >>> queue.claim()
             []
@@ -251,7 +251,7 @@ class Tending(Verbs):
     def resume(self) -> None:
         """Allow claims again.
 
-        Example:
+        Examples:
             >>> queue.resume()
             >>> queue.paused()
             False
@@ -262,7 +262,7 @@ class Tending(Verbs):
     def paused(self) -> bool:
         """Return whether claims are suspended.
 
-        Example:
+        Examples:
             >>> queue.paused()
             False
         """
@@ -303,7 +303,7 @@ class Reading(Verbs):
     def get(self, task_id: str) -> Task | None:
         """Return a task with its current status; None if the queue has no task with this id.
 
-        Example:
+        Examples:
             >>> queue.get("a").status.value, queue.get("nobody")
             ('TAKEN', None)
         """
@@ -327,7 +327,7 @@ class Reading(Verbs):
             WaitTimeout: If the task is not over after `timeout_seconds`; the task is unchanged.
             StoreError: If the store did not answer.
 
-        Example:
+        Examples:
             >>> done = queue.complete(claim, result=42)
             >>> queue.wait("a", timeout_seconds=10).result
             42
@@ -351,7 +351,7 @@ class Reading(Verbs):
             WaitTimeout: If some are not over after `timeout_seconds`.
             StoreError: If the store did not answer.
 
-        Example:
+        Examples:
             >>> done = queue.complete(claim, result=42)
             >>> {task.task_id: task.result for task in queue.wait_many(["a"], timeout_seconds=10)}
             {'a': 42}
@@ -455,7 +455,7 @@ class Reading(Verbs):
         Raises:
             StoreError: If the store did not answer.
 
-        Example:
+        Examples:
             >>> queue.pressure().overloaded
             False
         """

@@ -198,7 +198,7 @@ class AsyncQueue(AwaitedQueue):
         queue: The `Queue` itself, for threads.
         threads: The threads of its calls.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> async def put():
         ...     async with AsyncQueue.memory() as queue:

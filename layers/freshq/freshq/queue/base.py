@@ -59,7 +59,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         Raises:
             ValueError: If another value is stored.
 
-        Example:
+        Examples:
             >>> queue = Queue.sql("sqlite:///tasks.db", max_age_seconds=60)
             >>> queue.create_table()
         """
@@ -84,7 +84,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
                 was written.
             TableMissing: If the queue has no table; see `create_table`.
 
-        Example:
+        Examples:
             >>> queue.configure(max_attempts=3).max_attempts
             3
         """
@@ -100,7 +100,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
         Later verbs raise RefusedError; a second `close` does nothing. `with queue:` closes it at the end.
 
-        Example:
+        Examples:
             >>> queue.close()
             >>> queue.put("work")
             Traceback (most recent call last):

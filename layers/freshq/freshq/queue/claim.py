@@ -436,7 +436,7 @@ class Claiming(Verbs):
             ValueError: If the limit is wrong.
             StoreError: If the store did not answer.
 
-        Example:
+        Examples:
             >>> receipt = queue.put("work", task_id="later", delay_seconds=5)
             >>> [(each.task.task_id, each.waits_for.value) for each in queue.peek()]
             [('later', 'due')]

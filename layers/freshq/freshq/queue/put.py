@@ -97,7 +97,7 @@ class Putting(Verbs):
             ValueError: If any task is wrong; nothing was written.
             PutIncomplete: If some tasks were rejected or not written.
 
-        Example:
+        Examples:
             >>> receipts = queue.put_many([{"payload": 1, "task_id": "x"}, {"payload": 2, "task_id": "y"}])
             >>> [receipt.task_id for receipt in receipts]
             ['x', 'y']

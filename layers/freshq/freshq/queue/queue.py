@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Queue(BaseQueue):
     """A queue whose tasks are in a table of its own.
 
-    Example:
+    Examples:
         >>> queue = Queue.memory(max_age_seconds=60)  # or Queue.sql("sqlite:///tasks.db")
         >>> queue.put({"symbol": "ABC"}, task_id="quote-1", priority=5)
         Receipt(task_id='quote-1', outcome=<PutOutcome.CREATED: 'CREATED'>)
@@ -40,7 +40,7 @@ class Queue(BaseQueue):
     def memory(cls, **options: Unpack[QueueOptions]) -> Self:
         """Return a queue in the memory of this process, for tests and experiments.
 
-        Example:
+        Examples:
             >>> Queue.memory(order="fifo", max_age_seconds=None).name
             'default'
         """
@@ -139,7 +139,7 @@ class Queue(BaseQueue):
             ValueError: If an argument is wrong.
             MissingExtra: If the extra `sql` is not installed.
 
-        Example:
+        Examples:
             >>> queue = Queue.sql("sqlite:///tasks.db", name="mail", max_age_seconds=60)
             >>> queue.name
             'mail'

@@ -31,7 +31,7 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
 
-        Example:
+        Examples:
             >>> queue.complete(claim, result={"price": 42}).status.value
             'SUCCESS'
         """
@@ -56,7 +56,7 @@ class Settling(Verbs):
         Raises:
             ValueError: If an argument is wrong; nothing was settled.
 
-        Example:
+        Examples:
             >>> [task.status.value for task in queue.settle_many([Settlement.fail(claim, "no symbol")])]
             ['FAILURE']
         """
@@ -100,7 +100,7 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
 
-        Example:
+        Examples:
             >>> queue.fail(claim, error="no symbol").status.value
             'FAILURE'
         """
@@ -117,7 +117,7 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
 
-        Example:
+        Examples:
             >>> queue.retry(claim, error="status 503", delay_seconds=5).status.value
             'PENDING'
         """
@@ -133,7 +133,7 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
 
-        Example:
+        Examples:
             >>> queue.release(claim).attempts
             0
         """
@@ -179,7 +179,7 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If an argument is wrong.
 
-        Example:
+        Examples:
             >>> claim = queue.extend(claim, lease_seconds=120, progress=0.5, step="half of it")
             >>> claim.task.progress_fraction
             0.5

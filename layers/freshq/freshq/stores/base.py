@@ -212,7 +212,7 @@ class HeldTask:
         settled: The completed task; None while it is held, and if the attempt failed.
         failed: The task after a failed attempt; None while it is held, and if that could not be stored.
 
-    Example:
+    Examples:
         >>> queue = Queue.sql("sqlite:///tasks.db")
         >>> queue.create_table()
         >>> receipt = queue.put("work")
@@ -424,7 +424,7 @@ class Stats:
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
         ids: The first task ids of each state, if they were asked for.
 
-    Example:
+    Examples:
         >>> queue.stats().taken
         1
     """

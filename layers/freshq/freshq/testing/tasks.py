@@ -52,7 +52,7 @@ class ManualClock:
     Attributes:
         now: The time it shows, in seconds since the epoch.
 
-    Example:
+    Examples:
         >>> from freshq.testing import ManualClock
         >>> clock = ManualClock(1_800_000_000)
         >>> clock.advance(60)
@@ -86,7 +86,7 @@ class Fate:
         outcome: How it was settled.
         error: Why it did not succeed; None if it did.
 
-    Example:
+    Examples:
         >>> from freshq.testing import drain
         >>> receipt = queue.put("work")
         >>> (fate,) = drain(queue, lambda task: 42)
@@ -118,7 +118,7 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
         AssertionError: If tasks are still due after `max_runs`.
         StoreError: If the store does not answer.
 
-    Example:
+    Examples:
         >>> from freshq.testing import drain
         >>> receipt = queue.put("work")
         >>> [fate.task.result for fate in drain(queue, lambda task: task.payload.upper())]
@@ -168,7 +168,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
     Raises:
         ValueError: If `Task` has no such attribute, or `put` would not take the payload.
 
-    Example:
+    Examples:
         >>> from freshq.testing import make_task
         >>> make_task({"symbol": "ABC"}, kind="quote").payload
         {'symbol': 'ABC'}
@@ -226,7 +226,7 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
         ValueError: If `Task` has no such attribute.
         AssertionError: If there is none; the message has the attributes of the tasks found.
 
-    Example:
+    Examples:
         >>> from freshq.testing import assert_put
         >>> receipt = queue.put("work", group="desk-1")
         >>> assert_put(queue, group="desk-1").payload
@@ -252,7 +252,7 @@ def assert_nothing_put(queue: BaseQueue) -> None:
     Raises:
         AssertionError: If it has one.
 
-    Example:
+    Examples:
         >>> from freshq.testing import assert_nothing_put
         >>> assert_nothing_put(Queue.memory())
     """
@@ -303,7 +303,7 @@ class FaultyStore:
 
     A call that fails raises `Unreachable`, as when the network is gone.
 
-    Example:
+    Examples:
         >>> from freshq.testing import FaultyStore
         >>> store = FaultyStore()
         >>> queue = store.queue()

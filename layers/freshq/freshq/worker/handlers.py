@@ -490,7 +490,7 @@ class Handlers(CoroutineRunner):
         provided: Opens arguments by their type.
         loop: Runs the coroutines, unless the worker has a loop.
 
-    Example:
+    Examples:
         >>> from freshq.testing import drain
         >>> handlers = Handlers()
         >>> @handlers.on("double")

@@ -131,7 +131,7 @@ class RunReport:
         idle: Whether it stopped because there was nothing left to claim.
         unknown_kinds: Number of runs with the outcome UNKNOWN_KIND by kind; "" for tasks without a kind.
 
-    Example:
+    Examples:
         >>> receipt = queue.put("work")
         >>> report = Worker(queue, lambda task: 42, idle_exit_seconds=0.1).run()
         >>> {outcome.value: number for outcome, number in report.outcomes.items() if number}

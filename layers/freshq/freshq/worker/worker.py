@@ -60,7 +60,7 @@ class Worker:
     With `transaction=True` a task is held by the lock of its row instead of a lease, and the runner is
     called with the task and the connection of the transaction.
 
-    Example:
+    Examples:
         >>> receipt = queue.put("work", task_id="b")
         >>> report = Worker(queue, lambda task: len(task.payload), idle_exit_seconds=0.1).run()
         >>> queue.get("b").result
@@ -232,7 +232,7 @@ class Workers:
 
     `run`, `stop`, `stop_at_once` and `status` are those of `Worker`.
 
-    Example:
+    Examples:
         >>> from freshq.worker import Workers
         >>> first, second = Queue.memory(name="mail"), Queue.memory(name="quotes")
         >>> workers = [Worker(each, print, idle_exit_seconds=0.1) for each in (first, second)]
