@@ -35,7 +35,7 @@ DYNAMODB: Final = "DynamoDB Local"
 # Mean of a quiet group's tasks; the times below are multiples of it. DynamoDB Local answers some hundred
 # calls a second, and shares two cores with the worker.
 UNIT_SECONDS: Final = 0.1
-UNIT_SECONDS_OF: Final = {DYNAMODB: 0.3}
+UNIT_SECONDS_OF: Final = {DYNAMODB: 0.5}
 DEADLINE: Final = 30.0
 SHORT_DEADLINE: Final = 10.0
 SIMULATED: Final = 1000.0

@@ -61,7 +61,7 @@ PARTS: Final = {
         "pages that a claim reads beside an open snapshot on PostgreSQL, beside procrastinate"),
     "overload": Part("overload", ("overload",), 15, "overload.md",
         "goodput by load and order, simulated and of the emulated application"),
-    "fair": Part("fair", ("fair",), 13, MEASUREMENTS,
+    "fair": Part("fair", ("fair",), 15, MEASUREMENTS,
         "groups that share time, their limits, and chains: simulated, and of a Worker on each store"),
     "outage": Part("outage", ("outage",), 1, "overload.md",
         "what is done in time after an outage, by order and load, simulated"),

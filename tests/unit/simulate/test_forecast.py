@@ -33,6 +33,13 @@ def test_an_interval_leaves_out_the_outermost_runs() -> None:
     assert Interval.of([float(number) for number in range(39)]) == Interval(19.0, 1.0, 37.0)
 
 
+def test_an_interval_of_few_values_has_nine_in_ten_runs_as_nearly_as_it_can() -> None:
+    assert Interval.nearest([30.0] * 30 + [float(number) for number in range(9)]) == Interval(30.0, 4.0, 30.0)
+    whole = [1.0] * 2 + [2.0] * 15 + [3.0] * 18 + [4.0] * 4
+    assert Interval.nearest(whole) == Interval(3.0, 2.0, 4.0), "37 of 39; 33 would be further from 35.1"
+    assert Interval.nearest([5.0]) == Interval(5.0, 5.0, 5.0)
+
+
 def test_a_threefold_load_is_done_to_a_third_and_wants_more_slots() -> None:
     found = forecast(OVERLOADED, RULES)
     assert found.in_time_ratio.low < 1 / 3 < found.in_time_ratio.high

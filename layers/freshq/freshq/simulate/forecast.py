@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
 from operator import add
@@ -60,6 +60,31 @@ class Interval:
         """
         ordered, outside = sorted(found), (len(found) + 1) // 20 - 1
         return cls(ordered[len(ordered) // 2], ordered[outside], ordered[-1 - outside])
+
+    @classmethod
+    def nearest(cls, found: Sequence[float]) -> Interval:
+        """Return an interval that has as nearly nine in ten of the figures of runs as their values allow.
+
+        Many runs share a whole number, or the last deadline. Leaving out one run in twenty at each end would
+        keep most of these values, and hold too often. So the end value with the fewer runs is left out, and
+        again while that brings the share closer to nine in ten.
+
+        Args:
+            found: One or more.
+        """
+        ordered, wanted = sorted(found), 0.9 * len(found)
+        low, end = 0, len(ordered)
+        while ordered[low] < ordered[end - 1]:
+            after = bisect_right(ordered, ordered[low], low, end)
+            before = bisect_left(ordered, ordered[end - 1], low, end)
+            # Of equally rare values, the one that shortens the interval more.
+            first = (after - low, ordered[low] - ordered[after])
+            last = (end - before, ordered[before - 1] - ordered[before])
+            shorter = (after, end) if first < last else (low, before)
+            if abs(shorter[1] - shorter[0] - wanted) >= abs(end - low - wanted):
+                break
+            low, end = shorter
+        return cls(ordered[len(ordered) // 2], ordered[low], ordered[end - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +173,14 @@ def forecast(moment: Moment, rules: OverloadRules, seed: int = 1) -> Forecast:
     runs = [_Run(moment, scale, rules, Random(f"{seed}/{number}")) for number in range(RUNS)]
     outcomes = [run.outcome(rules) for run in runs]
     better_order, better_ratio = _better_order(rules, runs[:TRIED_RUNS], outcomes[:TRIED_RUNS])
+    over_seconds = [each.over_seconds for each in outcomes]
     return Forecast(
         slots=moment.slots,
         in_time_ratio=Interval.of([each.new_ratio for each in outcomes]),
         backlog_in_time_ratio=Interval.of([each.old_ratio for each in outcomes]) if moment.ages else None,
-        backlog_over_seconds=Interval.of([each.over_seconds for each in outcomes]) if moment.ages else None,
+        backlog_over_seconds=Interval.nearest(over_seconds) if moment.ages else None,
         horizon_seconds=scale.horizon_seconds,
-        more_slots=Interval.of([max(0, run.wanted - moment.slots) for run in runs]),
+        more_slots=Interval.nearest([max(0, run.wanted - moment.slots) for run in runs]),
         better_order=better_order,
         better_ratio=better_ratio,
     )
