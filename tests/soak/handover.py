@@ -1,4 +1,4 @@
-"""Processes that do the upkeep of a queue or fire a schedule: `python -m tests.soak.handover upkeep URL`."""
+"""Processes that do upkeep or fire a schedule: `python -m tests.soak.handover upkeep URL NAME`."""
 
 import sys
 import time
@@ -19,14 +19,12 @@ WEEK_SECONDS: Final = 7 * 86_400.0
 
 def ticks(seconds: str, catch_up: str) -> Schedule:
     """Return the schedule that the processes fire."""
-    return Schedule.of(
-        "tick", Every(float(seconds)), "due", catch_up=int(catch_up), max_age_seconds=WEEK_SECONDS
-    )
+    return Schedule.of("tick", Every(float(seconds)), "due", catch_up=int(catch_up))
 
 
-def main(what: str, url: str, *more: str) -> None:
+def main(what: str, url: str, name: str, *more: str) -> None:
     """Say who this is, and work until killed."""
-    queue = Queue.sql(url, **PATIENT)
+    queue = Queue.sql(url, name=name, max_age_seconds=WEEK_SECONDS, **PATIENT)
     print(core_of(queue).upkeep._holder, flush=True)
     if what == "schedule":
         Scheduler(queue, [ticks(*more)]).run()
