@@ -202,7 +202,9 @@ def test_a_suspended_laptop(tmp_path: Path, sqlite_url: str, laptop: tuple[Path,
         closing(Queue.sql(sqlite_url, **at_hand)) as queue,
         closing(Queue.sql(sqlite_url, name="ticks", **at_hand | {"max_age_seconds": WEEK_SECONDS})) as fired,
         Node(*schedule, **environment) as scheduler,
-        Work(tmp_path, f"{sqlite_url}?max_age_seconds=600&lease_seconds=5", **environment) as work,
+        Work(
+            tmp_path, f"{sqlite_url}?max_age_seconds=600&lease_seconds=5", "--concurrency", "1", **environment
+        ) as work,
     ):
         queue.put("waits", task_id="running")
         assert within_seconds(PATIENCE_SECONDS, (tmp_path / "started-running").exists)

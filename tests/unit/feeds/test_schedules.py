@@ -208,7 +208,7 @@ class TestScheduler:
 
     @pytest.mark.parametrize(("catch_up", "expected"), [(1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
     def test_a_limited_number_of_missed_ticks_fire_late(
-        self, queue: Queue, clock: Clock, catch_up: int, expected: list[int]
+        self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture, catch_up: int, expected: list[int]
     ) -> None:
         clock.now = 60.0 * round(START / 60)
         start = clock.now
@@ -222,6 +222,9 @@ class TestScheduler:
         assert node.fire() == len(expected)
         assert sorted(map(int, map(str, payloads(queue.claim(limit=9))))) == expected
         assert node.next_tick() == start + 300
+        lines = {1: ["skipped 3 missed ticks, m@", " to m@"], 3: ["skipped missed tick m@"]}.get(catch_up, [])
+        assert caplog.text.count("skipped") == len(lines[:1])
+        assert all(each in caplog.text for each in lines)
 
     def test_wrong_arguments(self, queue: Queue) -> None:
         twice = [Schedule.of("m", Every(60), 1), Schedule.of("m", Every(30), 2)]

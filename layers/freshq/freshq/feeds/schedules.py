@@ -480,10 +480,16 @@ class Scheduler:
         return fired, errors
 
     def _skip(self, schedule: Schedule, ticks: Sequence[float]) -> None:
-        for tick in ticks:
-            logger.warning("schedule %s: skipped missed tick %s", schedule.name, schedule.task_id(tick))
-        if ticks:
-            self._marks.passed(schedule.record_name, ticks)
+        if not ticks:
+            return
+        first, last = schedule.task_id(ticks[0]), schedule.task_id(ticks[-1])
+        if len(ticks) == 1:
+            logger.warning("schedule %s: skipped missed tick %s", schedule.name, first)
+        else:  # a night of a suspended laptop may have thousands
+            logger.warning(
+                "schedule %s: skipped %d missed ticks, %s to %s", schedule.name, len(ticks), first, last
+            )
+        self._marks.passed(schedule.record_name, ticks)
 
     def _note_failed(self, schedule: Schedule, tick: float, error: Exception) -> None:
         if self._retries[schedule.name].failed(tick, self._queue.admin.now()):
@@ -519,7 +525,7 @@ class Scheduler:
 
         A tick that fails, because of an overloaded queue or its payload function, is retried with its own
         backoff until `catch_up` newer ticks replace it; those fire on time. While the store does not answer,
-        all ticks wait. Each failed or skipped tick is logged once.
+        all ticks wait. Each failed tick is logged once; ticks skipped together share a line.
 
         Args:
             until: A condition, checked at least every second, or a time in seconds since the epoch by the
