@@ -97,6 +97,7 @@ def aftermath(queue: Queue, folder: Path, *, to_the_end: bool) -> Aftermath:
     if in_all != len(tasks):
         found.append(f"ledger: {in_all} counted, {len(tasks)} kept: {stats}, {kept}")
     if to_the_end:
+        queue.admin.recover()
         drained = drain(queue)
         after = {
             task.task_id: task.status_at(queue.admin.now()) for task in core_of(queue).store.scan(queue.name)
