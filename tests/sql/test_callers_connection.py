@@ -29,7 +29,7 @@ from tests.support.statements import database_of
 
 ACCEPTED = (
     "must be a Connection or Session of SQLAlchemy, Django's connection, one of sqlite3, psycopg, "
-    "psycopg2, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
+    "PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 Opening = Callable[[AsyncEngine], Any]
 

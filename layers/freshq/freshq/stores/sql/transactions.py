@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ACCEPTED: Final = (
     "connection: must be a Connection or Session of SQLAlchemy, Django's connection, one of sqlite3, "
-    "psycopg, psycopg2, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
+    "psycopg, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 logger = logging.getLogger(__name__)
 
@@ -301,7 +301,6 @@ class _Driver(NamedTuple):
 _DRIVERS: Final = (
     _Driver("sqlite", "sqlite3", "Connection", "pysqlite"),
     _Driver("postgresql", "psycopg", "Connection", "psycopg"),
-    _Driver("postgresql", "psycopg2.extensions", "connection", "psycopg2"),
     _Driver("mysql", "pymysql.connections", "Connection", "pymysql"),
     _Driver("mysql", "MySQLdb.connections", "Connection", "mysqldb"),
 )
