@@ -26,8 +26,8 @@ GUARDS: Final[dict[str, Planted]] = {
         "memory",
         "stale",
         "freshq.queue.claim:fit_to_run",
-        "stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]",
-        "stale = []",
+        "while stale := [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]:",
+        "while stale := []:",
         seed=7,
     ),
     "a sweep on DynamoDB that trusts an old read": Planted(
