@@ -353,7 +353,8 @@ def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
             printed += line_of_output
             if f'"{SERVES.get(words[0])}"' in line_of_output:
                 if words[0] == "dashboard":
-                    urlopen(json.loads(printed)["url"].partition("#")[0]).close()  # noqa: S310 - it serves then
+                    page = json.loads(printed)["url"].partition("#")[0]
+                    urlopen(page).close()  # noqa: S310 - it serves then  # nosec B310
                 process.send_signal(signal.SIGINT)
     if process.returncode:
         msg = f"{line}: status {process.returncode}"
