@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,6 +105,10 @@ class Operator:
             client.restore_table_from_backup(TargetTableName=target, BackupArn=self.past)
             return
         answer = getattr(client, operation.replace("-", "_"))(**given)
+        if name == "ImportTable":  # whose table AWS makes ACTIVE once the import has ended
+            arn = answer["ImportTableDescription"]["ImportArn"]
+            ended = partial(client.describe_import, ImportArn=arn)
+            wait_until(lambda: ended()["ImportTableDescription"]["ImportStatus"] != "IN_PROGRESS")
         if name == "ListBackups":
             assert self.past in json.dumps(answer["BackupSummaries"], default=str)
         assert not answer.get("FunctionError"), answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -134,7 +135,13 @@ def playing(run: Interleaving) -> Iterator[None]:
     """Replace time, threads and chance for the block by those of a schedule."""
 
     def sleep(seconds: float) -> None:
-        run.pause(run.now_seconds + seconds)
+        # Threads that other tests left in this process, such as py4j's, sleep as they did.
+        if threading.get_ident() == here:
+            run.pause(run.now_seconds + seconds)
+        else:
+            really_sleep(seconds)
+
+    here, really_sleep = threading.get_ident(), time.sleep
 
     state = random.getstate()
     random.seed(run.seed)

@@ -222,19 +222,6 @@ def test_a_group_without_candidates_uses_no_turn() -> None:
     assert list(lines.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]
 
 
-@pytest.mark.parametrize("alone", [0, 1, 7, 250])
-def test_tasks_without_a_group_have_had_their_turns_when_groups_come(alone: int) -> None:
-    turns, lines = GroupTurns(), LineTurns()
-    served(turns, [None], alone)
-    assert list(lines.interleave(0, {None: iter(["none"] * alone)})) == ["none"] * alone
-    assert not lines.has_groups
-    for shared in (lines.copy(), lines):
-        found = shared.interleave(0, {None: iter(["none"] * 300), "a": iter(["a"] * 300)})
-        expected = served(turns.copy(), [None, "a"], 300)
-        assert list(islice(found, 300)) == [group or "none" for group in expected]
-        assert shared.has_groups
-
-
 @pytest.mark.parametrize(
     ("demands", "capacity", "share"),
     [([], 10.0, math.inf), ([5.0, 5.0], 10.0, math.inf), ([200.0, 5.0], 20.0, 15.0),

@@ -27,8 +27,6 @@ AVERAGED_OF_QUEUE: Final = 100
 # Groups whose averages a process keeps, and turns between two clean-ups of the groups that are level again.
 MAX_AVERAGES: Final = 10_000
 TURNS_PER_CLEANUP: Final = 4096
-# How many average turns a group may catch up.
-CREDIT_TURNS: Final = 100
 
 
 def fair_share(demands: Iterable[float], capacity: float) -> float:
@@ -120,10 +118,7 @@ class GroupTurns:
     __slots__ = ("_costs", "_credit_turns", "_paths", "_rules", "_siblings", "_turns_until_cleanup")
 
     def __init__(
-        self,
-        costs: GroupCosts | None = None,
-        rules: GroupRules | None = None,
-        credit_turns: float = CREDIT_TURNS,
+        self, costs: GroupCosts | None = None, rules: GroupRules | None = None, credit_turns: float = 100.0
     ) -> None:
         """Start with no group served.
 

@@ -525,8 +525,7 @@ class Claiming(Verbs):
         if running is not None:
             request = replace(request, room=running.room(request.groups, core.now()))
         tasks = core.store.claim(request)
-        if core.turns.has_groups:
-            core.turns.claimed(tasks)
+        core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
         if request.reserve_seconds:
             self._note_skipped(request, short=len(tasks) < limit)

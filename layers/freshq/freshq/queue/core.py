@@ -487,8 +487,7 @@ class Core:
         """
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
-        if self.turns.has_groups or task.group is not None:
-            self.turns.settled(task, took_seconds)
+        self.turns.settled(task, took_seconds)
         if self.running is not None:
             self.running.ended([task], settled.updated)
         in_time = settled.updated <= settled.stale_at if is_served else None

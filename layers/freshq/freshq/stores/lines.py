@@ -7,13 +7,13 @@ A line is a group within a priority level. Stores ask these objects while they l
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from freshq.model.lifecycle import ClaimMoment
-from freshq.policy.fairness import CREDIT_TURNS, GroupCosts, GroupTurns
+from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.shedding import CLOCK_STEP_SECONDS
@@ -95,22 +95,13 @@ class LineOrders:
 
 
 class LineTurns:
-    """Lets the groups of each level share the time of the workers. Thread-safe.
-
-    Until a task of a group is seen, a level has one line and nothing to share: only its turns are counted.
-
-    Attributes:
-        has_groups: Whether a task of a group was seen.
-    """
+    """Lets the groups of each level share the time of the workers. Thread-safe."""
 
     def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
-        self.has_groups = False
         self._rules = rules or GroupRules()
         self._costs = costs or GroupCosts()
         self._lock = threading.Lock()
         self._levels = self._new_levels()
-        # Turns of each level before a task of a group was seen.
-        self._alone: Counter[int] = Counter()
         # What the turns of tasks in work cost, by task id; the last claimed task last.
         self._charged: dict[str, float] = {}
 
@@ -121,18 +112,8 @@ class LineTurns:
         """Return an independent copy, for a peek."""
         copied = LineTurns(self._rules, self._costs)
         with self._lock:
-            copied.has_groups, copied._alone = self.has_groups, self._alone.copy()
             copied._levels.update({level: turns.copy() for level, turns in self._levels.items()})
         return copied
-
-    def _begin_sharing(self) -> None:
-        """Let the tasks without a group have had the turns that they had while they were alone."""
-        if self.has_groups:
-            return
-        self.has_groups = True
-        for level, turns in self._alone.items():
-            for _ in range(min(turns, CREDIT_TURNS + 1)):  # more earn the other groups no more credit
-                self._levels[level].record(None)
 
     def follow(self, rules: GroupRules) -> None:
         """Use other rules from now on."""
@@ -166,18 +147,12 @@ class LineTurns:
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
         with self._lock:
-            if group is None and not self.has_groups:
-                self._alone[level] += count
-                return
-            self._begin_sharing()
             for _ in range(count):
                 self._levels[level].record(group)
 
     def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
         """Return how many of the next turns of a level each group has; see `GroupTurns.plan`."""
         with self._lock:
-            if len(groups) > 1:
-                self._begin_sharing()
             return self._levels[level].plan(groups, count)
 
     def interleave(
@@ -193,13 +168,6 @@ class LineTurns:
             lines: The candidates of each group that may have work, best first.
             room: The limits of groups: groups at their limit are left out. None: no limits.
         """
-        if room is None and not self.has_groups and [*lines] == [None]:
-            for only in lines[None]:
-                self.record(level, None, 1)
-                yield only
-            return
-        with self._lock:
-            self._begin_sharing()
         working = dict(lines)
         while working:
             with self._lock:

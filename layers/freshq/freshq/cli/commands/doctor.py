@@ -433,7 +433,8 @@ def explanations() -> dict[str, list[str]]:
         prose = re.split(r"\n\n(?:Attributes|Example):", text)[0]
         paragraphs = [" ".join(each.split()) for each in prose.split("\n\n")]
         found[name] = [*paragraphs, f"See docs/reference/errors.md#freshq.errors.{name}"]
-    reasons = " ".join((ShedReason.__doc__ or "").split())
+    listed = re.split(r"\n\n(?:Example)", inspect.getdoc(ShedReason) or "")[0]
+    reasons = " ".join(listed.split())
     for reason in ShedReason:
         meaning = re.search(rf"\b{reason.name}: (.+?\.)(?= [A-Z]+: |$)", reasons)
         shed = f"A task was shed, because {meaning[1]}" if meaning else ""

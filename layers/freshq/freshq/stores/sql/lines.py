@@ -456,8 +456,7 @@ class SqlLines(SqlCounts):
             self._take_missing(request, taken)
             if not taken and self.horizon.searches_again(request.queue):
                 self._take_missing(request, taken)
-        if request.turns.has_groups:
-            self.window.used(request.queue, len(taken))
+        self.window.used(request.queue, len(taken))
         return taken
 
     def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
