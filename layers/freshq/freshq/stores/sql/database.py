@@ -552,7 +552,7 @@ class Database:
         if not isinstance(engine.pool, StatementPool):
             msg = "url: an engine must be one that freshq.stores.sql.database.open_engine made"
             raise TypeError(msg)
-        self._lock: threading.Lock | None = None
+        self._lock: threading.RLock | None = None
         self.renew_lock()
         self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
@@ -580,9 +580,10 @@ class Database:
         """Replace the lock around SQLite's statements, even if a thread holds it.
 
         A file has one writer. SQLite waits for another connection's lock by sleeping in growing steps, which
-        take several times as long as most statements, so only one thread at a time runs a statement.
+        take several times as long as most statements, so only one thread at a time runs a statement or a
+        transaction of the store.
         """
-        self._lock = threading.Lock() if self.dialect == "sqlite" else None
+        self._lock = threading.RLock() if self.dialect == "sqlite" else None
 
     @cached_property
     def clock(self) -> DatabaseClock | MachineClock:
@@ -650,7 +651,7 @@ class Database:
             found = committed_earlier(connection) if committed_earlier else None
             return found or work(connection)
 
-        return self._retried(lambda: self._run(self.engine, work), lambda: self._run(self.engine, repeat))
+        return self._retried(lambda: self._run_alone(work), lambda: self._run_alone(repeat))
 
     def execute(
         self,
@@ -730,6 +731,15 @@ class Database:
     def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         with engine.begin() as connection:
             return work(connection)
+
+    def _run_alone(self, work: Callable[[sa.Connection], T]) -> T:
+        lock = self._lock
+        is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
+        try:
+            return self._run(self.engine, work)
+        finally:
+            if lock is not None and is_held:
+                lock.release()
 
     def _execute(
         self,
