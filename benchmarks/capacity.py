@@ -465,8 +465,8 @@ def whole_lives(client: DynamoDBClient) -> list[Cost]:
 def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
     """Measure tasks that come one every four seconds, so that each has its own pass of the worker function.
 
-    The steps are those of Trigger and ProcessTasks, in their order: check whether a pass is running, take the
-    pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.
+    The steps are the steps of Trigger and ProcessTasks, in their order: check whether a pass is running, take
+    the pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.
     """
     idle_seconds = PassOptions.model_fields["idle_exit_seconds"].default
     with new_bench(client) as bench:

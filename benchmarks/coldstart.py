@@ -91,7 +91,7 @@ FUNCTIONS: Final = {
     "sweep": "_connections",
     "archive": "_archive",
 }
-# The functions' own variables are those of `sam local invoke`.
+# The functions' own variables are the ones that `sam local invoke` sets.
 ENVIRONMENT: Final = json.loads((PROJECT / "events" / "environment" / "dev.json").read_text())[
     "Parameters"
 ] | {

@@ -309,21 +309,15 @@ SHOWN_STEPS: Final = (
     ALONE,
     SHED,
     "put, 10 in one call of `put_many`",
-    "put of a taken id",
     "put into a group that nothing waits in",
     "claim of 10, lease record included",
     "claim of 1",
     "claim from an empty queue",
     "complete, one by one",
     "fail: the task, and its entry among the dead letters",
-    "release, one by one, and claim again",
     "retry, one by one, wait, promote and claim again",
-    "extend",
     "recover an orphan, 10 of one dead worker",
-    "get",
-    "redrive as new of a waiting task",
     "cancel",
-    "redrive of all dead letters",
     "approximate stats, 2,000 tasks waiting",
 )
 UNITS: Final = {"write units": "{write_units:.2f}", "read units": "{read_units:.2f}", "calls": "{calls:.2f}"}
@@ -335,7 +329,7 @@ def costs_page() -> Sections:
     return (
         capacity_sections(figures_of("capacity"))
         | bill_sections(by_load(), by_load(0), prices)
-        | scale_sections()
+        | quota_sections()
     )
 
 
@@ -376,7 +370,7 @@ def bill_sections(
 
     Args:
         counted: The application's counts by load, with the template's batching window.
-        at_once: The same without a window.
+        at_once: The same bill without a window.
         prices: The price table.
 
     Raises:
@@ -477,14 +471,17 @@ def _standing(entries: Sequence[Mapping[str, Any]], prices: Mapping[str, Any]) -
     )
 
 
+def quota_sections() -> Sections:
+    """Return the section about quotas."""
+    quotas = tomllib.loads(QUOTAS.read_text("utf-8"))
+    return {("capacity", "quotas"): _quotas(needs(RATES_PER_SECOND[-1], constants()), quotas)}
+
+
 def scale_sections() -> Sections:
-    """Return the sections about rates."""
-    known, quotas = constants(), tomllib.loads(QUOTAS.read_text("utf-8"))
+    """Return the section about rates, for the contributors' page."""
+    known = constants()
     found = [needs(rate, known) for rate in RATES_PER_SECOND]
-    return {
-        ("pipeline_large", "scale"): [_assumed(known), _needs(found)],
-        ("capacity", "quotas"): _quotas(found, quotas),
-    }
+    return {("pipeline_large", "scale"): [_assumed(known), _needs(found)]}
 
 
 def _assumed(known: Mapping[str, float]) -> Prose:
@@ -509,8 +506,7 @@ def _needs(needs: Sequence[Mapping[str, Any]]) -> Table:
     return Table(["tasks a second", *(f"{one['rate_per_second']:,}" for one in needs)], cells)
 
 
-def _quotas(needs: Sequence[Mapping[str, Any]], quotas: Mapping[str, Any]) -> list[Block]:
-    most = needs[-1]
+def _quotas(most: Mapping[str, Any], quotas: Mapping[str, Any]) -> list[Block]:
     binds_at = {name: quotas[name]["limit"] / most["used"][name] * most["rate_per_second"] for name in quotas}
     table = columns(
         ((quotas[name], name) for name in sorted(quotas, key=binds_at.__getitem__)),

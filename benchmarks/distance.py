@@ -2,7 +2,7 @@
 
 A proxy in its own process delays the answers of DynamoDB Local, as a network would. Handlers are empty. A
 figure counts from the first run to the last settlement. In turns, one endpoint refuses batches of statements,
-so that each task is written by calls of its own.
+so that each task is written by its own calls.
 """
 
 from __future__ import annotations

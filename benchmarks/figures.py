@@ -67,7 +67,7 @@ PARTS: Final = {
         "what is done in time after an outage, by order and load, simulated"),
     "overload-peers": Part("overload_peers", ("overload_peers",), 29, "overload.md",
         "goodput of real workers under overload, beside other queues", has_peers=True),
-    "passed-over": Part("growth:passed_over", ("passed_over",), 1, "benchmarks.md",
+    "passed-over": Part("growth:passed_over", ("passed_over",), 1, "contributing/measurements.md",
         "how far the claims of several claimers depart from the order", is_default=True),
     "worker": Part("worker", ("worker", "worker_two"), 20, THROUGHPUT,
         "throughput of a Worker on SQL, beside other queues", has_peers=True),
@@ -101,7 +101,7 @@ PARTS: Final = {
     "pipeline-small": Part("pipeline:small", ("pipeline_small",), 5, PIPELINE,
         "the pipeline on 1,000 events, beside a bare PySpark script"),
 }  # fmt: skip
-# Of typical size: an item stays well below the 1 KB of one write unit.
+# Of typical size: an item stays well below 1 KB, which is one write unit.
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 
 LONGEST_SECONDS: Final = 300

@@ -1,6 +1,6 @@
 """Growth of a claim's cost with the queue on each store: calls, units, rows and time.
 
-Each situation has a queue of its own for each size. The sizes take turns, and a ratio of time is the median
+Each situation has its own queue for each size. The sizes take turns, and a ratio of time is the median
 of the ratios to the smallest size in the same turn.
 """
 
@@ -287,7 +287,7 @@ class SqlPlace(Place):
                 connection.execute(sa.text(statement.format(self._store.schema.tasks.name)), ids)
 
     def opened_again(self) -> SqlPlace:
-        """Return the same queue as a new process has it."""
+        """Return the same queue as a new process opens it."""
         return SqlPlace(*self._arguments)
 
     @override
@@ -618,7 +618,7 @@ def beside_a_snapshot(server: Postgres, order: Order, sizes: Sequence[int]) -> l
 
 
 def peer_beside_a_snapshot(server: Postgres, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the same for procrastinate, whose oldest jobs are finished in one statement."""
+    """Return the same count for procrastinate, whose oldest jobs are finished in one statement."""
     package: Any = importlib.import_module(PEER)
     fetch = package.sql.queries["fetch_job"]
     app = package.App(connector=package.SyncPsycopgConnector(conninfo=conninfo(server)))

@@ -59,7 +59,7 @@ Entry = dict[str, Any]
 def counted(emulator: Emulator, name: str, window_seconds: int) -> Entry:
     """Deploy the application, offer a load, wait until it is done, and return the counts.
 
-    Write units are those of the table's changes, so refused writes are missing.
+    Write units are counted from the table's changes, so refused writes are missing.
     """
     outputs = deploy(emulator, build(BUILD), PARAMETERS | {"BatchingWindowSeconds": window_seconds})
     table, client = outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection)
@@ -192,5 +192,5 @@ def _kept() -> list[Entry]:
 
 
 def merged(kept: Iterable[Entry], results: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of the file: new ones replace those of the same load and window."""
+    """Return the entries of the file: new ones replace entries of the same load and window."""
     return [*{(one["load"], one["window_seconds"]): one for one in (*kept, *results)}.values()]

@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks.md, overload.md, and contributing/{cold-starts,measurements}.md."""
+"""Sections of docs/compare.md, overload.md, and contributing/{cold-starts,measurements}.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import overload_setting as setting
-from benchmarks.costs_page import all_steps
+from benchmarks.costs_page import all_steps, scale_sections
 from benchmarks.fair import DEADLINE
 from benchmarks.figures import figures_of, read
 from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
@@ -41,9 +41,12 @@ WAYS: Final = {
 }
 
 
-def summary_page() -> Sections:
-    """Return the sections of docs/benchmarks.md."""
-    found = figures_of("overload")["application"]
+def compare_page() -> Sections:
+    """Return the sections of docs/compare.md."""
+    return {("worker", "rates"): [rates("postgresql"), rates("sqlite")], ("wake", "latency"): wakes()}
+
+
+def _of_application(found: Sequence[Mapping[str, Any]]) -> list[Block]:
     text = f"""The deployed application ran on the embedded emulator with {setting.SERVERS} slots, tasks of
         {setting.MEASURED_TASK_SECONDS:g} s and a deadline of {setting.MEASURED_DEADLINE_SECONDS:g} s: one
         stack for each order, side by side with the same arrivals, for
@@ -56,12 +59,7 @@ def summary_page() -> Sections:
         {min(seconds):.2f} to {max(seconds):.2f} s; the load average of the machine was {min(loads):.1f} to
         {max(loads):.1f}. Few tasks arrive below the capacity, so a difference of a few points there is noise.
         FIFO needs minutes at the capacity before its backlog reaches the deadline."""
-    return {
-        ("overload", "application"): [Prose(text), _application(found), Prose(notes)],
-        ("worker", "rates"): [rates("postgresql"), rates("sqlite")],
-        ("wake", "latency"): wakes(),
-        ("passed_over", "places"): [_passed_over()],
-    }
+    return [Prose(text), _application(found), Prose(notes)]
 
 
 def _application(found: Sequence[Mapping[str, Any]]) -> Table:
@@ -143,12 +141,7 @@ def start_ratio(function: Mapping[str, Any], variant: str, part: int) -> float:
 
 def overload_page() -> Sections:
     """Return the sections of docs/overload.md."""
-    after_outage = figures_of("outage")["by_load"]
-    return {
-        ("overload", "orders"): [_by_load(figures_of("overload")["by_load"], "order", SHOWN_LOADS)],
-        ("outage", "shares"): [_by_load(after_outage, "order", (0.5, 0.6, 0.7, 0.8, 0.9))],
-        ("overload_peers", "queues"): _beside_peers(read("overload_peers")),
-    }
+    return {("overload_peers", "queues"): _beside_peers(read("overload_peers"))}
 
 
 def _beside_peers(result: Mapping[str, Any]) -> list[Block]:
@@ -196,7 +189,9 @@ def measurements_page() -> Sections:
     """Return the sections of docs/contributing/measurements.md."""
     return {
         ("capacity", "all steps"): [all_steps()],
+        **scale_sections(),
         **_policies(),
+        ("passed_over", "places"): [_passed_over()],
         **_fair(figures_of("fair")),
         ("history", "costs"): _history(figures_of("history")),
         ("sql", "durable"): [_durable(figures_of("sql")["sqlite"])],
@@ -209,6 +204,7 @@ def measurements_page() -> Sections:
 
 def _policies() -> Sections:
     found, simulator = figures_of("overload"), figures_of("simulator")
+    after_outage = figures_of("outage")["by_load"]
     text = f"""Simulated tasks a second on one core: the fastest of {simulator["rounds"]} runs of
         {simulator["tasks"]:,} tasks, in turns (`make bench PARTS=simulator`)."""
     speeds = across(
@@ -218,10 +214,13 @@ def _policies() -> Sections:
         "at {} times the capacity".format,
     )
     return {
+        ("overload", "application"): _of_application(found["application"]),
+        ("overload", "orders"): [_by_load(found["by_load"], "order", SHOWN_LOADS)],
         ("overload", "uneven"): [_by_load(found["by_load_uneven"], "order", SHOWN_LOADS)],
         ("overload", "burst"): _burst(found["after_burst"]),
         ("overload", "policies"): [_by_load(found["by_policy"], "policy", SHOWN_POLICY_LOADS)],
         ("overload", "tenants"): [_by_load(found["by_flood"], "tenants", SHOWN_LOADS)],
+        ("outage", "shares"): [_by_load(after_outage, "order", (0.5, 0.6, 0.7, 0.8, 0.9))],
         ("simulator", "speed"): [Prose(text), speeds],
     }
 

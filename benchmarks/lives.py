@@ -1,6 +1,6 @@
 """Records realistic, reproducible task lives: simulated load, written as landed events.
 
-The simulator serves the load newest first, so waits, backlog and shed tasks are those of a real queue under
+The simulator serves the load newest first, so waits, backlog and shed tasks look like a real queue's under
 bursts. Retries, lost leases, dead letters, cancellations, removals by TTL, duplicates and reordered delivery
 are added.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 START_MS: Final = 1_767_225_600_000
 EVENTS_PER_TASK: Final = 2.56  # of the lives below, measured
-# Less in a short recording, so that tasks go stale in it too.
+# Less in a short recording, so that tasks also go stale there.
 LONGEST_DEADLINE_SECONDS: Final = 300.0
 SERVICE_SECONDS: Final = 1.0
 RATE_PER_SECOND: Final = 100.0

@@ -46,7 +46,8 @@ LIMIT_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.5
 RETRIES: Final = 3
 LATER_LOAD: Final = 0.5
-# Goodput is back from the first of so many seconds in which this share of the new tasks is done in time.
+# Goodput has recovered from the first of this many seconds in which this share of the new tasks is done in
+# time.
 BACK_SECONDS: Final = 3
 BACK_SHARE: Final = 0.9
 LEFT: Final = "left "
@@ -203,7 +204,7 @@ class Outcome:
 
 
 def recovery_seconds(shares: Sequence[float]) -> int | None:
-    """Return after how many seconds the goodput is back for good; None if it is not.
+    """Return the seconds until the goodput has recovered permanently; None if it never does.
 
     Args:
         shares: Of each second, the share of its tasks that were done in time.
@@ -217,7 +218,7 @@ def recovery_seconds(shares: Sequence[float]) -> int | None:
 def drive(
     producer: Program, worker: Program, scenario: Scenario, arrivals: Sequence[float]
 ) -> list[tuple[int, float]]:
-    """Let clients put their tasks, and again those that are not done in time; return all puts."""
+    """Let clients put their tasks, and repeat tasks that are not done in time; return all puts."""
     puts: list[tuple[int, float]] = []
     begin, ties = time.monotonic() + 0.2, count()
     # When, a tie-breaker, the client, how often it has put, and the task that it waits for.

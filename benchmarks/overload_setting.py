@@ -25,9 +25,9 @@ BURST_SECONDS: Final = 20.0
 QUIET_LOAD: Final = 0.2
 # Orders that are both simulated and measured, by their name in the figures.
 ORDERS: Final = {"LIFO": Order.LIFO, "adaptive": Order.ADAPTIVE, "FIFO": Order.FIFO}
-# Tasks of the application take longer, and their deadlines too, so that the emulator's time between two tasks
-# of a slot weighs less. Each load lasts a number of seconds: longer up to the capacity, where fewer tasks
-# arrive. The first seconds, in which a backlog grows, do not count.
+# Tasks and deadlines of the application are longer, so that the emulator's time between two tasks of a slot
+# weighs less. Each load lasts a number of seconds: longer up to the capacity, where fewer tasks arrive. The
+# first seconds, in which a backlog grows, do not count.
 MEASURED_SECONDS: Final = {0.5: 150.0, 1.0: 150.0, 2.0: 75.0, 4.0: 75.0, 10.0: 75.0}
 MEASURED_TASK_SECONDS: Final = 3.0
 MEASURED_DEADLINE_SECONDS: Final = DEADLINE_SECONDS / TASK_SECONDS * MEASURED_TASK_SECONDS
@@ -49,7 +49,7 @@ SPANS: Final = {
 }
 # After recovery, the share of each second stays within this of the share before the burst.
 RECOVERED_WITHIN: Final = 0.05
-# Arrivals, and those done in time, of one seed in a second or span.
+# Arrivals, and tasks done in time, of one seed in a second or span.
 Counts = tuple[int, int]
 
 

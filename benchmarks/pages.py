@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DOCS: Final = Path("docs")
 PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
-    "benchmarks.md": library_pages.summary_page,
+    "compare.md": library_pages.compare_page,
     "contributing/benchmarks.md": aims_page,
     "contributing/cold-starts.md": library_pages.cold_start_page,
     "contributing/floor.md": floor_page,

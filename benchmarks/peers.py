@@ -60,11 +60,11 @@ def pauses(seed: object) -> random.Random:
 
 
 class Job:
-    """What a worker runs for each task: nothing, but it says how long after its put it began.
+    """The worker's task function: it does nothing but report how long after its put the task began.
 
     Attributes:
         seconds: How long the run sleeps.
-        over: Set once the worker is to stop.
+        over: Set when the worker should stop.
     """
 
     seconds = 0.0
@@ -181,7 +181,7 @@ class Peer:
 
     Attributes:
         fill: Leaves only a number of new tasks in the queue.
-        work: Runs tasks in a number of slots until the job is over.
+        work: Runs tasks in a number of slots until the job is complete.
         offer: Opens the queue and calls a function with what puts a task; returns how many tasks wait then.
     """
 

@@ -195,7 +195,7 @@ class Nights:
         return self.command(name, out)
 
     def command(self, name: str, out: str) -> dict[str, Any]:
-        """Run the command; return its cost and what it wrote."""
+        """Run the command; return its cost and its output."""
         places = ["--events", str(self.folder / name), "--out", str(self.folder / out)]
         settings = ["--master", MASTER, "--memory", MEMORY]
         command = [sys.executable, "-m", "freshq_pipeline", "run", *places, *settings]
@@ -498,7 +498,7 @@ def _scaled(folder: Path, events: int) -> dict[str, Any]:
 
 
 def _work(spark: SparkSession) -> dict[str, Any]:
-    """Return what all stages took together."""
+    """Return the total time of all stages."""
     store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way to these figures
     stages = []
     with suppress(Py4JJavaError):  # no more stages

@@ -46,7 +46,7 @@ MAPS: Final = frozenset(
 )
 # Lists of such objects.
 LISTS_OF_MAPS: Final = frozenset({"alike", "asks"})
-# Commands whose lines are events, each with names of its own.
+# Commands whose lines are events, each with its own names.
 EVENTS: Final = frozenset({"work", "schedule"})
 # Names of objects that are not data, whatever holds them.
 PARTS: Final = ("goodput_ratio", "estimate")
@@ -153,12 +153,12 @@ WITHOUT_QUEUE: Final = (
     "advise MADE --settings SETTINGS --servers 1 --outage",
     "replay MADE --settings SETTINGS --against SETTINGS",
 )
-# The stack of an archive, and what its stream answers.
+# The stack of an archive, and its stream's answers.
 ARCHIVED: Final = SimpleNamespace(
     outputs={"QueueTableName": "Shipments", relay.DELIVERY_STREAM: "archive"}, parameters={}
 )
 REPLAYED: Final[dict[str, Any]] = {"_stream_of": lambda *_: "arn", "_replay": lambda *_: (3, [])}
-# They handle signals, so each runs in a process of its own.
+# They handle signals, so each runs in its own process.
 PROGRAMS: Final = (
     "demo --seconds 3",
     "dashboard --port 0 --queue COPY",
@@ -225,7 +225,7 @@ def _types_of(values: list[Any], name: str) -> str | list[str]:
 
 
 def _of_names(objects: list[dict[str, Any]], tasks: list[Any], name: str) -> dict[str, Any]:
-    """Return what a schema says of the names in objects, or of their values if the names are data."""
+    """Return a schema's description of the names in objects, or of their values if the names are data."""
     if name in MAPS and not _is_part(objects):
         inner = list(chain.from_iterable(each.values() for each in objects))
         return {"additionalProperties": merged(inner, tasks) if inner else {}}
@@ -267,7 +267,7 @@ def answers() -> dict[str, list[Any]]:
 
 
 def _prepared(folder: Path) -> dict[str, str]:
-    """Return what stands for files and addresses in a folder, after making them."""
+    """Return the stand-ins for files and addresses in a folder, after making them."""
     made = [{"at_seconds": n / 5, "service_seconds": 0.3, "deadline_seconds": 3.0} for n in range(200)]
     texts = {
         "FILE": ("lines", "3\n4\n5\n6\n"),
@@ -344,7 +344,7 @@ def _attached() -> Iterator[str]:
 
 
 def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
-    """Run a command in a process of its own, and return what it prints; one that serves is told to end."""
+    """Run a command in its own process, and return its output; a command that serves is told to end."""
     words = [files.get(word, word) for word in line.split()]
     program = [sys.executable, "-m", "freshq", *words, "--json"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=folder) as process:

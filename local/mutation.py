@@ -35,7 +35,7 @@ LEAST_KILLED_SO_FAR: Final = {"worker": 0.7}
 # A sample fails only if a room that stands at its bar would do as badly in one of 500 samples.
 SAMPLE_RISK: Final = 0.002
 UNKNOWN: Final = "No test notices it yet."
-# Runs on DynamoDB, PostgreSQL or MariaDB only, or in processes of its own.
+# Runs on DynamoDB, PostgreSQL or MariaDB only, or in separate processes.
 NOT_MUTATED: Final = (
     "freshq/queue/attached.py",
     "freshq/stores/dynamodb/*",
@@ -85,7 +85,7 @@ TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
 # Options of pytest: a mutant of which a test waits forever is noticed soon.
 LIMITS: Final = ("timeout = 20",)
-# Statuses of noticed mutants; a mutant that never ends is noticed too.
+# Statuses of noticed mutants; a mutant that never ends also counts as noticed.
 KILLED: Final = ("killed", "timeout", "segfault", "caught by type check")
 
 
@@ -179,7 +179,7 @@ def prepare(folder: Path, rooms: list[str]) -> None:
 
 
 def _leave_constructor(package: Path, file: str, name: str) -> None:
-    """Tell mutmut to leave the constructor of a class as it is."""
+    """Tell mutmut to leave the constructor of a class unchanged."""
     before, start, after = (package / file).read_text("utf-8").partition(name)
     marked = after.replace(") -> None:", ") -> None:  # pragma: no mutate block", 1)
     (package / file).write_text(before + start + marked, "utf-8")
@@ -203,7 +203,7 @@ def run(folder: Path, sample: int, processes: int) -> Run:
 
 
 def run_rooms(rooms: list[str], sample: int, processes: int) -> Run:
-    """Prepare and run the mutants of rooms, those that share their tests in one go."""
+    """Prepare and run the mutants of rooms; rooms that share their tests run together."""
     runs = []
     for together in TOGETHER:
         chosen: list[str] = [room for room in together if room in rooms]

@@ -64,7 +64,7 @@ export PYTHONPATH
 exec python{python} "$@"
 """
 
-# What may be contained, by SPDX or by the words of older metadata; and what a wheel may need besides.
+# The licences that packages may have, by SPDX or by the words of older metadata; and further ones for wheels.
 CONTAINED_LICENCES: Final = re.compile(r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|0BSD)")
 LICENCES: Final = re.compile(CONTAINED_LICENCES.pattern + "|MPL|Mozilla|LGPL|Lesser General|Classpath-exc")
 # Of packages whose metadata does not say: this one contains OpenJDK.
@@ -269,7 +269,7 @@ def build(project: Path, out: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Component:
-    """A package that a wheel needs or a layer contains, as it is locked.
+    """A package that a wheel needs or a layer contains, in its locked version.
 
     Attributes:
         name: Its name.
@@ -292,13 +292,13 @@ class Component:
 
 
 def layer_components(project: Path) -> list[Component]:
-    """Return what the layer contains beside freshq, in order."""
+    """Return the packages of the layer besides freshq, in order."""
     locked = (project / "layers" / "freshq" / "requirements.txt").read_text("utf-8")
     return [Component.installed(name) for name in sorted(PINNED.findall(locked))]
 
 
 def wheel_components(project: Path) -> list[Component]:
-    """Return what the wheel needs with all its extras, and what that needs, in order."""
+    """Return the packages that the wheel needs with all its extras, directly or not, in order."""
     given = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
     parts = (given.get("dependencies", []), *given.get("optional-dependencies", {}).values())
     own = [Requirement(line) for part in parts for line in part]
@@ -326,7 +326,7 @@ def _applies(requirement: Requirement, extras: Collection[str]) -> bool:
 def bill_of_materials(
     name: str, version: str, components: Sequence[Component], allowed: re.Pattern[str]
 ) -> str:
-    """Return a software bill of materials in CycloneDX's JSON, the same for the same packages.
+    """Return a software bill of materials in CycloneDX's JSON, reproducible for the same packages.
 
     Raises:
         ReleaseFailed: If a licence is not allowed.
@@ -390,7 +390,7 @@ def _run(project: Path, *command: str) -> str:
 
 
 def write_release() -> None:
-    """Make the release and say how to publish it."""
+    """Make the release and print how to publish it."""
     try:
         tag = release(PROJECT, PROJECT / "build" / "dist")
     except ReleaseFailed as error:

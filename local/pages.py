@@ -371,7 +371,7 @@ Every verb, name, error and command. A command takes the arguments of its verb a
 `AsyncMatchQueue` have the same verbs, awaited.
 """
 WIDTH: Final = 110
-# The order of a first application; what is not here comes after it by name.
+# The order of a first application; other names follow alphabetically.
 FIRST: Final = (
     *("put", "put_many", "claim", "complete", "fail", "retry", "release", "settle_many", "extend", "get"),
     *("list", "peek", "stats", "pressure", "wait", "wait_many", "cancel", "redrive", "purge", "reprioritize"),
@@ -423,7 +423,7 @@ def names_of(package: str) -> str:
 
 
 def command_lines() -> Iterator[str]:
-    """Yield the visible commands by the headings of help, those of a group after its name."""
+    """Yield the visible commands by the headings of help, with the commands of a group after its name."""
     app: Any = typer.main.get_command(cli)
     by_heading: dict[str, list[str]] = {}
     for name, command in app.commands.items():
@@ -450,8 +450,47 @@ def surface_page() -> str:
     return "\n".join([*lines, "", "## Commands", *code_block(*command_lines())]) + "\n"
 
 
+COMMANDS: Final = REFERENCE / "commands.md"
+COMMANDS_HEAD: Final = """# All commands
+
+The help of each command. Commands on a queue also take the [options that find it](../cli.md).
+"""
+# Options that the page on the command line describes, once for all commands.
+COMMON: Final = {"--help", "--queue", "--stack", "--name", "--json"}
+
+
+def visible_commands(group: Any, prefix: str = "freshq") -> Iterator[tuple[str, Any]]:
+    """Yield the commands of a group, and of the groups below it, with their full names."""
+    for name, each in group.commands.items():
+        command = getattr(each, "loaded", each)
+        if not each.hidden:
+            yield f"{prefix} {name}", command
+            yield from visible_commands(command, f"{prefix} {name}") if hasattr(command, "commands") else ()
+
+
+def parameter_rows(command: Any) -> Iterator[str]:
+    """Yield the arguments and options of a command as rows of Markdown."""
+    with typer.Context(command) as context:
+        for each in command.params:
+            record = each.get_help_record(context)  # None of a hidden option
+            if record and not COMMON & {*each.opts}:
+                shown, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
+                yield f"| `{shown}` | {text} |"
+
+
+def commands_page() -> str:
+    """Return the page of all commands."""
+    lines = [COMMANDS_HEAD]
+    for name, command in visible_commands(typer.main.get_command(cli)):
+        lines += [f"## {name}", "", inspect.cleandoc(command.help or "").partition("\f")[0].strip(), ""]
+        if rows := [*parameter_rows(command)]:
+            lines += ["| argument | meaning |", "| --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
 def write_options() -> int:
     """Write the pages; return 0."""
+    COMMANDS.write_text(commands_page(), "utf-8")
     for name in OPTION_PAGES:
         (REFERENCE / name).write_text(option_page(name), "utf-8")
     SURFACE.write_text(surface_page(), "utf-8")
@@ -460,7 +499,7 @@ def write_options() -> int:
 
 PICTURE: Final = PROJECT / "docs" / "demo.svg"
 DEMO_SECONDS: Final = 20
-# Sizes of the picture: of all, of one queue, of a row, and where the counts end and the bars begin.
+# Sizes of the picture: the whole, one queue, a row, and where the counts end and the bars begin.
 PICTURE_SIZE: Final = (760, 250)
 PANEL_WIDTH: Final = 350
 ROW_HEIGHT: Final = 26
@@ -473,7 +512,8 @@ FATE_COLOURS: Final = {
     "shed": Colour.SHED,
     "waiting": Colour.PENDING,
 }
-# It moves once; a reader who wants less motion sees the end. Colours of its own fit a light and a dark page.
+# It moves once; a reader who wants less motion sees the end. Its own colours fit both a light and a dark
+# page.
 PICTURE_STYLE: Final = """
 text{{font:15px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#e6ecf2}}
 .h{{font-weight:700;font-size:17px}}.m{{fill:#9fadba;font-size:13px}}.n{{text-anchor:end}}

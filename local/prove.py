@@ -127,7 +127,7 @@ def _refuted(module: str, entry: Mapping[str, Any], constants: Mapping[str, str]
 
 
 def answer_of(check: Check, output: str, seconds: float) -> Answer:
-    """Return what TLC found.
+    """Return TLC's findings.
 
     Raises:
         NotProved: If that is not what the check expects.

@@ -751,7 +751,7 @@ def _lists_tables(port: int) -> bool:
 
 
 def load(client: DynamoDBClient, table: str, tasks: Sequence[Task], shards: int = 1) -> None:
-    """Write tasks as they are, without guards."""
+    """Write tasks unchanged, without guards."""
     for start in range(0, len(tasks), BULK_TASKS):
         batch = tasks[start : start + BULK_TASKS]
         requests: list[Any] = [{"PutRequest": {"Item": encode(task, Keyspace(shards))}} for task in batch]

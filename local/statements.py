@@ -3,7 +3,7 @@
     python -m local.statements          # the statements, and the plans of what claims run (minutes)
     python -m local.statements --text   # the statements only; plans stay as they are
 
-A plan is that of the database on a table of a million rows. It stands below its statement, in lines that
+Plans come from the database, on a table of a million rows. It stands below its statement, in lines that
 begin with `--|`.
 """
 
@@ -121,7 +121,7 @@ TEXTS: Final = {
 }
 # A server counts the rows by itself soon after; SQLite never does.
 ANALYZE: Final = {"postgresql": "VACUUM ANALYZE tasks", "mariadb": "ANALYZE TABLE tasks"}
-# What a claim of one task passes.
+# The tasks that a claim of one task skips.
 VALUES: Final = {
     "of_queue": "default",
     "of_line": "01",
@@ -199,7 +199,7 @@ def _triggers(dialect: str) -> Iterator[Entry]:
 
 
 def _of_section(section: str, of_class: type[Statements], dialect: str) -> Iterator[Entry]:
-    # Instead of what the driver gets, the statement itself, which can be compiled to be read.
+    # Instead of the driver's input, the statement itself, which can be compiled to be read.
     readable = type(of_class.__name__, (of_class,), {"prepared": lambda _self, statement, *_: statement})
     statements = readable(schema("tasks", dialect), DIALECTS[dialect])
     for name, member in vars(of_class).items():
@@ -213,7 +213,7 @@ def _of_section(section: str, of_class: type[Statements], dialect: str) -> Itera
 
 
 def _variants(value: Any, dialect: str) -> Iterator[tuple[str, Any]]:
-    """Yield the statements of one property, each with what sets it apart from the others."""
+    """Yield the statements of one property, each with its difference from the others."""
     if isinstance(value, dict):
         yield from ((f", {_key(key)}", statement) for key, statement in value.items())
     elif callable(value) and not isinstance(value, sa.ClauseElement):
@@ -290,7 +290,7 @@ def plans_of(text: str) -> dict[str, list[str]]:
 
 
 def measured_plans(dialect: str, engine: sa.Engine) -> dict[str, list[str]]:
-    """Return the plans of what claims run, on the table of a million rows."""
+    """Return the plans of claims, on the table of a million rows."""
     plans = {}
     for name, _says, text in entries(dialect):
         if name.split(":")[0] in PLANNED:

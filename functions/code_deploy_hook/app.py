@@ -85,7 +85,7 @@ def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
 
 
 def _problems(queue: str) -> Iterator[str]:
-    """Yield what is wrong with the new versions."""
+    """Yield the problems of the new versions."""
     settings = HookSettings.load()
     tasks = [] if settings.attach_key else [{"task_id": queue, "kind": CANARY, "payload": None}]
     made = {"created": len(tasks), "not_written": []}

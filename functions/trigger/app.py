@@ -66,7 +66,7 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
 
 
 def _is_new_work(record: Mapping[str, Any]) -> bool:
-    """Return whether a task became claimable: a new task, or a finished one that was put again."""
+    """Return whether a task became claimable: a new task, or a finished task that was put again."""
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
     prefix = ATTACHED_PREFIX if _settings().attach_key else ""

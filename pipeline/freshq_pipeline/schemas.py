@@ -192,7 +192,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 # of its first task.
 BY_DAY: Final = ("tasks", "minutes", "chains")
 
-# Totals of each day, from which those of all days are computed. A row has only the columns of its `kind`.
+# Totals of each day, from which totals over all days are computed. A row has only the columns of its `kind`.
 TOTALS: Final[dict[str, str]] = {
     "kind": "string",  # fates, waits, workers, violations, open
     "day": "string",

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from local.pages import ROOMS, SURFACE, surface_page
+from local.pages import COMMANDS, ROOMS, SURFACE, commands_page, surface_page
 
 import freshq
 from freshq import AsyncQueue, AttachedQueue, MatchQueue, Queue, errors
@@ -25,8 +25,9 @@ def arguments(verb: Any) -> list[inspect.Parameter]:
     return [each for each in inspect.signature(verb).parameters.values() if each.name != "self"]
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_pages_are_up_to_date() -> None:
     assert SURFACE.read_text("utf-8") == surface_page(), "run make options"
+    assert COMMANDS.read_text("utf-8") == commands_page(), "run make options"
 
 
 def test_there_are_few_names() -> None:

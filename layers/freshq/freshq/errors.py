@@ -53,7 +53,7 @@ class RefusedError(FreshqError):
     Attributes:
         task_id: The task, or the record of an attached table; None if the error is of neither.
         resource_id: The resource of a matching queue; None if the error is of none.
-        status: The status of what the message names; None if it is not known.
+        status: The status of the subject of the message; None if it is not known.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(max_threads, name)
 
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-        """Return what a call returns, in a thread, with the context variables of the caller.
+        """Run a call in a thread, with the context variables of the caller, and return its result.
 
         If the caller is cancelled, a call that has not begun is dropped. A call that has begun runs to its
         end, because a thread cannot be stopped.
@@ -64,7 +64,7 @@ class Threads:
             raise
 
     async def run_to_end(self, call: Callable[[], T]) -> T:
-        """Return what a call returns, in a thread; the call is made even if the caller is cancelled.
+        """Run a call in a thread and return its result; it is made even if the caller is cancelled.
 
         Raises:
             Exception: What the call raises.
@@ -126,7 +126,7 @@ class Lent(LentConnection):
             self._asked.set_result((work, answer))
 
     async def serve(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what a call in a thread returns, and do its work on the connection in this coroutine.
+        """Run a call in a thread and return its result, and do its work on the connection in this coroutine.
 
         So a cancelled caller ends the work as it ends any other use of its connection.
         """
@@ -150,7 +150,7 @@ class Lent(LentConnection):
 
 def _lent(given: Any) -> Lent | None:
     """Return a connection for asyncio as it is lent; None if it is not for asyncio. The store checks it."""
-    if hasattr(given, "run_sync"):  # SQLAlchemy's connections and sessions for asyncio have it
+    if hasattr(given, "run_sync"):  # SQLAlchemy's connections and sessions for asyncio have this attribute
         return Lent(given)
     psycopg = sys.modules.get("psycopg")
     if psycopg is None or not isinstance(given, psycopg.AsyncConnection):

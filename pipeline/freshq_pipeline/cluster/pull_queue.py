@@ -197,7 +197,7 @@ def _path(folder: Path, batch: int) -> Path:
 def _check_only_history(name: str, folder: Path) -> None:
     """Check that there is no other history of a queue of this name beside the folder.
 
-    Tasks of the two histories with the same id would become lives of one task.
+    Tasks with the same id in the two histories would become lives of one task.
 
     Raises:
         BadInput: If there is one.

@@ -26,7 +26,7 @@ _MEMBER: Final = (
     "queue", "task_id", "life", "parent_id", "root_id", "created_ms", "deadline_ms", "finished_ms",
     "wait_seconds", "run_seconds", "outcome", "in_time",
 )  # fmt: skip
-# A chain that is over has the first outcome in this order that one of its tasks has.
+# A chain that has ended has the first outcome in this order among its tasks.
 _WORST: Final = ("shed", "failure", "cancelled", "success")
 _ROWS_AT_A_TIME: Final = 4096
 _HOP: Final = arrow_schema(
@@ -42,8 +42,8 @@ _KEY: Final = itemgetter("queue", "chain")
 def chains(tasks: DataFrame) -> DataFrame:
     """Return the table, without the columns that name its folders.
 
-    A chain is of one queue: tasks that its runs put to another queue are a chain there. A root whose id was
-    used again has a chain for each life.
+    A chain belongs to one queue: tasks that its runs put to another queue are a chain there. A root whose id
+    was used again has a chain for each life.
 
     Args:
         tasks: The table `tasks`, on all days with tasks of these chains.

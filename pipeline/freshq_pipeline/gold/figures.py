@@ -1,6 +1,6 @@
 """The figures over all days, for the summary: counts, percentiles of waits, and new ledger violations.
 
-Percentiles come from histograms. Histograms of days add up, so a run needs only those of the days that
+Percentiles come from histograms. Histograms of days add up, so a run needs only histograms of days that
 changed. With the shortest and the longest wait of each class, percentiles are exact in classes of one or two
 waits, and otherwise off by at most the width of the class.
 """

@@ -37,7 +37,7 @@ CHUNK_US: Final = 900 * 1_000_000
 GROUP_ROWS: Final = 1 << 20
 PIECES: Final = 3600
 NEVER_US: Final = -FOREVER_US
-# A claim out of turn; events without a queue form a queue of their own.
+# A claim out of turn; events without a queue form their own queue.
 CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
 # The hour of the clock tells a later run which claims to check again.
 WITH_HOUR: Final = CLAIM | {"hour": "int"}

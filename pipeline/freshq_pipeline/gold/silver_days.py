@@ -274,7 +274,7 @@ _TIMES: Final = pa.schema([("queue", pa.string()), ("changed_us", pa.int64())])
 
 
 def starts_us(out: Folder, part: str) -> dict[str | None, int]:
-    """Return the time of the first event of each queue in a part of silver; null is a queue of its own."""
+    """Return the time of the first event of each queue in a part of silver; null counts as a queue."""
     paths = [file.path for file in out.files(f"silver/{part}")]
     if not paths:
         return {}

@@ -23,7 +23,7 @@ TASK: Final = ("task_id", "queue")
 
 
 def same_task(one: DataFrame, other: DataFrame, *more: str) -> Column:
-    """Return the join condition that rows belong to the same task; null is a queue of its own.
+    """Return the join condition that rows belong to the same task; null counts as a queue.
 
     Args:
         one: Rows with the columns of `TASK`.
@@ -51,7 +51,7 @@ MICROS: Final = 1_000_000
 # Stream times are whole seconds, rounded down.
 STREAM_RESOLUTION_US: Final = MICROS
 
-# Records of DynamoDB Streams have sequence numbers; those of Kinesis and exports have only times.
+# Records of DynamoDB Streams have sequence numbers; records of Kinesis and exports have only times.
 _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
 # Columns that the tables need. Steps are cached, so they have no others.

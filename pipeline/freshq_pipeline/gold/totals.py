@@ -84,7 +84,7 @@ def scan_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str]
         out: The output folder.
         paths: Files with totals.
         kind: The kind.
-        columns: Columns to read; None: those that tables and figures over all days need.
+        columns: Columns to read; None: the columns that tables and figures over all days need.
     """
     return out.scan(paths, SCHEMA, columns or _READ[kind], pc.field("kind") == kind)
 
@@ -92,7 +92,7 @@ def scan_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str]
 def others(hours: Collection[int]) -> Any:
     """Return the condition for the totals that remain when the tasks of some hours are computed.
 
-    The table `tasks` has all tasks of these days, so their totals from tasks are computed anew.
+    The table `tasks` has all tasks of these days, so their totals from tasks are recomputed.
     """
     elsewhere = ~moments_in(pc.field("created_us"), hours, HOUR_US)
     other_days = ~pc.field("day").isin([iso(day) for day in days_of(hours)])
@@ -148,7 +148,7 @@ def fates(tasks: DataFrame) -> DataFrame:
 
 
 def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Table:
-    """Return the sums of some columns, sorted by key; null is a key of its own.
+    """Return the sums of some columns, sorted by key; null counts as a key.
 
     Args:
         rows: The rows.

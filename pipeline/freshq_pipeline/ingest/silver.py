@@ -105,7 +105,7 @@ class Ingested:
         self.last_us = latest(self.last_us, read.last_us)
 
     def counts(self) -> dict[str, int]:
-        """Return the counts as `State.counts` has them."""
+        """Return the counts in the form of `State.counts`."""
         return {name: getattr(self, name) for name in COUNTS}
 
     @property

@@ -118,7 +118,7 @@ def _are_in_range(records: pa.Table) -> bool:
 
 
 def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of the canonical events, equal to those of `sources.from_landed`."""
+    """Return the columns of the canonical events, equal to the columns of `sources.from_landed`."""
     times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in LANDED_TIMES}
     removed = pc.fill_null(pc.equal(records["change"], "REMOVE"), False)  # noqa: FBT003 - the value
     padded = pc.utf8_lpad(records["sequence"], SEQUENCE_DIGITS, "0")

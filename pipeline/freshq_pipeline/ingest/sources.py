@@ -46,7 +46,7 @@ LANDED_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "n
 SAME_IN_LANDED: Final = (
     "event_id", "task_id", "change", "status", "queue", "kind", "lease", "worker", "shed_reason",
 )  # fmt: skip
-# Zeros in front make the order of texts that of numbers.
+# Leading zeros make texts sort as numbers.
 SEQUENCE_DIGITS: Final = 40
 
 

@@ -217,7 +217,7 @@ def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) ->
     Args:
         rows: The rows of `tasks` that meet `LOAD`, with `COLUMNS`.
         grid: The scenarios.
-        first_ms: Start of the days to replay. Of tasks created before, only those that still waited then are
+        first_ms: Start of the days to replay. Of tasks created before, only tasks that still waited then are
             load. None: all tasks are.
 
     Raises:
@@ -329,7 +329,7 @@ class _Runs:
         return cls(seconds, pause, ending, known, own, decided)
 
     def like(self, seed: int) -> NDArray[np.int_]:
-        """Return the index of the run that each task gets: its own, or that of a random finished task."""
+        """Return the index of each task's run: its own, or a random finished task's."""
         drawn = np.random.default_rng(seed).choice(np.flatnonzero(self.known), size=len(self.known))
         return np.where(self.own, np.arange(len(self.own)), drawn)
 

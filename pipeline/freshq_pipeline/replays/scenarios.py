@@ -145,8 +145,8 @@ _IMPUTATION: Final = (
 def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str, Any]:
     """Return the result of each scenario of each queue, with the recorded load and the check against it.
 
-    The first scenario of each queue is its recorded policy. `record` adds up all queues, and `check` is that
-    of the queue with the largest difference.
+    The first scenario of each queue is its recorded policy. `record` adds up all queues, and `check` is for
+    the queue with the largest difference.
 
     Args:
         spark: The session.

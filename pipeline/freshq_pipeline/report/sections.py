@@ -134,7 +134,7 @@ def _all_zero(names: Iterable[str]) -> str:
 
 
 def figures(values: Mapping[str, Any]) -> str:
-    """Return figures as boxes; those that are 0 are listed below."""
+    """Return figures as boxes; figures that are 0 are listed below."""
     boxes = [
         f"<div><b>{html.escape(cell(name, value))}</b>{html.escape(heading(name))}</div>"
         for name, value in values.items()
@@ -146,7 +146,7 @@ def figures(values: Mapping[str, Any]) -> str:
 
 _SHED: Final = "Shed, by reason and group"
 _SHED_BY: Final = ("queue", "task_group", "shed_reason")
-# Number of groups in the chart of a queue: those with the most shed tasks.
+# Number of groups in the chart of a queue: the groups with the most shed tasks.
 MAX_GROUPS: Final = 20
 
 

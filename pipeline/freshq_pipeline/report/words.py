@@ -81,7 +81,7 @@ _MANY_FAILED: Final = 0.01
 
 
 def next_step(figures: Mapping[str, int]) -> str:
-    """Return what an operator does next as a sentence, given the figures of a queue in the summary."""
+    """Return the operator's next step as a sentence, given the figures of a queue in the summary."""
     total = figures["tasks"]
     if figures.get("ledger_violations"):
         return "Next: see the table violations for tasks that are not accounted for."

@@ -27,7 +27,7 @@ _UNITS: Final = {"seconds": (1000, 1), "microseconds": (1, 1000), "nanoseconds":
 
 
 def _as_of_expected(given: int | None) -> str:
-    """Return what `as_of_ms` must be, and the value to give instead of a time in another unit."""
+    """Return the allowed form of `as_of_ms`, and the value to give instead of a time in another unit."""
     expected = "milliseconds since the Unix epoch"
     for unit, (times, over) in _UNITS.items():
         as_of_ms = (given or 0) * times // over

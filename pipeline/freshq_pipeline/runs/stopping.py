@@ -23,7 +23,7 @@ def ended_by_signals() -> Iterator[None]:
     """End the block on SIGTERM or Ctrl-C, with the status of the signal.
 
     A signal may interrupt a call to Java, so cleaning up with further calls may raise anything. The status
-    stays that of the signal.
+    remains the signal's.
     """
     ended_by: list[int] = []
 

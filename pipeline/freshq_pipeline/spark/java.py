@@ -183,7 +183,7 @@ def _key(image: Path, spark: Path) -> str:
 
 
 def _prune(kept: Path) -> None:
-    """Delete old archives of other versions, and what killed processes left."""
+    """Delete old archives of other versions, and leftovers of killed processes."""
     with suppress(OSError):  # another process was faster, or the folder is read-only
         others = (path for path in kept.parent.glob(f"classes-*{_SUFFIX}") if path != kept)
         by_age = sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)

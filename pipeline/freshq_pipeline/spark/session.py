@@ -183,7 +183,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a new session with the settings of `spark` and those that the pipeline relies on.
+    """Return a new session with the settings of `spark` and the settings that the pipeline relies on.
 
     The two sessions share the Spark context, but no settings.
 

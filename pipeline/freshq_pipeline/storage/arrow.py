@@ -30,7 +30,7 @@ def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def grouped(rows: pa.Table, by: Sequence[str], how: Mapping[str, str]) -> pa.Table:
-    """Aggregate columns under their own names; null is a key of its own.
+    """Aggregate columns under their own names; null counts as a key.
 
     Args:
         rows: The rows.

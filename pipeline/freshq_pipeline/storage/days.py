@@ -1,4 +1,4 @@
-"""UTC days and hours by number, and what a run stores about the events of each.
+"""UTC days and hours by number, and the facts that a run stores about the events of each.
 
 An event belongs to the hour in which its task was created, so nearly all events of a task share an hour. Runs
 compute hours; silver and the published tables are in folders by day.

@@ -1,6 +1,6 @@
 """How long an index may lag behind its table, by source.
 
-DynamoDB's indexes are eventually consistent; queries of a SQL database see every put at once.
+DynamoDB's indexes are eventually consistent; queries of a SQL database see every put immediately.
 """
 
 from __future__ import annotations

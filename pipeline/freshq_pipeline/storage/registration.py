@@ -251,7 +251,7 @@ class Registry:
 
     @contextmanager
     def _catalog(self, state: str) -> Iterator[Catalog]:
-        """Open the catalog; if it fails, the error says which state the tables are in."""
+        """Open the catalog; if it fails, the error describes the state of the tables."""
         try:
             with open_catalog(self.out, self.name.catalog) as catalog:
                 yield catalog

@@ -166,7 +166,7 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 # The link while it is made, and the folder that it replaces, if any. The lock lets only one run use them.
 _NEXT: Final = f".{PUBLISHED}.next"
 _LAST: Final = f".{PUBLISHED}.last"
-# The links of a run that is no longer kept. The next run reuses them instead of making all links anew.
+# The links of a run that is no longer kept. The next run reuses them instead of recreating all links.
 _SPARE: Final = f".{PUBLISHED}.spare"
 
 

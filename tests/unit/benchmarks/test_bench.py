@@ -225,7 +225,7 @@ def test_the_text_beside_the_application_takes_its_numbers_from_the_figures(
     monkeypatch.setattr(
         library_pages, "figures_of", lambda name: changed.get(name) or figures.figures_of(name)
     )
-    page = " ".join(markdown(library_pages.summary_page()["overload", "application"]).split())
+    page = " ".join(markdown(library_pages.measurements_page()["overload", "application"]).split())
     assert "per task in a slot, 3.25 to 3.25 s" in page
     assert "load average of the machine was 7.5 to 7.5" in page
 

@@ -22,7 +22,7 @@ from tests.support.readings import known
 from tests.support.work import QUICK, Work, until
 
 EXAMPLES = PROJECT / "examples"
-SHOWN = {"web/app.py": "asyncio.md", "postgresql/app.py": "worker.md"}
+SHOWN = {"postgresql/app.py": "worker.md"}
 
 
 class Example:

@@ -178,7 +178,7 @@ class _Events:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], events_of: EventsOf) -> _Events:
-        """Read records; of one that cannot be read the event is the reason."""
+        """Read records; for an unreadable record, the event is the reason."""
         read = cls()
         for record in records:
             sequence = ""

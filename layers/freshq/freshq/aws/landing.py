@@ -130,7 +130,7 @@ def required(value: T | None, name: str) -> T:
 
 
 def _value(image: Image, attribute: str, python_type: type[str | float | int]) -> str | float | int | None:
-    """Return an attribute; None if the image lacks it, or has it with another type."""
+    """Return an attribute; None if the image lacks it or gives it another type."""
     text = text_of(part_of(image, attribute), "S" if python_type is str else "N")
     if text is None:
         return None

@@ -46,7 +46,7 @@ _sampling: Final = {"ratio": 1.0}
 
 
 def set_log_levels(level: str | None) -> None:
-    """Set the level of all loggers, and keep those of the SDK at INFO or above.
+    """Set the level of all loggers, and keep the SDK's loggers at INFO or above.
 
     The runtime sets the level of LoggingConfig, which must stay at INFO or below: WARN there would also drop
     the metrics, which are lines without a level.
@@ -153,7 +153,7 @@ def traced_handler(handler: Handler) -> Handler:
 
 
 def answers_canaries(*connections: Any) -> Callable[[Handler], Handler]:
-    """Return a decorator for a handler that also answers the hook of a deployment, on a queue of its own.
+    """Return a decorator for a handler that also answers the hook of a deployment, on a separate queue.
 
     The hook's event is ``{"canary": QUEUE, "event": EVENT}``. The metrics have the queue `canary`, so that no
     alarm sees them.

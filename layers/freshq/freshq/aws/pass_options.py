@@ -1,4 +1,4 @@
-"""Options of worker passes, as they are stored beside the queue's."""
+"""Options of worker passes, in the form in which they are stored beside the queue's."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def past_synthetic(runner: Runner) -> Runner:
 
 
 def canary_of(runner: Runner, module: str) -> Runner:
-    """Return what runs a canary: the handler of its kind, or the function `canary` of the runner's module.
+    """Return the runner of a canary: the handler of its kind, or `canary` in the runner's module.
 
     A runner that has neither is not called, because it might do real work.
     """

@@ -59,7 +59,7 @@ WANTED: Final[Mapping[object, str]] = {telemetry_named: TELEMETRY, seconds_or_no
 
 
 def _switch(text: str) -> bool | str:
-    """Return whether a switch is on. Another word stays as it is, and the option refuses it."""
+    """Return whether a switch is on. Any other word is kept, and the option refuses it."""
     return SWITCH.get(text, text)
 
 
@@ -146,7 +146,7 @@ class Scheme:
 
     Attributes:
         open: Opens the queue of an address with the given options of a queue.
-        own_options: Options besides those of every queue.
+        own_options: Options beyond the options of every queue.
         location: Whether "LOCATION" is required or forbidden; None if it is optional.
         has_table: Whether "#TABLE" is allowed.
         passes_options: Whether options that freshq does not know go to the database's driver.
@@ -181,7 +181,7 @@ def open_queue(
         address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for an attached
             table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
-        **named: Further options of the queue, which count instead of those of the address.
+        **named: Further options of the queue, which override options in the address.
 
     Raises:
         ValueError: If the address is wrong.

@@ -71,7 +71,8 @@ LeaseSeconds = Annotated[
     float | None, typer.Option(help="Seconds until the lease expires. By default, the queue's lease.")
 ]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port to serve on; 0 for a free one.")]
-# Commands that the audit record of a queue lists, and those that only show something without arguments.
+# Commands that the audit record of a queue lists, and those of them that only show something without
+# arguments.
 NOTED: Final = frozenset(
     ("cancel", "configure", "forget", "pause", "purge", "redrive", "reprioritize", "resume", "set", "unset")
 )

@@ -26,7 +26,7 @@ class ExitStatus(IntEnum):
 
 def exit_status(error: Exception) -> ExitStatus:
     """Return the exit status for an error."""
-    # Resources and callers that others change at every try have the status of a store that is too busy.
+    # Resources and callers that others change at every try give the same status as a store that is too busy.
     if isinstance(error, StoreError) or (isinstance(error, LostRace) and error.task_id is None):
         return ExitStatus.UNREACHABLE
     if isinstance(error, WaitTimeout):
@@ -35,7 +35,7 @@ def exit_status(error: Exception) -> ExitStatus:
 
 
 def code_of(error: FreshqError) -> str:
-    """Return the name of an error for `freshq explain`: that of its class, or of a public base."""
+    """Return the name of an error for `freshq explain`: the name of its class, or of a public base."""
     return next(base.__name__ for base in type(error).__mro__ if base.__name__ in dir(errors))
 
 

@@ -58,7 +58,7 @@ class Listed:
 
 
 class LazyCommand(PlainCommand):
-    """Stands for a command in listings, and passes arguments on to it, after those of an alias."""
+    """Stands for a command in listings, and passes arguments on to it, after the alias's own arguments."""
 
     def __init__(self, listed: Listed, alias: str = "", first: Sequence[str] = ()) -> None:
         super().__init__(

@@ -128,7 +128,7 @@ class ControlChannel:
 def run_until_told(
     name: str, work: Callable[[], T], control: ControlChannel, on_drain: Callable[[], None]
 ) -> Future[T]:
-    """Run a function in a thread until it returns, or until the process must end at once.
+    """Run a function in a thread until it returns, or until the process must end immediately.
 
     Args:
         name: Name of the thread.
@@ -137,7 +137,7 @@ def run_until_told(
         on_drain: Called at DRAINING, once; stops the work.
 
     Returns:
-        The result or error of the function; not done if the process must end at once.
+        The result or error of the function; not done if the process must end immediately.
     """
     drains = False
     ended = in_thread(name, work)
@@ -153,10 +153,10 @@ def run_until_told(
 
 
 def end_process(status: int, control: ControlChannel) -> NoReturn:
-    """Exit; after a second signal at once, even if threads of the application still run.
+    """Exit; after a second signal immediately, even if threads of the application still run.
 
     Raises:
-        Exit: Unless the process ends at once.
+        Exit: Unless the process ends immediately.
     """
     if control.stage is Stage.STOPPING:
         for stream in (sys.stdout, sys.stderr):
@@ -272,7 +272,7 @@ def report_log(reporter: Reporter, *, verbose: bool = False) -> None:
 
     Args:
         reporter: Receives the events.
-        verbose: Whether the end of every run is one, not only of those that fail.
+        verbose: Whether to print a line for every run, not only for failures.
     """
     if verbose:
         runs_logger.setLevel(logging.INFO)
@@ -383,7 +383,7 @@ def reporter_of(
         output: The output.
         status_seconds: Time between two lines of JSON with the status.
         title: The heading of the display; None for no display.
-        as_text: Whether lines are for people where there is no terminal, too.
+        as_text: Whether lines are for people even without a terminal.
 
     Raises:
         ValueError: If both JSON and text are asked for.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 
-# The shared record of what operators did, and the most entries of it: each write costs the whole record.
+# The shared record of operators' commands, and its maximum number of entries: each write costs the whole
+# record.
 AUDIT: Final = "audit"
 AUDIT_ENTRIES: Final = 50
 # Characters of an argument that an entry keeps.
@@ -31,12 +32,12 @@ FORGOTTEN: Final = "(forgotten)"
 
 
 def shortened(argument: str) -> str:
-    """Return an argument as an entry of the audit record has it."""
+    """Return an argument in the form of the audit record."""
     return argument[:ARGUMENT_CHARS]
 
 
 def note(queue: BaseQueue, verb: str, arguments: Mapping[str, Any], outcome: str) -> None:
-    """Add what an operator did to the audit record of a queue; if that fails, say so on standard error.
+    """Add an operator's command to the audit record of a queue; if that fails, report it on standard error.
 
     Args:
         queue: The queue.

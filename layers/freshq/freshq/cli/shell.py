@@ -82,7 +82,7 @@ class Drafts:
     _drafts: dict[str, Draft] = field(default_factory=dict)
 
     def make(self, task_ids: Iterable[str]) -> list[Draft]:
-        """Make test records, replacing those with the same ids."""
+        """Make test records, replacing records with the same ids."""
         made = [Draft(task_id, shipment(task_id)) for task_id in task_ids]
         self._drafts |= {draft.task_id: draft for draft in made}
         return made
@@ -332,7 +332,7 @@ class Shell:
     """Runs lines as commands of one queue.
 
     Attributes:
-        session: The queue, and what the commands remember.
+        session: The queue, and the commands' memory.
         worst_status: The highest exit status of the lines run.
     """
 

@@ -36,7 +36,7 @@ class Stack:
         name: Its name.
         status: What CloudFormation says of it.
         outputs: Its outputs.
-        parameters: Its parameters; the names as those of options, such as `max_age_seconds`.
+        parameters: Its parameters, under the names of options, such as `max_age_seconds`.
         gone: The names, in its template, of those parameters that the present template does not have.
     """
 

@@ -58,7 +58,7 @@ SAME_IDS: Final = (
 )
 # Tasks that are copied at a time.
 COPIED_AT_ONCE: Final = 100
-# Errors of the store, and not of one task: the copy ends, and can be repeated.
+# Errors of the store, not of a single task: the copy ends, and can be repeated.
 OF_STORE: Final = (Throttled, Unreachable)
 # A task of the source, and the error of the destination; None if it has the task.
 Tried: TypeAlias = "tuple[Claim, Exception | None]"
@@ -355,7 +355,7 @@ class Relay:
         return equal_jitter(core_of(self._source).uniform())
 
     def stop(self) -> None:
-        """Move no more; `run` returns after the current batch, and at once from then on.
+        """Move no more; `run` returns after the current batch, and immediately from then on.
 
         Any thread and any signal handler may call it.
         """
@@ -399,12 +399,12 @@ def _failed(error: Exception | None) -> bool:
 
 @dataclass(slots=True)
 class CopyReport:
-    """The tasks of a source, by what became of them.
+    """The tasks of a source, by their fate in the copy.
 
     Attributes:
         copied: By status in the source. A TAKEN task waits again in the destination, which nobody works on.
-        present: Tasks that the destination has already, as they are in the source.
-        skipped: By reason: tasks that were asked for, and are not in the destination as they are here.
+        present: Tasks that the destination already has in the same state as the source.
+        skipped: By reason: tasks that were asked for and are not in the destination in the same state.
         left: By status: tasks that were not asked for.
     """
 
@@ -417,8 +417,8 @@ class CopyReport:
 class TaskCopy:
     """Copies whole tasks: id, payload, place in the line, attempts, times, result and error.
 
-    Each task is put on condition that the destination has none of its id, or an ended one that may be
-    replaced. A copy that is interrupted can be repeated: what has arrived is present then.
+    Each task is put on condition that the destination has no task with its id, or an ended one that may be
+    replaced. A copy that is interrupted can be repeated: tasks that have arrived are then already present.
     """
 
     def __init__(
@@ -471,7 +471,7 @@ class TaskCopy:
         return self.report
 
     def _asked_for(self) -> Iterator[tuple[Task, TaskStatus]]:
-        """Yield the tasks to copy, as the destination will have them, with their status in the source."""
+        """Yield the tasks to copy, in the form for the destination, with their status in the source."""
         for task in self._source.store.scan(self._source.name):
             status = self._source.with_current_status(task).status
             if status not in self._only:

@@ -51,7 +51,7 @@ LONGEST_SLEEP_SECONDS: Final = 60.0
 # Before the next try of a failed tick, or of all ticks while the store does not answer.
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
 # The arguments of put that a schedule may set. `on_conflict` is excluded: it would free the id of a tick
-# whose task is over, and another node would fire the tick again.
+# whose task has ended, and another node would fire the tick again.
 ARGUMENTS: Final = ("delay_seconds", "group", "kind", "max_age_seconds", "priority")
 __all__ = ["Cron", "Every", "Schedule", "Scheduler"]
 
@@ -236,8 +236,8 @@ class Cron:
     def _real_time(self, after: float) -> Iterator[float]:
         """Yield ticks whenever the local clocks match the expression.
 
-        Between two changes of a zone's offset from UTC, the expression is evaluated in naive local time; from
-        each change on, it is evaluated anew. The offset may change by less than an hour.
+        Between two changes of a zone's offset from UTC, the expression is evaluated in naive local time;
+        evaluation restarts at each change. The offset may change by less than an hour.
         """
         zone = self._tzinfo()
         start = known = after
@@ -514,7 +514,7 @@ class Scheduler:
         return min((tick for tick in coming if tick is not None), default=None)
 
     def stop(self) -> None:
-        """Fire no more; `run` returns after the current put, and at once from then on.
+        """Fire no more; `run` returns after the current put, and immediately from then on.
 
         Any thread and any signal handler may call it.
         """

@@ -73,7 +73,7 @@ class AsyncMatchQueue(AwaitedQueue):
     `async with` closes the queue at the end of the block, after the calls under way.
 
     Attributes:
-        admin: Upkeep, and what another process needs to settle a match.
+        admin: Upkeep, and the parts that another process needs to settle a match.
         queue: The `MatchQueue` itself, for threads.
         threads: The threads of its calls.
     """
@@ -120,7 +120,7 @@ class AsyncMatchQueue(AwaitedQueue):
     delete_table = verb(MatchQueue.delete_table)
 
     def resources(self, status: ResourceStatus | str | None = None) -> AsyncIterator[Resource]:
-        """Yield the registered resources in any order. The argument is that of `MatchQueue.resources`."""
+        """Yield the registered resources in any order. It takes the argument of `MatchQueue.resources`."""
         return self._each(lambda: self.queue.resources(status))
 
     def callers(self) -> AsyncIterator[Caller]:
@@ -128,7 +128,7 @@ class AsyncMatchQueue(AwaitedQueue):
         return self._each(self.queue.callers)
 
     async def _each(self, begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """Yield what an iterator yields, read in threads."""
+        """Yield the items of an iterator, read in threads."""
         iterator = await self.threads.run(begin)
         while page := await self.threads.run(lambda: list(islice(iterator, PAGE))):
             for each in page:

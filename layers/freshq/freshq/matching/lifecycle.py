@@ -32,7 +32,7 @@ MIN_RECOVERY_SECONDS: Final = 6.0
 def registered(
     resource_id: str, attributes: Attributes, data_json: str | None, before: Resource | None
 ) -> Resource:
-    """Return a resource with these attributes and data, AVAILABLE; `before` itself if it has them already.
+    """Return a resource with these attributes and data, AVAILABLE; `before` itself if nothing differs.
 
     Raises:
         IllegalTransition: If it has other attributes or other data, and is not available.
@@ -243,7 +243,7 @@ class Changes:
         return self.change(resource_id, change)
 
     def committed(self, before: Resource, after: Resource) -> bool:
-        """Commit a change; return False if the resource is no longer as it was before."""
+        """Commit a change; return False if the resource has changed since `before` was read."""
         try:
             self.commit(before, after)
         except Changed:
@@ -254,7 +254,7 @@ class Changes:
         """Commit a change. The caller of a match goes with it.
 
         Raises:
-            Changed: If the resource is no longer as it was before.
+            Changed: If the resource has changed since `before` was read.
         """
         is_queued = after is not None and after.status is ResourceStatus.QUEUED
         caller = None if before is None else caller_of(before)

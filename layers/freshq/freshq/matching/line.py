@@ -89,7 +89,7 @@ class CallerLine:
         """Match a resource with the first caller that it fits, or queue it.
 
         Raises:
-            Changed: If it is no longer as it was before.
+            Changed: If it has changed since it was read.
         """
         if before.caller_id is None and (served := self._serve(before, queued.since)) is not None:
             return served
@@ -236,7 +236,7 @@ class CallerLine:
         return self._match_of(caller)
 
     def _give_away(self, waiting: Caller) -> int:
-        """Give queued resources that fit a waiting caller to the first callers in line, until it has one.
+        """Give each queued resource that fits a waiting caller to the first such caller in line.
 
         Returns:
             How many resources it found.

@@ -112,7 +112,7 @@ class MatchQueue:
     that does not answer raises StoreError; it never looks like an empty queue. `with` closes the queue.
 
     Attributes:
-        admin: Upkeep, and what another process needs to settle a match.
+        admin: Upkeep, and the parts that another process needs to settle a match.
 
     Examples:
         >>> agents = MatchQueue.memory()
@@ -139,7 +139,8 @@ class MatchQueue:
             order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
             lease_seconds: How long a match holds its resource unless extended; None: until it is completed or
                 released. Must be the same in every process.
-            clock: Returns the time in seconds since the Unix epoch; None for the store's. Used as it is.
+            clock: Returns the time in seconds since the Unix epoch; None for the store's. The argument,
+                unchanged.
 
         Raises:
             ValueError: If an option is wrong.

@@ -40,7 +40,7 @@ def parse_criteria(criteria: Any) -> list[list[Ask]]:
 
     A value is a string; a set of strings, any of which will do; or a list of strings, sets and None in order
     of preference, where None is any value or none. Names left out do not matter. If several names have lists,
-    the first name has the greatest weight. A list of such mappings is a list of preferences, too.
+    the first name has the greatest weight. A list of such mappings is also a list of preferences.
 
     Raises:
         ValueError: If the criteria have another form, or make more than `MAX_ASKS` asks.
@@ -210,7 +210,7 @@ class Entry:
 
     Attributes:
         sort_key: Its key within the partition, see `freshq.matching.places.Place.sort_key`.
-        resource: The resource as it was when it was queued.
+        resource: The resource at the time it was queued.
         last_name: The greatest attribute name of any resource at that time.
         lacks_data: Whether `resource` has data that the entry does not have.
     """

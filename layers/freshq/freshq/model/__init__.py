@@ -1,4 +1,4 @@
-"""Tasks: their statuses and options, and what each verb does to them. No I/O."""
+"""Tasks: their statuses and options, and the effect of each verb on them. No I/O."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class Busy(Exception):
 
 
 class UnknownKind(Busy):
-    """No handler here has the task's kind: release the task for a worker that has one.
+    """No handler here has the task's kind: release the task for a worker that has such a handler.
 
     Attributes:
         delay_seconds: Delay before the next attempt. It doubles, because it is as long as the task has been

@@ -62,7 +62,7 @@ class Kinds(Protocol):
         """Encodes and decodes their payloads."""
 
     def check(self, kind: str | None, payload: Any) -> None:
-        """Check a payload as it is stored.
+        """Check a payload in its stored form.
 
         Raises:
             ValueError: If there is no such kind, or the payload does not fit; names the field.
@@ -166,7 +166,7 @@ def holder(lease_token: str | None) -> dict[str, str]:
     """Return the fields of a landed event that name the holder of a task.
 
     They are a digest of the lease token, since the token itself would allow its reader to settle the task,
-    and the name of the worker if the token has one.
+    and the name of the worker if the token contains it.
     """
     if lease_token is None:
         return {}

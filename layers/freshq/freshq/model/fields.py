@@ -1,7 +1,7 @@
 """The stored fields of a task: their names in each store and in events, and who may change them.
 
-Rows, items, histories and the events of the archive are derived from this table. A field of `Task` that is
-to be stored needs a line here, and its column in `freshq.stores.sql.schema` with a migration.
+Rows, items, histories and the events of the archive are derived from this table. A stored field of `Task`
+needs a line here, and its column in `freshq.stores.sql.schema` with a migration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ID_BYTES: Final = 1024
 class FieldType(IntEnum):
     """How the value of a field is stored.
 
-    TEXT and WHOLE are stored as they are. TIME is a time in seconds: SQL stores whole microseconds,
+    TEXT and WHOLE are stored unchanged. TIME is a time in seconds: SQL stores whole microseconds,
     DynamoDB milliseconds with microseconds as the fraction. REAL is a number from 0 to 1: SQL stores whole
     millionths. JSON is stored as its text.
     """
@@ -33,7 +33,7 @@ class FieldType(IntEnum):
 
 
 class SetBy(IntEnum):
-    """Who may set a field: only its put, also a change other than the end of a held task, or any change."""
+    """Writers that may set a field: only the put, any change but the end of a held task, or any change."""
 
     PUT = 0
     CHANGE = 1
@@ -49,8 +49,8 @@ class StoredField(NamedTuple):
         name: Its attribute in DynamoDB.
         kind: How its value is stored.
         set_by: Who may change it.
-        event: Its name in events; empty if events do not have it.
-        required: Whether every task has it.
+        event: Its name in events; empty if it is not in events.
+        required: Whether it is set on every task.
     """
 
     field: str

@@ -44,7 +44,7 @@ MAX_RECORD_BYTES: Final = 16 * 1024
 # Length of a token without the name of a worker.
 TOKEN_CHARS: Final = 32
 UNHELD: Final = {"lease_token": None, "lease_until": None}
-# Progress belongs to one run: a task that returns to its line has none.
+# Progress belongs to one run: a task that returns to its line loses it.
 NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
@@ -222,7 +222,7 @@ class Lifecycle:
         Args:
             task: The held task.
             now: Current time in seconds.
-            lease_until: When the lease is to end, in seconds since the epoch.
+            lease_until: When the lease should end, in seconds since the epoch.
             progress: The progress of its run; None: unchanged.
         """
         changes: dict[str, Any] = {"lease_until": max(lease_until, task.lease_until or 0.0)}
@@ -256,17 +256,17 @@ class Lifecycle:
         return self._next(task, Verb.PROMOTE, TaskStatus.PENDING, now, not_before=None)
 
     def cancelled(self, task: Task, now: float, *, force: bool = False) -> Task:
-        """Return a waiting task as cancelled; with `force` a held one too."""
+        """Return a waiting task as cancelled; with `force` also a held task."""
         verb = Verb.FORCED_CANCEL if force else Verb.CANCEL
         return self._settled(task, verb, TaskStatus.CANCELLED, now, not_before=None)
 
     def cancelled_as_dead(self, task: Task, now: float, error: str | None, *, force: bool = False) -> Task:
-        """Return a waiting task as a dead letter; with `force` a held one too."""
+        """Return a waiting task as a dead letter; with `force` also a held task."""
         verb = Verb.FORCED_CANCEL_AS_DEAD if force else Verb.CANCEL_AS_DEAD
         return self._settled(task, verb, TaskStatus.FAILURE, now, not_before=None, error=truncated(error))
 
     def renewed(self, task: Task, now: float, created: float, *, force: bool = False) -> Task:
-        """Return a waiting task or a dead letter as if it were put at `created`; with `force` a held one too.
+        """Return a waiting task or dead letter as if it were put at `created`; with `force` also a held one.
 
         Its payload, priority, group and the length of its max age stay; a waiting task also keeps its
         attempts and its delay. A delayed put that is not due yet becomes the newest when it is due.
@@ -588,7 +588,7 @@ class Settlement:
         return cls(claim, Verb.RELEASE, delay_seconds=checked_seconds("delay_seconds", delay_seconds))
 
     def next_version(self, life: Lifecycle, now: float, uniform: Callable[[], float]) -> Task:
-        """Return the task as it is once this settlement is stored.
+        """Return the task after this settlement is stored.
 
         Args:
             life: The verbs under the options of the queue.

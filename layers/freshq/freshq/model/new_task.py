@@ -106,8 +106,8 @@ class NewTask(BaseModel):
             child is stale no later than its parent, and has its group and trace unless it has others; its
             place is its own. If too little time is left, it is rejected with the reason `deadline`.
         on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
-            claim; with either, the id of a task that is over is free. Not on attached tables. None for the
-            argument of the call.
+            claim; with either, the id of an ended task is free. Not on attached tables. None for the argument
+            of the call.
 
     Examples:
         >>> queue.put_many([NewTask(payload="work", task_id="b", priority=5)])[0].task_id

@@ -81,7 +81,7 @@ class SqlOptions(QueueOptions, total=False):
 
 
 class QueueConfig(QueueRules):
-    """Options of a queue: those that can be stored with it, and those that only a program can give."""
+    """Options of a queue: options that can be stored with it, and options that only a program can give."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -112,7 +112,7 @@ class QueueConfig(QueueRules):
     codec: Codec = Field(
         JSON,
         description="Turns payloads and results into JSON values. By default the codec of `kinds`, or "
-        "`JsonCodec`. A `Task` has its payload and result as they are stored.",
+        "`JsonCodec`. A `Task` has its payload and result in their stored form.",
     )
     kinds: Kinds | None = Field(
         None,

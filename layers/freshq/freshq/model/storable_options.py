@@ -163,7 +163,7 @@ class QueueRules(StorableOptions):
 
 
 class StoredOptions(QueueRules, DynamoDBOptions):
-    """All options that can be stored with a queue, as its shared record has them."""
+    """All options that can be stored with a queue, in the form of its shared record."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 

@@ -175,7 +175,7 @@ class RunHandle:
         reported: The last report; None if there is none.
         why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
-        backoff: Delays before its next attempts, as its handler has them; None for the queue's.
+        backoff: Delays before its next attempts, set by its handler; None for the queue's.
         raised: The unexpected exception that ended it, for the log; None if there is none.
     """
 
@@ -257,7 +257,7 @@ class Verb(StrEnum):
 _RESTORABLE: Final = (TaskStatus.PENDING, TaskStatus.FAILURE)
 
 
-# The statuses that each verb needs, and those that it may set.
+# The statuses that each verb needs, and the statuses that it may set.
 TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskStatus]]]] = {
     Verb.CLAIM: ((TaskStatus.PENDING,), frozenset({TaskStatus.TAKEN})),
     Verb.COMPLETE: ((TaskStatus.TAKEN,), frozenset({TaskStatus.SUCCESS})),
@@ -463,7 +463,7 @@ class Task(_Beside, Generic[PayloadT]):
         """Report the progress of the run, from the function that runs this task. Never waits.
 
         The worker stores the last report with each renewal of the lease, at most every 5 s in between, and at
-        the end of the run. Under `at_most_once` the task is over before its run, and reports are not kept.
+        the end of the run. Under `at_most_once` the task has ended before its run, and reports are not kept.
 
         Args:
             fraction: The finished part of the work, from 0 to 1.
@@ -489,8 +489,8 @@ class Task(_Beside, Generic[PayloadT]):
         """Whether the function that runs this task should stop, because its result is no longer needed.
 
         The task was cancelled, its lease is lost, the run exceeded `max_run_seconds`, or the worker was
-        stopped at once. Coroutines are cancelled as well. For a task that does not run here: whether it is
-        CANCELLED.
+        stopped immediately. Coroutines are cancelled as well. For a task that does not run here: whether it
+        is CANCELLED.
         """
         handle = handle_of(self)
         return self.status is TaskStatus.CANCELLED if handle is None else handle.why_cancelled is not None

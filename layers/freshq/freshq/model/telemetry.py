@@ -65,7 +65,7 @@ class SettleSpan:
 
 
 class RunScope:
-    """One run of a task. It may end in another thread than the one that started it."""
+    """One run of a task. It may end in another thread than it started in."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -91,8 +91,8 @@ class Telemetry:
     """Records nothing. A subclass returns, for each verb, a block that the queue enters around its call.
 
     The span has the verb's arguments when the block begins, and its answer when the block ends without an
-    exception; the store's errors are raised inside the block. Several threads call telemetry. An error of its
-    own is logged once and changes no answer, and a block cannot suppress an error of the store.
+    exception; the store's errors are raised inside the block. Several threads call telemetry. Its own errors
+    are logged once and change no answer, and a block cannot suppress an error of the store.
     """
 
     def put(self, span: PutSpan) -> AbstractContextManager[object]:

@@ -219,7 +219,7 @@ class WorkerShares:
         its part within a window.
 
         Args:
-            worker: Who takes the share.
+            worker: The worker that takes the share.
             share: Its `until` and `peak`; the slots are computed.
             limit: Number of slots in all.
             wanted: Number of slots that the worker can use.

@@ -64,7 +64,7 @@ class GroupCosts:
         """Start with nothing seen."""
         # By group: the average and the number of tasks, up to `AVERAGED_OF_GROUP`; the last seen last.
         self._of: dict[Group, tuple[float, int]] = {}
-        # The same of the queue.
+        # The same counts of the queue.
         self.average: tuple[float, int] = (UNKNOWN_SECONDS, 0)
 
     def of(self, group: Group) -> float:

@@ -20,8 +20,8 @@ Group: TypeAlias = str | None
 SMALLEST_WEIGHT: Final = 1e-3
 LARGEST_WEIGHT: Final = 1e3
 MAX_RUNNING: Final = 100_000
-# Starts closer together than this part of a window count as one moment, the later one: a log stays short,
-# and a limit is never exceeded.
+# Starts closer together than this part of a window count as one, at the later moment: a log stays short, and
+# a limit is never exceeded.
 MOMENTS_PER_WINDOW: Final = 50
 # Every process reads the rules every few seconds.
 MAX_RULES: Final = 1_000
@@ -74,7 +74,7 @@ class GroupRule:
         return self.max_running is not None or self.rate_per_second is not None
 
     def values(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as JSON values."""
+        """Return the settings that differ from the defaults, as JSON values."""
         names = [each.name for each in fields(self)]
         return {
             name: getattr(self, name) for name in names if getattr(self, name) != getattr(UNLIMITED, name)
@@ -92,7 +92,7 @@ class GroupRules:
     ``acme/user-8`` share the time of their parent ``acme``. Every group and every parent has a rule.
 
     Attributes:
-        default: The rule of groups and parents without a rule of their own.
+        default: The rule of groups and parents that have no rule.
         of: Rules by the name of a group or a parent.
         separator: One character between the levels of a name; None: no group has a parent.
 
@@ -140,7 +140,7 @@ class GroupRules:
         return cls(_rule("default", values.get("default", {})), rules, values.get("separator"))
 
     def values(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as JSON values."""
+        """Return the settings that differ from the defaults, as JSON values."""
         values: dict[str, Any] = {}
         if self.default != UNLIMITED:
             values["default"] = self.default.values()
@@ -277,7 +277,7 @@ class GroupRoom:
         Args:
             rules: The limits.
             running: Returns the tasks in work of a group, or of a parent with all below it.
-            log: The recent starts; those of the claim are added.
+            log: The recent starts; the starts of the claim are added.
             now: Time of the claim, in seconds.
         """
         self._rules = rules

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from typing import Self
 
-ROUNDING: Final = 1e-9  # 0.1 s * 10/s shall count as one whole token
+ROUNDING: Final = 1e-9  # 0.1 s * 10/s must count as one whole token
 # A worker prefetches as many tasks as its slots start within this time, and at most so many.
 PREFETCH_SECONDS: Final = 0.005
 MAX_PREFETCHED: Final = 24
@@ -20,7 +20,7 @@ LAST_RUN_WEIGHT: Final = 1 / 8
 
 
 class TokenBucket:
-    """Admits at most `rate_per_second` on average, and at most `burst` at once.
+    """Admits at most `rate_per_second` on average, and bursts of at most `burst`.
 
     In any time T it admits at most burst + rate * T.
     """
@@ -162,7 +162,7 @@ class SharedBucket:
         """Return the bucket after a lease, and the leased tokens.
 
         Args:
-            state: The bucket as it was read.
+            state: The bucket that was read.
             now: Current time in seconds. Workers' clocks may differ; the bucket's never runs backwards.
             wanted: Number of tokens that the worker can use now, 1 or more.
         """

@@ -38,7 +38,7 @@ MAX_KNOWN_GROUPS: Final = 10_000
 FLOW_NAMES: Final = ("offered", "served", "served_in_time", "shed_early", "work_us")
 # Servers are counted so that at most this share of the tasks waits too long.
 LATE_RATIO: Final = 0.01
-# Beyond so many busy servers the spare ones are less than a hundredth.
+# Beyond this many busy servers the spare ones are less than a hundredth.
 MOST_COUNTED_SERVERS: Final = 100_000
 
 
@@ -110,10 +110,10 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
 def wanted_servers(offered_per_second: float, service_seconds: float, deadline_seconds: float) -> int:
     """Return the fewest slots with which at most 1 in 100 tasks waits too long, in any order.
 
-    The backlog plays no role: newest first, an overloaded queue always has one, and servers for it would come
-    too late. The share of the tasks that wait is Erlang's C; the mean wait of these does not depend on the
-    order (Kleinrock, Queueing Systems 2, 1976, section 3.4), so Markov's inequality bounds the share of them
-    that wait longer than the deadline allows.
+    The backlog plays no role: newest first, an overloaded queue always has one, and added servers would come
+    too late for it. The share of the tasks that wait is Erlang's C; the mean wait of these does not depend on
+    the order (Kleinrock, Queueing Systems 2, 1976, section 3.4), so Markov's inequality bounds the share of
+    them that wait longer than the deadline allows.
 
     Args:
         offered_per_second: Tasks put, including rejected ones.
@@ -258,13 +258,13 @@ class Flow:
     """The recent flow of a queue, in tasks per second.
 
     Attributes:
-        offered: Tasks put, including those that admission control rejected.
+        offered: Tasks put, including tasks that admission control rejected.
         served: Tasks done, in time or not.
         served_in_time: Tasks done in time.
         shed_early: Tasks shed before their deadline: overflow, group, codel.
         by_group: The offered tasks by the counts of `group_counts`, if they are counted.
         work: Seconds for which workers held the tasks whose attempts ended.
-        lengths: The mean service time of a group's tasks, in that of all tasks, by its first count.
+        lengths: The mean service time of a group's tasks, relative to all tasks, by its first count.
     """
 
     offered: float
@@ -324,7 +324,7 @@ def flow_between(
 
 
 def _lengths(names: Iterable[str], rate: Callable[[str], float]) -> dict[str, float]:
-    """Return the mean service time of groups, in that of all tasks, from the rates of their counts."""
+    """Return the mean service time of groups, relative to all tasks, from the rates of their counts."""
     done = {name[1:]: rate(name) for name in names if name[0] == DONE and rate(name)}
     took = {name: rate(TOOK + name) for name in done}
     mean = sum(took.values()) / (sum(done.values()) or 1.0)

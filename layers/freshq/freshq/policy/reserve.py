@@ -154,7 +154,7 @@ class KindTimes:
 
 
 class LearnedReserve:
-    """The reserve of a queue as one of its processes knows it.
+    """The reserve of a queue as known to one of its processes.
 
     All processes learn a quantile together: each collects the service times it sees, and at each sync
     merges them into the shared counts and continues with those. A fixed reserve learns nothing.
@@ -198,7 +198,7 @@ class LearnedReserve:
 
     @staticmethod
     def merged(shared: Mapping[int, float], seen: Iterable[float]) -> QuantileSketch:
-        """Return the counts of all processes: the shared counts plus those of this process."""
+        """Return the counts of all processes: the shared counts plus this process's own."""
         sketch = QuantileSketch()
         sketch.merge(shared)
         sketch.add(seen)

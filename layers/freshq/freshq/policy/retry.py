@@ -16,7 +16,7 @@ Errors: TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
 def equal_jitter(uniform: float) -> float:
     """Return a number from [0.5, 1) for one from [0, 1): a delay of at least half of its bound.
 
-    "Equal jitter" of the article that `Backoff` names: where full jitter could end a pause at once.
+    "Equal jitter" of the article that `Backoff` names: where full jitter could end a pause immediately.
     """
     return 0.5 + uniform / 2
 
@@ -119,7 +119,7 @@ class CallRetry:
 
 
 def until_committed(attempt: Callable[[], T], conflict: Errors, max_tries: int) -> T:
-    """Repeat a read-change-commit at once when another writer came first.
+    """Repeat a read-change-commit immediately when another writer came first.
 
     This is optimistic concurrency, not the retry of a failed call: each conflict means that another
     writer succeeded, so a pause would only give the next one the chance to come first.

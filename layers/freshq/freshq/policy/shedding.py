@@ -21,7 +21,7 @@ SHED_AFTER_TARGETS: Final = 2
 
 
 class ShedReason(StrEnum):
-    """Why a task was shed. Every shed task has one reason, and is counted under it.
+    """Why a task was shed. Every shed task has one reason, and is counted under that reason.
 
     EXPIRED: its deadline passed while it waited. RESERVE: a claim skipped it because less time was left
     than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
@@ -62,7 +62,7 @@ class Codel:
     While the shortest wait of an interval is above the target, the queue is overloaded, and tasks that
     waited more than twice the target are shed. That is `folly/executors/Codel.cpp`, explained in "Fail
     at Scale" (ACM Queue 13(8), 2015). RFC 8289 instead speeds up its drops with the square root of their
-    number; that is made for senders that slow down, and too slow for those that do not.
+    number; that suits senders that slow down, and is too slow for senders that do not.
 
     Only for FIFO: the newest task always looks fresh. Under LIFO the shortest wait never shows overload,
     whatever waits below.
@@ -122,8 +122,8 @@ class Codel:
     def sheds_behind(self, now: float, waited_seconds: float) -> bool:
         """Return whether to shed a task that waits behind one that was shed; changes nothing.
 
-        `sheds` would say the same of each once it is at the head, until the interval ends: a task that
-        waited so long leaves the shortest wait of the interval above the target.
+        `sheds` would say the same of each task at the head, until the interval ends: a task that waited so
+        long leaves the shortest wait of the interval above the target.
 
         Args:
             now: Current time in seconds.

@@ -63,7 +63,7 @@ class Tending(Verbs):
         Raises:
             ValueError: If an argument is wrong.
             NotFound: If the queue has no such task.
-            IllegalTransition: If the task is over, or TAKEN without `force`.
+            IllegalTransition: If the task has ended, or is TAKEN without `force`.
 
         Examples:
             >>> receipt = queue.put("work", task_id="b")
@@ -310,7 +310,7 @@ class Reading(Verbs):
         return self._core.get(task_id)
 
     def wait(self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
-        """Return a task once it is over, whoever runs it: for its status, its result or its error.
+        """Return a task once it has ended, whoever runs it: for its status, its result or its error.
 
         The answer is immediate if this process settles the task, and on PostgreSQL and SQLite if another one
         does. It also polls at growing intervals, one read of the store each: the answer is late by at most a
@@ -407,7 +407,7 @@ class Reading(Verbs):
         """Count the tasks by status.
 
         Args:
-            approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
+            approximate: Read at most one page per shard; `Stats.bounded` then lists the counts that are
                 bounds. Otherwise the counts are exact: a SQL database counts about a million tasks a second,
                 DynamoDB reads every task, at the price that `admin.exact_count_units` returns.
             ids: Number of ids per state to return as `Stats.ids`. Pending tasks come in the order of claims,
@@ -463,7 +463,7 @@ class Reading(Verbs):
 
 
 class Admin(Verbs):
-    """Verbs for operators, workers and functions; `Queue.admin` has them.
+    """Verbs for operators, workers and functions, available as `Queue.admin`.
 
     Attributes:
         name: Name of the queue.
@@ -471,7 +471,7 @@ class Admin(Verbs):
 
     @property
     def config(self) -> QueueConfig:
-        """The queue's options as last read; before the first verb, those that this process named."""
+        """The queue's options as last read; before the first verb, the options that this process named."""
         return self._core.known_config
 
     def now(self) -> float:
@@ -568,8 +568,8 @@ class Admin(Verbs):
     def exact_count_units(self) -> int | None:
         """Return about how many read units DynamoDB bills for `stats()`; None if the store bills no reads.
 
-        DynamoDB updates the size of a table every six hours. `stats(approximate=True)` counts what waits and
-        what is held from the indexes instead.
+        DynamoDB updates the size of a table every six hours. `stats(approximate=True)` counts waiting and
+        held tasks from the indexes instead.
 
         Raises:
             StoreError: If the store did not answer, or refuses DescribeTable.

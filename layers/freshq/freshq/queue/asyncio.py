@@ -60,7 +60,7 @@ class AsyncHeldTask:
         self._lock = lock
 
     async def run(self, function: Callable[[Connection], T]) -> T:
-        """Return what a function returns for the connection of the transaction, in a thread."""
+        """Call a function with the connection of the transaction in a thread, and return its result."""
 
         def call() -> T:
             with self._lock:
@@ -147,7 +147,7 @@ class AsyncAdmin(Awaited):
 
     @property
     def config(self) -> QueueConfig:
-        """The queue's options as last read; before the first verb, those that this process named."""
+        """The queue's options as last read; before the first verb, the options that this process named."""
         config: QueueConfig = self.queue.admin.config
         return config
 
@@ -275,7 +275,7 @@ class AsyncQueue(AwaitedQueue):
     async def wait(
         self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
-        """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
+        """Return a task once it is over. Return a task once it has ended."""
         ids = [checked_id(task_id)]
         poll = EndsPoll(core_of(self.queue), ids, timeout_seconds, poll_seconds)
         return (await self._answer_of(poll))[0]
@@ -283,7 +283,7 @@ class AsyncQueue(AwaitedQueue):
     async def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> AsyncIterator[Task]:
-        """Yield tasks as they end. The arguments and errors are those of `Queue.wait_many`."""
+        """Yield tasks as they end. It takes the arguments and raises the errors of `Queue.wait_many`."""
         poll = EndsPoll(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
         while ended := await self._answer_of(poll):
             for task in ended:
@@ -323,7 +323,7 @@ class AsyncAttachedQueue(AsyncQueue):
     """An `AttachedQueue` for coroutines: `AsyncAttachedQueue(Queue.dynamodb(..., attach=True, key=...))`."""
 
     def __init__(self, queue: AttachedQueue, max_threads: int = MAX_THREADS) -> None:
-        """Use a queue of an application's records; the arguments are those of `AsyncQueue`."""
+        """Use a queue of an application's records; it takes the arguments of `AsyncQueue`."""
         super().__init__(queue, max_threads)
         self.records: AsyncRecords = AsyncRecords(queue, self.threads)
 

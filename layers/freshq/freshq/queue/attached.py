@@ -176,7 +176,7 @@ class AttachedCore(Core):
 
 
 class Records(Verbs):
-    """Verbs on the records of an attached table; `AttachedQueue.records` has them.
+    """Verbs on the records of an attached table, available as `AttachedQueue.records`.
 
     Attributes:
         name: Name of the queue.
@@ -190,8 +190,8 @@ class Records(Verbs):
     def put(self, record: Mapping[str, Any]) -> str:
         """Write a new record, or replace the record with its key, which keeps its state in the queue.
 
-        Other attributes of the application are removed. Attributes with the same JSON value stay as they are
-        stored. The last of two writers wins.
+        Other attributes of the application are removed. Attributes with the same JSON value keep their stored
+        form. The last of two writers wins.
 
         Args:
             record: Its attributes, including the table's key: JSON values, Decimal, bytes and sets.
@@ -276,7 +276,7 @@ class Records(Verbs):
         return self._change_unqueued(record_id, TaskStatus.READY, "make ready")
 
     def claim_dead(self, limit: int = 1, *, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, the latest first, under leases like those of `Queue.claim`.
+        """Claim dead letters, the latest first, under leases like `Queue.claim`.
 
         Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
 
@@ -371,7 +371,7 @@ class AttachedQueue(BaseQueue):
         on_conflict: OnConflict | None = None,
         connection: CallersConnection | None = None,
     ) -> Receipt:
-        """Put a record into the queue; `task_id` is its id. The other arguments are those of `Queue.put`.
+        """Put a record into the queue; `task_id` is its id. The other arguments are as in `Queue.put`.
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.

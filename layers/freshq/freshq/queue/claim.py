@@ -1,4 +1,4 @@
-"""Claim tasks, and look at those that a claim would take."""
+"""Claim tasks, and peek at the tasks that a claim would take."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ class ShedWhenHeld:
         self.longest_wait_seconds = math.inf
 
     def shed_version(self, task: Task) -> Task | None:
-        """Return the shed version of a task that was just claimed; None if it is to be run."""
+        """Return the shed version of a task that was just claimed; None if it should run."""
         core = self._core
         if core.codel is None or not core.codel.sheds(task, task.updated):
             return None
@@ -357,8 +357,8 @@ class Claiming(Verbs):
         Args:
             limit: Most claims to return: as many as the caller can start now.
             lease_seconds: Length of the leases; None for the queue's default.
-            wait_seconds: How long to wait for the first task; None: for ever. While nothing is claimable, it
-                claims again every second, and as soon as this process puts or returns a task.
+            wait_seconds: How long to wait for the first task; None: indefinitely. While nothing is claimable,
+                it claims again every second, and as soon as this process puts or returns a task.
 
         Returns:
             The claims; empty if nothing is claimable or the queue is paused. If `more` is true, the claim
@@ -454,7 +454,7 @@ class Claiming(Verbs):
     def _take_unless_shed(
         self, codel: LineCodel, effort: Effort, limit: int, lease_seconds: float
     ) -> list[Claim]:
-        """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
+        """Claim tasks; shed the tasks that CoDel selects, and the tasks behind them, and claim once more."""
         kept: list[Claim] = []
         longest_wait_seconds = math.inf
         for _ in range(MAX_TAKES):

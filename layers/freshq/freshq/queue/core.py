@@ -1,4 +1,4 @@
-"""The state that the verbs of one queue share: its options, its store, its policies."""
+"""The shared state of the verbs of one queue: its options, its store, its policies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Core:
     Attributes:
         store: Home of the tasks.
         name: Its name.
-        options: The options, as far as they are stored with the queue.
+        options: The options that are stored with the queue.
         config: The options that it follows.
         stale_after_seconds: Age at which a task is stale.
         lifecycle: Returns the next version of a task under each verb.
@@ -78,7 +78,7 @@ class Core:
         admission: Rejects puts under load; None to reject none.
         backlog: Bounds the number of waiting tasks; None for no bound.
         telemetry: Receives every verb.
-        observer: The same, with its own errors only logged. None if it records nothing.
+        observer: Do the same, but only log its own errors. None if it records nothing.
         codec: Turns payloads and results into JSON values.
         kinds: The kinds of messages that it takes; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
@@ -120,7 +120,7 @@ class Core:
         self.options = SharedOptions(store, config, self._defaults(), self._storable(), self._follow)
 
     def _defaults(self) -> Mapping[str, Any]:
-        """Return the defaults of this queue that differ from those of others."""
+        """Return the defaults of this queue that differ from other queues' defaults."""
         return {}
 
     def _storable(self) -> Iterable[str]:
@@ -131,7 +131,7 @@ class Core:
         """Follow these options from now on.
 
         Raises:
-            ValueError: If this queue cannot have them; nothing changed.
+            ValueError: If this queue cannot have these options; nothing changed.
         """
         rules, lifecycle, parts = config.rules(), Lifecycle(config), vars(self)
         if "config" in parts:
@@ -169,7 +169,7 @@ class Core:
         """Begin a verb: follow options that changed, if the last look was some seconds ago.
 
         Raises:
-            ValueError: At the first verb: if the process named other options than those that are stored.
+            ValueError: At the first verb: if the process named options that differ from the stored ones.
             StoreError: At the first verb: if the store did not answer.
         """
         if time.monotonic() >= self.options.check_at:
@@ -212,7 +212,7 @@ class Core:
             self.store.close()
 
     def close(self) -> None:
-        """Release the connections for good: any later use, except another `close`, raises RefusedError."""
+        """Release the connections permanently: any later use, except another `close`, raises RefusedError."""
         if "store" not in vars(self):
             return
         try:
@@ -414,7 +414,7 @@ class Core:
         return settled
 
     def extend(self, claim: Claim, now: float, lease_until: float, progress: Progress | None = None) -> Task:
-        """Extend the lease of a claim, or leave it as it is if it already ends later; store its progress.
+        """Extend the lease of a claim, unless it already ends later; store its progress.
 
         The write is conditional on the version that was read: another thread may have extended the lease
         for longer.
@@ -482,7 +482,7 @@ class Core:
 
         Args:
             claim: The claim.
-            settled: Its task as it was stored.
+            settled: Its task in its stored version.
             is_served: Whether the task was done.
         """
         task = claim.task  # of a claim that was extended, `updated` is when it was

@@ -34,7 +34,7 @@ def snake_case(name: str) -> str:
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:
-    """Return the state of a queue as metrics; no ages of what there is none of.
+    """Return the state of a queue as metrics; ages of empty states are left out.
 
     Args:
         stats: Its counts.

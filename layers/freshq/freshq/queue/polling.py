@@ -28,13 +28,13 @@ T = TypeVar("T")
 # is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
-# Time between two looks at all awaited tasks, as a multiple of what the first one took.
+# Time between two looks at all awaited tasks, as a multiple of the duration of the first one.
 LOOK_REST: Final = 3.0
-# Looks in a row that follow without a pause on one that found nothing, and did not search every line.
+# Looks in a row that follow without a pause after a look that found nothing and did not search every line.
 MAX_EAGER: Final = 100
 # Longest time between two claims of a waiting caller.
 CLAIM_SECONDS: Final = 5.0
-# The same while the queue is paused: stores remember for a second that it is.
+# The same while the queue is paused: stores cache that for a second.
 PAUSED_SECONDS: Final = 1.0
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Lookout:
             self._look_at = -math.inf
 
     def begin(self) -> None:
-        """Note that a look begins: what changes or falls due during the look makes the next one due.
+        """Note that a look begins: changes and due times during the look make the next one due.
 
         Raises:
             StoreError: If the clock is the store's, and the store does not answer.
@@ -145,7 +145,7 @@ class Lookout:
         self._look_at = time.monotonic() + (0.0 if self.goes_on(found, more=more) else self.seconds())
 
     def goes_on(self, found: int, *, more: bool) -> bool:
-        """Return whether the next look is due at once: this one found nothing, and did not search every line.
+        """Return whether the next look is due immediately: this one found nothing, and skipped some lines.
 
         After `MAX_EAGER` such looks in a row it is not, because some bounds are the same for the next look.
         """
@@ -194,7 +194,7 @@ class EndsPoll:
     """A poll for the ends of tasks: at growing intervals, and for each end that wakes this process.
 
     It answers with the tasks that ended since its last answer, in the order of their ends; with an empty list
-    once all have. It raises WaitTimeout, and what `Core.found` raises.
+    once all have. It raises WaitTimeout, and the errors of `Core.found`.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class EndsPoll:
 
 
 def _ended(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks that are over, in the order of their ends."""
+    """Return the ended tasks, in the order of their ends."""
     over = (task for task in tasks if task.status not in LIVE)
     # What went stale ended at its deadline, and nothing was written then.
     return sorted(over, key=lambda task: task.ended_at(math.inf) or task.updated)

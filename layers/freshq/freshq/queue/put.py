@@ -87,7 +87,7 @@ class Putting(Verbs):
 
         Args:
             tasks: Mappings of the arguments of `put`, without `connection`.
-            on_conflict: As in `put`, for the tasks that have none of their own.
+            on_conflict: As in `put`, for tasks that do not have their own.
             connection: As in `put`, for all tasks.
 
         Returns:
@@ -144,7 +144,7 @@ class Putting(Verbs):
     def _written(
         self, tasks: Sequence[Task], late: list[Overloaded | None], now: float, write: Write
     ) -> list[Receipt]:
-        """Write tasks, without those that are too late; return the receipts."""
+        """Write tasks, leaving out tasks that are too late; return the receipts."""
         core = self._core
         if core.admission is not None or core.backlog is not None or any(late):
             answers = self._admitted(tasks, late, now, write)
@@ -209,7 +209,7 @@ def _write_by_conflict(
     new: Sequence[NewTask],
     default: OnConflict | None,
 ) -> Write:
-    """Return a function that puts each task, also some of them, by the write of its own `on_conflict`."""
+    """Return a function that puts each task, or some of the tasks, by the write of its `on_conflict`."""
     pairs = zip(tasks, new, strict=True)
     of_task = {task.request_token: each.on_conflict or default for task, each in pairs}
     return partial(_write_each, writes, of_task)
@@ -220,7 +220,7 @@ def _write_each(
     on_conflict: Mapping[str, OnConflict | None],
     tasks: Sequence[Task],
 ) -> list[bool | PutResult]:
-    """Put each task by the write of its own `on_conflict`, in as few calls as possible.
+    """Put each task by the write of its `on_conflict`, in as few calls as possible.
 
     Args:
         writes: The write of each `on_conflict`.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Queue(BaseQueue):
-    """A queue whose tasks are in a table of its own.
+    """A queue with its own table of tasks.
 
     Examples:
         >>> queue = Queue.memory(max_age_seconds=60)  # or Queue.sql("sqlite:///tasks.db")
@@ -94,8 +94,8 @@ class Queue(BaseQueue):
                 the write limit N-fold, and a claim merges the newest tasks of each. None: the stored number,
                 or 1; on an attached table, the number that it was attached with.
             attach: Whether the tasks are records of an application's table that was prepared with
-                `freshq table attach`. Order and shards are then those of the attachment by default, and
-                records do not become stale.
+                `freshq table attach`. Order and shards then come from the attachment by default, and records
+                do not become stale.
             key: The hash key of an attached table.
             **options: See `freshq.model.options.QueueConfig`.
 

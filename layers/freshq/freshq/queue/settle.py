@@ -46,7 +46,7 @@ class Settling(Verbs):
         their lines.
 
         Args:
-            settlements: How each claim is to end. If the queue has a codec, results must be encoded. Of two
+            settlements: How each claim should end. If the queue has a codec, results must be encoded. Of two
                 settlements of one task, the first counts.
 
         Returns:
@@ -167,7 +167,7 @@ class Settling(Verbs):
 
         Args:
             claim: What `claim` returned.
-            lease_seconds: How long the lease is to last from now; None for the queue's default.
+            lease_seconds: How long the lease should last from now; None for the queue's default.
             progress: The finished part of the work, from 0 to 1, kept with the task; None: unchanged.
             step: With `progress`: the current step, up to 200 characters; longer strings are truncated.
 

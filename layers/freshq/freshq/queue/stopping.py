@@ -32,7 +32,7 @@ class Wake:
         self._calls.put(None)
 
     def wait(self, seconds: float | None) -> None:
-        """Wait for `set`, at most `seconds` (None: for ever); forget all calls so far."""
+        """Wait for `set`, at most `seconds` (None: indefinitely); forget all calls so far."""
         with suppress(Empty):
             self._calls.get(timeout=seconds)
             while True:
@@ -57,7 +57,7 @@ class StopRequest:
         self.wake.set()
 
     def condition(self, until: Until, now: Callable[[], float]) -> Callable[[], bool]:
-        """Return a function that tells whether a run is to end.
+        """Return a function that tells whether a run should end.
 
         Args:
             until: The argument of `run`.
@@ -70,7 +70,7 @@ class StopRequest:
         return lambda: self.made or now() >= until
 
     def wait(self, seconds: float, ends: Callable[[], bool]) -> bool:
-        """Wait until the run is to end, at most `seconds`; return whether it is to end."""
+        """Wait until the run should end, at most `seconds`; return whether it should."""
         until = time.monotonic() + seconds
         while not (is_over := ends()) and (left_seconds := until - time.monotonic()) > 0:
             self.wake.wait(min(left_seconds, CHECK_SECONDS))

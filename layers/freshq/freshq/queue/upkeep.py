@@ -47,7 +47,7 @@ class Portion:
 
 
 class Upkeep:
-    """Brings in the due tasks of one queue, and tidies up. Thread-safe.
+    """Brings in the due tasks of one queue, and cleans up. Thread-safe.
 
     Attributes:
         lifecycle: Computes the next version of a task.
@@ -111,7 +111,7 @@ class Upkeep:
         return self._portion(limit, self._now() if until is None else until, self._store.tidy)
 
     def portion_in_claim(self) -> Portion:
-        """Do the small portion that a claim does, so that a queue without a sweep works too.
+        """Do the small portion that a claim does, so that a queue without a sweep also works.
 
         Raises:
             StoreError: If the store did not answer.

@@ -1,4 +1,4 @@
-"""Compare settings on a recording: which serve it best, and what can be told apart.
+"""Compare settings on a recording: find the best, and tell which differ beyond doubt.
 
 All settings are simulated on the recording, and compared block by block. Those that decide are simulated on
 resamples, too, which join random blocks (the block bootstrap: Künsch, "The jackknife and the bootstrap for
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 RESAMPLES: Final = 20
 RESAMPLE_TASKS: Final = 12_000
 T_95: Final = 2.093
-# A block has this many deadlines, and a recording at least so many blocks.
+# A block has this many deadlines, and a recording at least this many blocks.
 DEADLINES_PER_BLOCK: Final = 10
 LEAST_BLOCKS: Final = 20
 DEADLINES_OF_LONG_BLOCK: Final = 4
@@ -57,7 +57,7 @@ MOST_TASKS: Final = 200_000
 TRIED: Final = 3
 # The share done in time that servers are counted for, if the objective names none.
 ENOUGH: Final = 0.99
-# Tasks in the runs with outages; goodput is back if it is this share of what it is without one.
+# Tasks in the runs with outages; goodput has recovered at this share of its value without an outage.
 OUTAGE_TASKS: Final = 8000
 BACK: Final = 0.9
 
@@ -123,7 +123,7 @@ class Settings(QueueRules):
         return self.model_copy(update=options)
 
     def difference(self, today: Settings) -> dict[str, str]:
-        """Return the options that differ from those of today, as text."""
+        """Return the options that differ from today's, as text."""
         own, its = ("max_age_seconds" in each.model_fields_set for each in (self, today))
         return {
             name: as_text(getattr(self, name))
@@ -304,7 +304,7 @@ class Samples:
 
     @property
     def has_long_blocks(self) -> bool:
-        """Whether blocks are so long that orders hardly move work from one block to another.
+        """Whether blocks are too long for orders to move much work from one block to another.
 
         Shorter ones overstate differences: an order that serves a task later serves it in another block.
         """
@@ -408,7 +408,7 @@ class Samples:
 
 
 def candidates(today: Settings, age_seconds: float | None, objective: Objective) -> list[Settings]:
-    """Return the settings to compare with those of today, the simpler first.
+    """Return the settings to compare with today's, the simpler first.
 
     Args:
         today: The settings of today.
@@ -435,7 +435,7 @@ def candidates(today: Settings, age_seconds: float | None, objective: Objective)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Settings, and how they do beside those of today.
+    """Settings, with their results beside today's settings.
 
     Attributes:
         change: The options that differ from today's, as text.
@@ -453,7 +453,7 @@ class Advice:
     """What to set.
 
     Attributes:
-        settings: The settings to use; those of today if no others are better beyond doubt.
+        settings: The settings to use; today's unless others are better beyond doubt.
         best: What they bring.
         today_share: The share with the settings of today.
         compared: All that were compared, the best first.
@@ -518,7 +518,7 @@ def _proven(
 ) -> Outcome | None:
     """Return the first outcome that is better than today's on the recording and on the resamples, if any is.
 
-    Updates the gains of those that were simulated on the resamples.
+    Updates the gains of settings that were simulated on the resamples.
     """
 
     def promises(gain: Interval) -> bool:
@@ -555,7 +555,7 @@ def enough_servers(samples: Samples, settings: Settings) -> int | None:
 
 
 def _least(reaches: Callable[[int], bool], start: int, most: int) -> int:
-    """Return the least number that reaches a goal, which all above it reach, too; or the most."""
+    """Return the least number from which on a goal is reached; or the most."""
     low, high = 0, start
     while high < most and not reaches(high):
         low, high = high, min(2 * high, most)

@@ -82,7 +82,7 @@ class Backlog(Protocol):
         """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
-        """Remove and return the tasks that CoDel sheds behind one that was just shed."""
+        """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
 
     def codel_of(self, task: int) -> Codel | None:
         """Return the CoDel of a task's line."""
@@ -106,7 +106,7 @@ class Backlog(Protocol):
         """Return the oldest task."""
 
     def evict(self, eviction: Eviction) -> int | None:
-        """Remove and return the task that is to be shed; None if there is none."""
+        """Remove and return the task to shed; None if there is none."""
 
     def ended(self, task: int, took_seconds: float | None) -> None:
         """Replace the cost of a task's turn by the time that it took; None if it was shed instead."""
@@ -222,7 +222,7 @@ class LevelBacklog:
         return GroupRoom(self._rules, running, self._starts, now)
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
-        """Remove and return the tasks that CoDel sheds behind one that was just shed."""
+        """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
         key = self._key(task)
         line = self.waiting.get(key)
         if line is None:
@@ -266,7 +266,7 @@ class LevelBacklog:
         return min((task for task in oldest if task is not None), default=None)
 
     def evict(self, eviction: Eviction) -> int | None:
-        """Remove and return the task that is to be shed; None if there is none."""
+        """Remove and return the task to shed; None if there is none."""
         for number, level in reversed(self._levels.items()):
             heads = {
                 task: group
@@ -306,8 +306,8 @@ class LineBacklog:
     Attributes:
         codel: Its CoDel, if there is one.
         push: Adds a task, the newest of all.
-        waiting: The tasks, oldest first, without those that the last claim skipped: these have less than
-            the reserve left, and are older.
+        waiting: The tasks, oldest first, except tasks that the last claim skipped: these have less than the
+            reserve left, and are older.
     """
 
     __slots__ = ("_created", "_deadline", "_expired", "_fates", "_max_age_seconds", "_order",
@@ -365,7 +365,7 @@ class LineBacklog:
         return self._pop(now, now + reserve_seconds, newest_first=order.newest_first) if tasks else None
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:  # noqa: ARG002 - one line
-        """Remove and return the tasks that CoDel sheds behind one that was just shed."""
+        """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
         tasks, created, codel = self.waiting, self._created, self.codel
         late: list[int] = []
         passed: list[int] = []
@@ -458,7 +458,7 @@ class LineBacklog:
         return next((task for task in chain(self._skipped, self.waiting) if task not in self._stale), None)
 
     def evict(self, eviction: Eviction) -> int | None:  # noqa: ARG002 - all tasks are of one group
-        """Remove and return the task that is to be shed; None if there is none."""
+        """Remove and return the task to shed; None if there is none."""
         task = self.oldest()
         if task is not None:
             (self._skipped if task in self._skipped else self.waiting).remove(task)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import Pressure
     from freshq.policy.rules import OverloadRules
 
-# Runs, and those of them that try other orders. Tasks of a run at most; more are simulated in batches.
+# Number of runs, and of runs that try other orders. Tasks of a run at most; more are simulated in batches.
 RUNS: Final = 39
 TRIED_RUNS: Final = 19
 MOST_TASKS: Final = 3000
-# The tasks put in so many seconds are followed, and so many further ones at most.
+# The tasks put within this many seconds are followed, and at most this many further ones.
 FOLLOWED_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 600.0
-# No change is named if so many of the tasks are done in time.
+# No change is named if this share of the tasks is done in time.
 ENOUGH_RATIO: Final = 0.99
 # How long slots are remembered, and how often a forecast is made.
 SLOTS_SECONDS: Final = 10.0
@@ -77,7 +77,7 @@ class Interval:
         while ordered[low] < ordered[end - 1]:
             after = bisect_right(ordered, ordered[low], low, end)
             before = bisect_left(ordered, ordered[end - 1], low, end)
-            # Of equally rare values, the one that shortens the interval more.
+            # Of equally rare values, the value that shortens the interval more.
             first = (after - low, ordered[low] - ordered[after])
             last = (end - before, ordered[before - 1] - ordered[before])
             shorter = (after, end) if first < last else (low, before)
@@ -112,17 +112,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What becomes of a queue if its load stays as it was in the last minute.
+    """The future of a queue if its load stays as in the last minute.
 
     Attributes:
         slots: The slots that were assumed.
         in_time_ratio: Share of the tasks put in the next minute that will be done in time.
-        backlog_in_time_ratio: The same of the tasks that wait now; None if none does.
+        backlog_in_time_ratio: The same for the tasks that wait now; None if there are none.
         backlog_over_seconds: When the last of these has been started or is stale, at most `horizon_seconds`.
         horizon_seconds: How long the simulated tasks arrive.
         more_slots: Slots that are missing for the offered work, by `wanted_servers`.
         better_order: The order that does most in time, if it does more in at least 95 % of the runs.
-        better_ratio: `in_time_ratio` with it, minus that of today.
+        better_ratio: `in_time_ratio` with it, minus today's.
     """
 
     slots: int
@@ -247,9 +247,9 @@ class _Run:
         self._load = self._drawn(rng, ages[::-1], moment.in_work / moment.slots, rate / scale.batch)
 
     def _drawn(self, rng: Random, ages: Sequence[float], busy_ratio: float, rate: float) -> Load:
-        """Return tasks in work, then those that wait, then new ones.
+        """Return running tasks, then waiting tasks, then new ones.
 
-        Those in work began before the first of those that wait arrived. Their rest is as long as a whole
+        Running tasks began before the first of the waiting tasks arrived. Their rest is as long as a whole
         service: it is exponential. Slots without a task are free at 0.
         """
         begin, servers, batch = -2.0 * max(self._age_seconds, 1.0), self._scale.servers, self._scale.batch
@@ -266,7 +266,7 @@ class _Run:
         return Load(created, service, deadline, self._scale.horizon_seconds)
 
     def outcome(self, rules: OverloadRules) -> _Outcome:
-        """Return what becomes of the tasks under some rules."""
+        """Return the fates of the tasks under some rules."""
         load, old = self._load, self._scale.servers
         done = simulate_load(load, rules, old)
         new = old + self._waiting
@@ -314,7 +314,7 @@ class WaitingTasks:
     created: Callable[[], Iterable[float]]
 
     def ages(self, now: float) -> list[float]:
-        """Return the age of each; those that are not read are spread up to the oldest."""
+        """Return the age of each; ages that are not read are spread up to the oldest."""
         ages = sorted(max(0.0, now - at) for at in self.created())[: self.tasks]
         unread, youngest = self.tasks - len(ages), max(ages, default=0.0)
         step_seconds = max(0.0, (self.oldest_seconds or 0.0) - youngest) / max(1, unread)

@@ -238,7 +238,7 @@ VERSION: Final = 1
 SHORTEST_SECONDS: Final = 1e-6
 # How long after its deadline, by the clock of the events, a claim of a task may still be read.
 LATE_MS: Final = 60_000.0
-# After so many events, waiting tasks that are long stale are written and forgotten.
+# After this many events, waiting tasks that are long stale are written and forgotten.
 SWEEP_EVENTS: Final = 20_000
 # The last tasks that ended, to know a repeated event by.
 MOST_ENDED: Final = 200_000
@@ -284,7 +284,7 @@ class Recording:
     Attributes:
         at: Arrival of each task, from the first one.
         service: Service time of each task; NaN if unknown.
-        ages: Age at which each task was stale; infinite if it has no deadline of its own.
+        ages: Age at which each task was stale; infinite without a deadline.
         levels: Priority level of each task.
         groups: Group of each task.
         kinds: Kind of each task.
@@ -662,7 +662,7 @@ def _line(event: Mapping[str, Any], service_seconds: float | None) -> dict[str, 
 
 
 def parsed_events(lines: Iterable[str]) -> Iterator[dict[str, Any] | None]:
-    """Yield the landed events on lines, of which some may hold several; None for one that is damaged."""
+    """Yield the landed events on lines, some of which may hold several; None for a damaged line."""
     decoder = json.JSONDecoder()
     for line in lines:
         text = line.strip()

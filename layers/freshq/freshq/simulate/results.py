@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Recovered: of this many consecutive arrivals, this share of the usual number was served in time.
 RECOVERY_TASKS: Final = 50
 RECOVERY_SHARE: Final = 0.9
-# Goodput is reported by periods of this length, for at most so many: 115 days.
+# Goodput is reported by periods of this length, for at most this many: 115 days.
 PERIOD_SECONDS: Final = 10.0
 MAX_PERIODS: Final = 1_000_000
 
@@ -67,8 +67,8 @@ class Result:
     """The measures of one simulation.
 
     Attributes:
-        goodput_ratio: Tasks done by their deadline while tasks arrived, as a share of capacity: of what the
-            servers could have done in that time at the mean service time.
+        goodput_ratio: Tasks done by their deadline while tasks arrived, as a share of capacity: of the work
+            that the servers could have done in that time at the mean service time.
         load: Service time offered per second of a server.
         shed_ratio: Share of the offered tasks that were shed.
         wait_p50_seconds: Median wait of the tasks served in time, from arrival to start; None if none was.

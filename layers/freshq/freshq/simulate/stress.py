@@ -254,7 +254,7 @@ class _StressedEngine(Engine):
         self.fates.shed_waiting(self._load, self._claimer.spans)
 
     def simulation(self, servers: int) -> Simulation:
-        """Return what became of every task that was put."""
+        """Return the fate of every task that was put."""
         counted = replace(self._load, deadline=self._limits)
         again = len(counted) - len(self._requests)
         return Simulation(counted, servers, self.fates.codes, self.starts, self.fates.switches, again)
@@ -277,7 +277,7 @@ class _StressedEngine(Engine):
             self._start_idle(now)
 
     def chains(self) -> ChainResult:
-        """Return what became of the chains."""
+        """Return the fates of the chains."""
         codes, last = self.fates.codes, self._hops - 1
         ends = [task for task, hop in enumerate(self._hop_of) if hop == last]
         done = {self._request_of[task][0] for task in ends if codes[task] == Fates.IN_TIME}

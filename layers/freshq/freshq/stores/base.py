@@ -86,7 +86,7 @@ class History(Protocol):
     command: ClassVar[str]
 
     def kept(self, queue: str) -> Kept | None:
-        """Return what is kept of the history of a queue; None if it keeps none.
+        """Return the history that is kept of a queue; None if there is none.
 
         Raises:
             StoreError: If the store did not answer. So for all methods.
@@ -108,8 +108,8 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
         on_conflict: What to do if the stored task is live.
 
     Returns:
-        DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces one
-        that is over.
+        DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces an ended
+        task.
     """
     if current.status_at(task.updated) not in LIVE:
         return PutOutcome.CREATED
@@ -119,7 +119,7 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
 
 
 def _work(task: Task, now: float) -> tuple[object, ...]:
-    """Return what an update may change."""
+    """Return the fields that an update may change."""
     # Ignore a delay that has passed, whether or not the task was promoted.
     due = task.not_before if task.not_before is not None and task.not_before > now else None
     return (task.payload, due, task.priority, task.group, task.kind)
@@ -265,7 +265,7 @@ class LentConnection:
     connection: Any
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Return what a function returns for the connection, which the coroutine uses."""
+        """Call a function with the connection that the coroutine uses, and return its result."""
         raise NotImplementedError
 
 
@@ -292,7 +292,7 @@ class Transactions(Protocol):
         Args:
             request: Returns a request for one task. It is called again after tasks were shed.
             context: The queue.
-            shed_version: Returns the shed version of a task that must not run; None if it is to run.
+            shed_version: Returns the shed version of a task that must not run; None if it should run.
 
         Returns:
             A context manager that yields the held task; None if nothing is claimable.
@@ -301,7 +301,7 @@ class Transactions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The condition of a write: what must still be true of the stored task.
+    """The condition of a write: properties of the stored task that must still hold.
 
     Attributes:
         status: Its stored status.
@@ -315,7 +315,7 @@ class Guard:
 
     @classmethod
     def unchanged(cls, task: Task) -> Self:
-        """Return the guard of a change computed from a task as it was read."""
+        """Return the guard of a change computed from a task that was read."""
         return cls(task.status, task.lease_token, task.request_token)
 
     @classmethod
@@ -402,7 +402,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The number of tasks by status, and the age of those that wait.
+    """The number of tasks by status, and the age of waiting tasks.
 
     Attributes:
         pending: Claimable now.
@@ -596,7 +596,7 @@ class Lines(Protocol):
         """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
 
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        """Return the oldest claimable tasks, those of the lowest priority level first."""
+        """Return the oldest claimable tasks, the lowest priority level first."""
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         """Return counts that cost at most a page per shard, whatever the backlog."""
@@ -652,7 +652,7 @@ class Agenda(Protocol):
         """
 
     def delayed(self, queue: str, limit: int) -> list[Task]:
-        """Return some of the delayed tasks, the next due first: at least one page of what comes due."""
+        """Return some of the delayed tasks, the next due first: at least one page of tasks that come due."""
 
     def leased(self, queue: str, limit: int) -> list[Task]:
         """Return some of the TAKEN tasks, the first lease to end first, as `delayed` does."""
@@ -760,8 +760,8 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
 
         Args:
             queue: Name of the queue.
-            task_ids: The tasks; none if `group` says which.
-            group: The group of the tasks; None if `task_ids` says which.
+            task_ids: The tasks; empty if `group` names them.
+            group: The group of the tasks; None if `task_ids` names them.
 
         Yields:
             What was erased, and as a warning what could not be reached, and until when.
@@ -790,7 +790,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
 
     @property
     def shards(self) -> int | None:
-        """Partitions of each line; None where the store has none."""
+        """Partitions of each line; None if the store has no partitions."""
         return None
 
     def use_shards(self, shards: int) -> None:

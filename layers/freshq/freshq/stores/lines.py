@@ -210,7 +210,7 @@ class ClaimRequest:
         lease_seconds: Length of the leases.
         max_age_seconds: Age at which a task of the queue is stale.
         reserve_seconds: Time that a task must have left before its deadline.
-        retention_seconds: How long the store keeps a task that is over.
+        retention_seconds: How long the store keeps an ended task.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
         room: The room that the limits of groups leave, for stores that do not count by group.
         effort: Where the store notes how far it got.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Deadline, task id, creation time, group.
 _CountedEntry: TypeAlias = tuple[float, str, float, str | None]
-# Tasks looked at for the oldest and the newest one, and for the groups beyond those that are wanted.
+# Tasks looked at for the oldest and the newest one, and for groups beyond the requested ones.
 LOOKED_TASKS: Final = 1_000
 # Tasks of a chunk: small enough to be read whole in microseconds, large enough for a million tasks.
 CHUNK_TASKS: Final = 256
@@ -56,7 +56,7 @@ FREED_CHUNKS: Final = 1
 MAX_GROUPS: Final = 64
 # Windows of groups at their limit that one claim passes; those at a limit of tasks in work are passed once.
 MAX_WINDOWS: Final = 100
-# Groups with recent starts, after which those that no longer count are forgotten.
+# Number of groups with recent starts beyond which expired starts are forgotten.
 MAX_LOGS: Final = 1_000
 # Comes after every task id.
 LAST_ID: Final = chr(0x10FFFF)
@@ -120,7 +120,7 @@ class StateCounts:
     def newest_by_group(
         self, now: float, created_after: float, at_most: int
     ) -> dict[str | None, list[float]]:
-        """Return the creation times of the claimable tasks by group, of those that `by_group` counts."""
+        """Return the creation times of the claimable tasks by group, for the tasks that `by_group` counts."""
         times: defaultdict[str | None, list[float]] = defaultdict(list)
         for _deadline, _id, created, group in islice(self._live(now, reverse=True), at_most + LOOKED_TASKS):
             if created > created_after:
@@ -132,7 +132,7 @@ class StateCounts:
         return min(self._created(now, created_after, reverse=False), default=None)
 
     def stats(self, now: float, created_after: float) -> Stats:
-        """Return the counts; those of the oldest and newest task are bounds if there are many.
+        """Return the counts; ages of the oldest and newest task are bounds if there are many.
 
         Pending are those before their deadline, or those younger than the queue's max age, if they are fewer.
         """
@@ -475,7 +475,7 @@ class MemoryPart(Store):
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)
-        # By queue, (time, task id): when a lease or a delay ends, when a retention is over, when a task died.
+        # By queue, (time, task id): when a lease or a delay ends, when a retention ends, when a task died.
         self._agenda: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._dead: defaultdict[str, SortedList] = defaultdict(SortedList)
@@ -602,7 +602,7 @@ class MemoryTasks(MemoryPart):
 
 
 class MemoryLines(MemoryPart):
-    """Claim tasks from their lines, and count those that wait."""
+    """Claim tasks from their lines, and count waiting tasks."""
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
@@ -700,7 +700,7 @@ class MemoryLines(MemoryPart):
 
 
 class MemoryAgenda(MemoryPart):
-    """Find tasks whose time has come or is to come, and delete those past their retention."""
+    """Find tasks that are due or will be, and delete tasks past their retention."""
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -792,7 +792,7 @@ class MemoryRecords(MemoryPart):
 
 
 class MemoryStore(MemoryTasks, MemoryLines, MemoryAgenda, MemoryRecords):
-    """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
+    """Tasks in a dictionary, with indexes of tasks to claim, to bring in and to delete."""
 
     @override
     def queue_names(self) -> list[str]:

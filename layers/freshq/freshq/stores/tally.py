@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import ReserveSpans
 
 
-# Ids that are kept beyond those that are wanted, before they are sorted.
+# Ids that are kept beyond the requested ones, before they are sorted.
 SLACK_IDS: Final = 1_000
 STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
 
@@ -36,7 +36,7 @@ class FirstIds:
         self._kept: dict[str, list[tuple[float, float, str]]] = {state: [] for state in STATES}
 
     def add(self, state: str, task: Task) -> None:
-        """Look at a task in a state; those of records under construction are not counted."""
+        """Look at a task in a state; records under construction are not counted."""
         kept = self._kept.get(state)
         if kept is None:
             return

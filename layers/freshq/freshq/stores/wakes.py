@@ -63,7 +63,7 @@ class Signal:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count a waiter during the block. Whoever watches for it may notify it once when it begins."""
+        """Count a waiter during the block. A watcher for it may notify it once when it begins."""
         with self._condition:
             self.waiters += 1
         try:
@@ -187,7 +187,7 @@ class Signals:
 
     Attributes:
         by_topic: The signals so far.
-        watcher: Notifies them of what other processes do; None: nobody does.
+        watcher: Notifies them of changes by other processes; None: nobody does.
     """
 
     def __init__(self) -> None:

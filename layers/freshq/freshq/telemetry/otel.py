@@ -287,7 +287,7 @@ def _carried(task: Task) -> trace.SpanContext | None:
 
 
 def _keeps_its_own(task: Task) -> bool:
-    """Return whether a put leaves the context of a task as it is.
+    """Return whether a put leaves the context of a task unchanged.
 
     The context that a child inherits makes room for a later one of the same trace, which the run of its
     parent gives.
@@ -298,7 +298,7 @@ def _keeps_its_own(task: Task) -> bool:
 
 
 def _carrying(task: Task, context: Context | None = None) -> Task:
-    """Return a copy of a task that carries a context; the task itself if it has one, or the context no trace.
+    """Return a copy of a task that carries a context; the task itself if it has one, or there is no trace.
 
     Args:
         task: The task.
@@ -417,7 +417,7 @@ class OpenTelemetry(Telemetry, Observer):
             _note_put(span, put.receipts)
 
     def _created(self, queue: str, task: Task) -> Task:
-        """Return a task that carries the context of its own span, unless it carries one."""
+        """Return a task that carries the context of its own span, unless it already carries a context."""
         if _keeps_its_own(task):
             return task
         attributes = _attributes(queue, "create", "create", [task])

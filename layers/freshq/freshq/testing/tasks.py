@@ -161,7 +161,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
     `progress_step`.
 
     Args:
-        payload: The payload, as `put` takes it; the task has it as a store returns it.
+        payload: The payload, as `put` takes it; the task has its stored form.
         **values: Other attributes of `Task`, such as `task_id`, `group` or `attempts`; `cancelled=True` for
             a run that should stop.
 

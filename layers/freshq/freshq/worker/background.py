@@ -31,7 +31,7 @@ MAX_EXTENSIONS: Final = 16
 NOT_EXTENDED: Final = "could not extend the lease of task %s"
 # Pause once nothing is left to do: a delayed task becomes claimable within a second of its due time.
 PAUSE_SECONDS: Final = 0.5
-# The same while the worker is at rest: its claims bring in what is due.
+# The same while the worker is at rest: its claims bring in due tasks.
 REST_SECONDS: Final = 60.0
 
 

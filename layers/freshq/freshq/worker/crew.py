@@ -94,7 +94,7 @@ class Crew:
     to others. The slots that a burst frees are reported together, so that one claim fills them. The threads
     do not keep the process alive.
 
-    Claimed tasks may be more than the slots: the others wait until `free` frees one, and whoever claims takes
+    There may be more claimed tasks than slots: the others wait until `free` frees one, and the claimer takes
     them back with `take_waiting` if that takes too long.
     """
 
@@ -144,7 +144,7 @@ class Crew:
                 self._claimed.append(run)
 
     def free(self, runs: Iterable[TaskRun]) -> None:
-        """Free the slots of those runs that have one. Call `wake` afterwards, from other threads."""
+        """Free the slots of the runs that have one. Call `wake` afterwards, from other threads."""
         now = time.monotonic()
         with self._lock:
             for run in runs:
@@ -174,7 +174,7 @@ class Crew:
         """Remove claimed tasks that wait for a slot, and return them.
 
         Args:
-            at_once: Whether to take all of them, or only those that have waited too long.
+            at_once: Whether to take all of them, or only tasks that have waited too long.
         """
         with self._lock:
             since = inf if at_once else time.monotonic() - MAX_WAIT_SECONDS

@@ -324,7 +324,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         return started_on(self._loop.get, partial(self.run_async, task)).result()
 
     def check(self, stored: Any) -> None:
-        """Check a payload as it is stored.
+        """Check a payload in its stored form.
 
         Raises:
             ValueError: If it does not fit; names the field.
@@ -426,7 +426,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             raise Reject(msg) from error
 
     def _check(self, payload: PayloadT, name: str) -> Any:
-        """Return a payload as it is stored.
+        """Return a payload in its stored form.
 
         Raises:
             ValueError: If it does not fit the type of the function.
@@ -452,7 +452,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
 class Registers(Protocol):
     """The decorator that `Handlers.on` returns.
 
-    Its overloads are for functions of a task and a payload, of a task, and of provided arguments too.
+    Its overloads are for functions of a task and a payload, of a task, and also of provided arguments.
     """
 
     @overload
@@ -481,8 +481,8 @@ class Handlers(CoroutineRunner):
 
     A function takes the task, or the task and its payload. The annotation of the second parameter is the
     type of the payload: a pydantic model, a dataclass, or any type that pydantic knows. A payload that does
-    not fit makes a dead letter. Functions may be `async def`: all of them share one event loop, in a thread
-    of its own.
+    not fit makes a dead letter. Functions may be `async def`: all of them share one event loop, in a separate
+    thread.
 
     Attributes:
         codec: Decodes payloads and encodes results.
@@ -613,7 +613,7 @@ class Handlers(CoroutineRunner):
         return handler.run(task)
 
     def check(self, kind: str | None, payload: Any) -> None:
-        """Check a payload as it is stored; a queue with `kinds=` these handlers does so at each put.
+        """Check a payload in its stored form; a queue with `kinds=` these handlers does so at each put.
 
         Raises:
             ValueError: If no function has the kind, or the payload does not fit; names the field.
@@ -647,7 +647,7 @@ class Handlers(CoroutineRunner):
 
 
 async def _awaited(around: Middleware, call: Callable[[], Any], task: Task) -> Any:
-    """Return what a middleware returns for a coroutine, whether or not it is one itself."""
+    """Return a middleware's result as a coroutine's, whether or not it is a coroutine."""
     result = around(call, task)
     return await result if inspect.isawaitable(result) else result
 
@@ -674,7 +674,7 @@ def _with_payload(task: Task, payload: Any) -> Task:
 
 
 def _provider(provided: type, make: Callable[[], Any]) -> _Provider:
-    """Return what opens the arguments of a type.
+    """Return the opener for arguments of a type.
 
     Raises:
         ValueError: If `make` is not a function without arguments.
@@ -725,7 +725,7 @@ def _parameters(
     """Return the parameters of a function for the task and its payload, and by name what others get.
 
     Raises:
-        ValueError: If there are neither one nor two besides those that are provided.
+        ValueError: If there are neither one nor two parameters besides the provided ones.
     """
     parameters = list(inspect.signature(function).parameters.values())
     opened = {each.name: _provider_of(function, each, provided) for each in parameters[1:] if provided}

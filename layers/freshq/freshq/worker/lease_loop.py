@@ -48,7 +48,7 @@ logger = task_logger(__name__)
 
 # How long `stop_at_once` waits until finished runs are settled and the other tasks are given back.
 GIVE_BACK_SECONDS: Final = 5.0
-# A wait that lasts so much longer than asked: the system, or other threads, did not let this one run.
+# A wait this much longer than asked: the system, or other threads, did not let this one run.
 STALL_SECONDS: Final = 0.005
 
 
@@ -148,7 +148,7 @@ class LeaseLoop(WorkLoop):
         super()._drain()
 
     def _give_back_waiting(self, *, at_once: bool) -> None:
-        """Release prefetched tasks that have waited too long, or all of them at once."""
+        """Release prefetched tasks that have waited too long, or all of them."""
         runs = self._crew.take_waiting(at_once=at_once)
         for run in runs:
             self._runs.settles(run)
@@ -250,7 +250,7 @@ class LeaseLoop(WorkLoop):
         return isinstance(self._runner, CoroutineRunner) and self._runner.has_coroutine(run.claim.task)
 
     def _start_coroutine(self, run: TaskRun) -> bool:
-        """Start the coroutine of a task that has one and may run now; return whether it did."""
+        """Start the coroutine of a task if it has one and may run now; return whether it did."""
         if not isinstance(self._runner, CoroutineRunner):
             return False
         if not run.is_complete and (
@@ -351,7 +351,7 @@ class LeaseLoop(WorkLoop):
                 message = "task %s stays TAKEN until its lease expires: %s"
                 logger.warning(message, task.task_id, answer, extra=log_fields(task))
         for run in self._runs.running:
-            run.cancel("the worker ended at once")
+            run.cancel("the worker was stopped immediately")
         self._wait_while(self._settles, end - time.monotonic())
 
     def _may_give_back(self, run: TaskRun) -> bool:

@@ -369,7 +369,7 @@ class WorkLoop(ABC):
 
     @contextmanager
     def _observing(self) -> Iterator[None]:
-        """Call the observer, from any thread; what it raises ends the worker, but no run."""
+        """Call the observer, from any thread; its exceptions end the worker, but no run."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - raised by the loop
@@ -395,7 +395,7 @@ class WorkLoop(ABC):
             raise self._failure
 
     def _has_ended(self, ended: Callable[[], bool]) -> bool:
-        """Return whether the worker is to end; an unavailable store counts as no, and is asked again."""
+        """Return whether the worker should end; an unavailable store counts as no, and is asked again."""
         try:
             return ended()
         except StoreError as error:
@@ -465,7 +465,7 @@ class WorkLoop(ABC):
         return limit_seconds is not None and asked_at - self._last_work >= limit_seconds
 
     def _drain(self) -> None:
-        """Wait for the running tasks, and report those that did not end in time."""
+        """Wait for the running tasks, and report tasks that did not end in time."""
         seconds, request = self._config.drain_seconds, self._end_request
         self._wait_while(lambda: self._is_busy() and not request.at_once, inf if seconds is None else seconds)
         if request.at_once:

@@ -119,7 +119,7 @@ class Outcome(StrEnum):
 
 @dataclass
 class RunReport:
-    """The work of one worker run.
+    """The work of a single `run` of a worker.
 
     Attributes:
         claimed: Number of claimed tasks.
@@ -186,7 +186,7 @@ class WorkerStatus:
 
 
 def merged(reports: Sequence[RunReport]) -> RunReport:
-    """Return the reports of several workers as one; it was idle if all were."""
+    """Return the reports of several workers as one; it was idle if all workers were."""
     whole = RunReport(idle=all(report.idle for report in reports))
     for report in reports:
         whole.claimed += report.claimed
@@ -243,7 +243,7 @@ class Observer(Protocol):
         """Receive the end of a run.
 
         Args:
-            claim: The claim, as it was made.
+            claim: The claim as the store made it.
             outcome: How it ended.
             run_seconds: How long the run took; about 0 if it never started.
             error: Why it did not succeed; None if it did.
@@ -260,7 +260,7 @@ class Observer(Protocol):
 
 
 class ObserverBesideTelemetry(Observer):
-    """Calls an observer, then telemetry that observes too; exceptions of telemetry are only logged."""
+    """Calls an observer, then telemetry that is also an observer; exceptions of telemetry are only logged."""
 
     def __init__(self, observer: Observer, telemetry: Observer) -> None:
         self._observer = observer

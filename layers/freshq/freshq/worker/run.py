@@ -173,7 +173,7 @@ class TaskRuns:
 
     @property
     def running(self) -> list[TaskRun]:
-        """The runs within their time limit, and those that returned, until they are settled."""
+        """The runs within their time limit, and returned runs, until they are settled."""
         with self._lock:
             return list(self._running)
 

@@ -298,4 +298,4 @@ def _end(scope: RunScope, answer: Future[Any]) -> None:
 
 
 class CancelledRun(Exception):
-    """A coroutine was cancelled: the lease of its task is lost, or the worker was stopped at once."""
+    """A coroutine was cancelled: the lease of its task is lost, or the worker was stopped immediately."""

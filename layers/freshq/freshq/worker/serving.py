@@ -51,8 +51,8 @@ async def served(
         drain_seconds: How long to wait for running tasks at the end; None: until they are done.
 
     Raises:
-        StoreError: If one ended the worker: before the block if it came immediately, otherwise at the end of
-            a block without an error of its own.
+        StoreError: If an error ended the worker: before the block if it came immediately, otherwise at the
+            end of a block without an error of its own.
     """
     run = in_thread("freshq-worker", partial(run_on, asyncio.get_running_loop()))
     run.add_done_callback(_log_error)

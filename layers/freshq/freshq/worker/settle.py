@@ -68,7 +68,7 @@ class RunEnd:
 
 @dataclass(eq=False, slots=True)
 class PendingSettlement:
-    """A run that ended and whose claim is to be settled.
+    """A run that has ended, with a claim to settle.
 
     Attributes:
         run: The run; its lease may be extended meanwhile.
@@ -190,8 +190,8 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
 def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
     """Settle runs by one call; return those without an answer from the store.
 
-    If a store that is available refuses the call, each run is settled by a call of its own, so that a run it
-    never accepts does not hold up the others.
+    If a store that is available refuses the call, each run is settled separately, so that a run it never
+    accepts does not hold up the others.
     """
     unanswered: list[PendingSettlement] = []
     for each, answer in zip(pending, _answers(queue, pending), strict=True):

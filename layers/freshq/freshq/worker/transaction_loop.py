@@ -94,7 +94,7 @@ class TransactionLoop(WorkLoop):
         limits: StartLimits,
         end_request: EndRequest,
     ) -> None:
-        """Start nothing yet; the arguments besides the runner are those of `WorkLoop`."""
+        """Start nothing yet; the arguments besides the runner are the arguments of `WorkLoop`."""
         super().__init__(queue, config, limits, end_request)
         self._runner = runner
         self._threads: list[_TransactionThread] = []

@@ -100,7 +100,7 @@ class Worker:
         self._runner: Any = instrumented(checked, self._queue.admin.config.telemetry)
 
     def stop(self) -> None:
-        """Stop claiming; `run` returns once the running tasks are settled, and at once from then on.
+        """Stop claiming; `run` returns once the running tasks are settled, and immediately from then on.
 
         Any thread and any signal handler may call it.
         """
@@ -129,7 +129,7 @@ class Worker:
 
         Returns:
             A report. If the store does not answer at the end, it comes up to 2 s after `drain_seconds`; the
-            log says what was not settled. The worker also stops when `MAX_OVERRUNNING` runs have exceeded
+            log lists unsettled tasks. The worker also stops when `MAX_OVERRUNNING` runs have exceeded
             `max_run_seconds` and are still running, since only the end of the process ends their threads.
 
         Raises:
@@ -138,7 +138,7 @@ class Worker:
         """
         self._loop = loop = self._new_loop()
         self._end_request.asked_at = time.monotonic() if self._end_request.made else None
-        # In a thread of its own: a call to a store that does not answer cannot be interrupted.
+        # In a separate thread: a call to a store that does not answer cannot be interrupted.
         work = in_thread(
             "freshq-worker", partial(loop.work, self._end_request.condition(until, self._queue.admin.now))
         )
@@ -196,7 +196,7 @@ class Worker:
     def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:
         """Run the worker beside an `async with` block, as in the lifespan of a web application.
 
-        Claims and renewals have threads of their own. The `async def` functions of `Handlers` run on the
+        Claims and renewals have their own threads. The `async def` functions of `Handlers` run on the
         loop of the block, so that they can share the application's resources.
 
         At the end of the block the worker drains, as after `stop`. Tasks that still run after
@@ -208,7 +208,7 @@ class Worker:
 
         Returns:
             A context manager that yields the worker, once its store has answered or 2 s have passed. It
-            raises the error that ended the worker, if one did (see `run`): before the block if a table is
+            raises the error that ended the worker, if any (see `run`): before the block if a table is
             missing, else at the end of a block without an error of its own. Such an error is logged when it
             happens, and `status` says that the worker ended.
 
@@ -228,9 +228,9 @@ class Worker:
 
 
 class Workers:
-    """Several workers in one process, as one: each works its own queue, with its own slots.
+    """Several workers in one process, run together: each works its own queue, with its own slots.
 
-    `run`, `stop`, `stop_at_once` and `status` are those of `Worker`.
+    `run`, `stop`, `stop_at_once` and `status` work as in `Worker`.
 
     Examples:
         >>> from freshq.worker import Workers
@@ -261,7 +261,7 @@ class Workers:
             worker.stop()
 
     def stop_at_once(self) -> None:
-        """Stop them all at once; see `Worker.stop_at_once`."""
+        """Stop all of them immediately; see `Worker.stop_at_once`."""
         for worker in self.workers:
             worker.stop_at_once()
 

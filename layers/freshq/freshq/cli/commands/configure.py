@@ -36,10 +36,10 @@ Adopt = Annotated[
         "deploy the present template.",
     ),
 ]
-# How `freshq group` names the rule of groups without one of their own.
+# How `freshq group` names the rule of groups that have no rule.
 EVERY_OTHER: Final = "*"
-# Waiting and running tasks that `freshq group ls` counts; of more, it shows at least so many. Where a store
-# cannot count shed tasks, it counts them among so many tasks.
+# Maximum number of waiting and running tasks that `freshq group ls` counts; beyond it, counts are lower
+# bounds. Where a store cannot count shed tasks, they are counted among this many tasks.
 COUNTED_TASKS: Final = 10_000
 STACK_PANEL: Final = "Worker passes, with --stack"
 
@@ -192,7 +192,7 @@ def group_set(
 ) -> None:
     """Change the rule of a group.
 
-    What is not named stays as it is. Workers follow within 5 s.
+    Options that are not named keep their values. Workers follow within 5 s.
     """
     given: dict[str, Any] = {"weight": weight, "max_running": max_running, "rate_per_second": rate}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}

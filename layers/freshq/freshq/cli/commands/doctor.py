@@ -187,7 +187,7 @@ Events = Annotated[
 DAMAGED: Final = (OSError, EOFError, zlib.error)
 AGAIN: Final = "replace or delete it, and repeat this command"
 GZIP: Final = b"\x1f\x8b"
-# Days for which a stack's logs are kept, by stage, as template.yaml has them.
+# Days for which a stack's logs are kept, by stage, as in template.yaml.
 LOG_DAYS: Final = {"local": 1, "dev": 7}
 PROD_LOG_DAYS: Final = 90
 # Tasks may be put again while they are deleted.
@@ -273,12 +273,12 @@ def _scrub(queue: BaseQueue, group: str | None) -> None:
 
 
 def without_group(data: bytes, ids: Collection[str], group: str | None) -> tuple[bytes, int]:
-    """Return landed events without the group of some tasks, and how many events had it.
+    """Return landed events with the group of some tasks removed, and the number of events that had it.
 
     Args:
         data: Lines of JSON, perhaps gzipped. What is no JSON stays.
-        ids: The tasks; none if `group` says which.
-        group: The group of the tasks; None if `ids` says which.
+        ids: The tasks; empty if `group` names them.
+        group: The group of the tasks; None if `ids` names them.
 
     Raises:
         OSError, EOFError, zlib.error: If it is gzipped and damaged.

@@ -404,7 +404,7 @@ def complete(
 
 
 def _changed(change: Callable[[Resource], object], resources: Iterable[Resource]) -> int:
-    """Change resources; return how many, without those that something else changed in between."""
+    """Change resources; return how many, not counting resources that something else changed in between."""
     changed = 0
     # Read to the end first: a store may not see its own changes while it reads.
     for resource in sorted(resources, key=lambda resource: resource.resource_id):
@@ -524,7 +524,7 @@ def list_(
 def generate(
     context: MatchContext, agent_count: Agents = 5, caller_count: Callers = 0, seed: Seed = 1
 ) -> None:
-    """Register made-up agents, for whom made-up callers ask."""
+    """Register made-up agents, which made-up callers ask for."""
     session = context.session
     rng = random.Random(seed)  # noqa: S311 - made-up people
     staff = made_up_agents(agent_count, rng)

@@ -87,7 +87,7 @@ def serve_metrics(session: Session, host: str, port: int) -> None:
         StoreError: If the store does not answer at the start.
     """
     session.refuse_memory()
-    # A queue that does not answer now is a mistake; one that stops answering later is an outage.
+    # A queue that does not answer at the start is a mistake; one that stops answering later is an outage.
     session.queue.stats(approximate=True)
     with metrics_server(session.queue, host, port) as server:
         url = f"http://{host}:{server.server_port}{PATH}"

@@ -213,7 +213,7 @@ archive = typer.Typer(cls=Group, help="The archive of a stack.", no_args_is_help
 OfStack = Annotated[str, typer.Option("--stack", help="A deployed stack with an archive.")]
 # The output that names the delivery stream of an archive.
 DELIVERY_STREAM: Final = "ArchiveDeliveryStreamName"
-# An open shard never ends: it is read to the changes of now, or until so many pages in a row were empty.
+# An open shard never ends: it is read up to the present, or until this many pages in a row were empty.
 EMPTY_PAGES: Final = 10
 
 

@@ -347,7 +347,7 @@ def parse_level(name: str) -> int:
 
 
 def sentence_of(result: Result) -> str:
-    """Return the fates of the tasks of one simulation, such as `At 3 times the capacity, 33% ...`."""
+    """Return the fates of the tasks of a simulation, such as `At 3 times the capacity, 33% ...`."""
     if not result.offered:
         return "No task arrived."
     late = _percent(result.served_late / result.offered)
@@ -425,7 +425,7 @@ def _refuse_options_that_sweep_ignores(context: typer.Context, options: Simulate
 
 
 def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cell]:
-    """Return the sweep over the standard policies, and those of `more` that are not among them."""
+    """Return the sweep over the standard policies and any policy of `more` that is not among them."""
     if options.deadline_seconds is None:
         raise ValueError("deadline_seconds: a sweep and a plot need one")
     standard = policies(options.deadline_seconds, options.servers)

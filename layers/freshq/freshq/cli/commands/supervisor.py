@@ -44,7 +44,7 @@ HEALTHY_SECONDS: Final = 60.0
 CHECK_SECONDS: Final = 0.1
 # Maximum wait for the last lines of a process that has ended.
 LAST_LINES_SECONDS: Final = 1.0
-# A process that should end at once is killed after this time.
+# A process that should stop immediately is killed after this time.
 KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
 
 

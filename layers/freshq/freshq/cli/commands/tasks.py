@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Tasks that are read at a time.
 PAGE_TASKS: Final = 100
 STALE_HINT: Final = "; expired dead letters stay: freshq redrive --all --as-new returns them as new"
-# Parts of an error that differ between tasks with the same cause, and what stands for them, in this order.
+# Parts of an error that differ between tasks with the same cause, and their replacements, in this order.
 MASKS: Final = (
     (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),  # a UUID
     (re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "<id>"),  # a hash, an address
@@ -226,7 +226,7 @@ def stats(
 
 
 def _price(queue: BaseQueue) -> str:
-    """Return what an exact count reads."""
+    """Return how much an exact count reads."""
     try:
         units = queue.admin.exact_count_units()
     except StoreError as error:  # DescribeTable may be forbidden

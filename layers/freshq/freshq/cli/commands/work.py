@@ -229,7 +229,7 @@ class WorkJob:
         status_seconds: Time between two lines with the status.
         supervised: Whether a supervisor started this process.
         verbose: Whether to print a line for each run.
-        as_text: Whether to print for people where there is no terminal, too.
+        as_text: Whether to print for people even without a terminal.
     """
 
     session: Session
@@ -358,7 +358,7 @@ def _supervise(job: WorkJob, processes: int) -> NoReturn:
     job.session.queue.close()  # each process opens its own connections
     control = ControlChannel()
     reporter = _reporter(job)
-    # -P: modules of the folder must not stand in for those of Python.
+    # -P: modules of the folder must not shadow Python's.
     command = [sys.executable, "-P", "-m", "freshq.cli", *sys.argv[1:], SUPERVISED]
     supervisor = Supervisor(processes, command, reporter, control)
     with _reporting(job, reporter, supervisor.statuses) as port:

@@ -80,7 +80,7 @@ LISTED_QUEUES: Final = 100
 READS: Final = ("queue", "live", "schedules", "tasks", "task", "contents")
 FIRST_PAYLOAD: Final = '{"hello": "world"}'
 MAX_BODY_BYTES: Final = 64 * 1024
-# The verbs about all dead letters, or all of one cause, and whether these return as new.
+# The verbs on all dead letters, or on all of one cause, with whether these return as new.
 REDRIVES: Final = {"redrive all": False, "redrive all as new": True}
 
 

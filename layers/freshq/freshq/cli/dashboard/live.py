@@ -31,7 +31,7 @@ STEP_SECONDS: Final = 5
 TREND_STEP_SECONDS: Final = 60
 # While no page is open, the figures of the charts are read this often.
 SAMPLE_SECONDS: Final = 10.0
-# Figures that are further apart than so many samples are not joined: nobody read the queue in between.
+# Figures further apart than this many samples are not joined: nobody read the queue in between.
 GAP_SAMPLES: Final = 6
 # Snapshots take at most this share of the time, so that a large or slow queue is read less often.
 LARGEST_SHARE: Final = 0.2
@@ -50,7 +50,7 @@ class LastHour:
         self._points: deque[dict[str, Any]] = deque(maxlen=KEPT_SECONDS // STEP_SECONDS + 1)
 
     def add(self, point: dict[str, Any]) -> None:
-        """Take the figures of now, in place of those of the same step."""
+        """Take the current figures, replacing figures of the same step."""
         if self._points and _step(point, STEP_SECONDS) == _step(self._points[-1], STEP_SECONDS):
             self._points.pop()
         self._points.append(point)
@@ -72,7 +72,7 @@ def _step(point: dict[str, Any], seconds: int) -> int:
 
 
 class Redrive:
-    """Returns all dead letters to their lines, or those with one cause, in a thread of its own.
+    """Returns all dead letters, or those with one cause, to their lines, in a separate thread.
 
     Attributes:
         said: Its result for the pages; None while it runs.
@@ -87,7 +87,7 @@ class Redrive:
             queue: The queue.
             cause: The cause; None for all dead letters.
             total: About how many there are.
-            as_new: Whether they return as if they were put now, stale ones too.
+            as_new: Whether they return as if they were put now, including stale ones.
         """
         self.said: str | None = None
         self._queue = queue
@@ -138,7 +138,7 @@ class Live:
         self._said: str | None = None
 
     def redrive(self, queue: BaseQueue, cause: tuple[str, str | None] | None, *, as_new: bool) -> None:
-        """Begin to redrive dead letters; the snapshots say how far it is.
+        """Begin to redrive dead letters; the snapshots report the progress.
 
         Args:
             queue: The queue.
@@ -171,7 +171,7 @@ class Live:
                 return
 
     def refresh(self) -> None:
-        """Take a snapshot at once and restart the survey, after a change."""
+        """After a change, take a snapshot immediately and restart the survey."""
         self._watcher.restart_survey()
         self._at_once.set()
 

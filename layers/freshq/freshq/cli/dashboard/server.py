@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8710
 TOKEN_BYTES: Final = 24
-# Streams end at once; other requests have this long to finish.
+# Streams end immediately; other requests have this long to finish.
 END_SECONDS: Final = 2
 Host = Annotated[str, typer.Option(help="Address to serve on; others than this machine's need --allow-host.")]
 AllowHost = Annotated[
@@ -146,7 +146,7 @@ def _listening(address: ListenAddress) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address.host, address.port))
-        listening.listen()  # at once, so that nobody else takes the port
+        listening.listen()  # immediately, so that nobody else takes the port
     except (OSError, OverflowError) as error:
         listening.close()
         msg = f"port: cannot listen on {address.host}:{address.port} ({error}); give another port or host"

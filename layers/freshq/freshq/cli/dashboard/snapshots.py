@@ -45,7 +45,7 @@ HASH_BITS: Final = 32
 # Waits of claims are kept for this long.
 WAITS_SECONDS: Final = 60.0
 LIVE_COUNTS: Final = ("pending", "delayed", "taken")
-# A part is read this often, of so many tasks.
+# A part of this many tasks is read this often.
 PART_TASKS: Final = 1_000
 EVERY_SECONDS: Final = 2.0
 # Errors are written by the application, and may be long.
@@ -72,8 +72,8 @@ class Marks:
     """The waiting tasks as the picture shows them.
 
     Attributes:
-        ages_ms: The age of each mark in whole milliseconds before those of the time of the snapshot, the
-            youngest first.
+        ages_ms: The age of each mark in whole milliseconds before the time of the snapshot, the youngest
+            first.
         one_in: How many tasks a mark stands for.
         older: Waiting tasks that are older than all those read; at least, if the backlog is not counted.
         by_age: Pairs of an age in seconds and the number of the tasks read that are younger.
@@ -90,12 +90,12 @@ def marks_of(
 ) -> Marks:
     """Return the marks of the waiting tasks.
 
-    Which tasks have a mark depends on their creation times alone, so that the same ones have one in every
+    Whether a task has a mark depends on its creation time alone, so that the same tasks are marked in every
     snapshot; and the number of tasks that a mark stands for is a power of two, so that it seldom changes.
 
     Args:
         created: Creation times by group, in seconds since the epoch.
-        pending: How many tasks wait, as far as they are counted.
+        pending: The number of waiting tasks, as far as they are counted.
         now: Current time in seconds since the epoch.
         horizon_seconds: The greatest age that the picture has.
     """
@@ -116,7 +116,7 @@ def _hash(created: float) -> int:
 
 
 class ShedRate:
-    """Estimates the rate of what ends without being served, from the balance of the queue.
+    """Estimates the rate at which tasks end unserved, from the balance of the queue.
 
     What was offered was served, is still live, or ended otherwise: shed, turned away, failed or cancelled.
     """
@@ -142,7 +142,7 @@ class ShedRate:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long tasks waited for their first claim, of those that a snapshot found in work.
+    """The waits until the first claim of tasks that a snapshot found running.
 
     Attributes:
         tasks: How many.
@@ -250,7 +250,7 @@ class Passes(Generic[Found]):
         raise NotImplementedError
 
     def _so_far(self, *, complete: bool) -> Found:
-        """Return what was counted."""
+        """Return the counts."""
         raise NotImplementedError
 
     def restart(self) -> None:
@@ -259,7 +259,7 @@ class Passes(Generic[Found]):
         self._next_part_at = 0.0
 
     def survey(self) -> Found:
-        """Return what the last complete pass found, or the first so far; read the next part if it is time to.
+        """Return the result of the last complete pass, or the first so far; read the next part when due.
 
         Raises:
             StoreError: If the store did not answer.
@@ -410,7 +410,7 @@ def _progress(task: Task) -> dict[str, Any]:
 
 
 def _in_order(events: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Return events by their time. Those of one millisecond stay as they are: creation times never tie."""
+    """Return events by their time. Marks of the same millisecond stay: creation times never tie."""
     return sorted(events, key=lambda event: round(event[0], 3))
 
 
@@ -471,7 +471,7 @@ class PageSnapshot:
         paused: Whether claims are suspended.
         stats: Approximate counts by state.
         pressure: Rates, and the chance of a new task to be served in time.
-        shed_per_second: Estimated rate of what ends unserved; None if it is not known.
+        shed_per_second: Estimated rate at which tasks end unserved; None if it is not known.
         marks: The waiting tasks as the picture shows them.
         horizon_seconds: The greatest age that the picture has.
         waiting_by_group: Number of waiting tasks by group, of those read.
@@ -528,7 +528,7 @@ class PageSnapshot:
         return rates_of(self.pressure, self.shed_per_second)
 
     def point(self) -> dict[str, Any]:
-        """Return what the charts show of this moment."""
+        """Return the values of this moment for the charts."""
         return point_of(self.at, self.stats, self.rates())
 
     def _groups(self) -> dict[str, Any]:
@@ -574,7 +574,7 @@ def rates_of(pressure: Pressure, shed_per_second: float | None) -> dict[str, flo
 
 
 def point_of(at: float, stats: Stats, rates: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return what the charts show of one moment; a backlog that is not counted is None.
+    """Return the values of one moment for the charts; a backlog that is not counted is None.
 
     Args:
         at: The time of the queue in seconds since the epoch.
@@ -589,7 +589,7 @@ class PageWatcher:
     """Takes snapshots of a queue. Not thread-safe: one at a time.
 
     Attributes:
-        causes: The dead letters by cause, as the last snapshot has them.
+        causes: The dead letters by cause, from the last snapshot.
     """
 
     def __init__(self, queue: BaseQueue) -> None:

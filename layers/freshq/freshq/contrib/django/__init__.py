@@ -175,7 +175,7 @@ queue: Queue = _lazy
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    """Open the queue anew after a test has changed its settings."""
+    """Reopen the queue after a test has changed its settings."""
     if setting in ("FRESHQ", "DATABASES") and _lazy._wrapped is not empty:  # noqa: SLF001 - as Django's own do
         queue.close()
         _lazy._wrapped = empty  # noqa: SLF001

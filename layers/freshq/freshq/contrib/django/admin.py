@@ -25,7 +25,7 @@ def _time(microseconds: int) -> datetime:
 
 @admin.register(Task)
 class TaskAdmin(admin.ModelAdmin):
-    """Lists the tasks of the project's queue. Who may change tasks may redrive and cancel them."""
+    """Lists the tasks of the project's queue. Users who may change tasks may redrive and cancel them."""
 
     list_display = ("task_id", "status", "kind", "task_group", "priority", "attempts", "put", "stale", "why")
     list_filter = ("status",)

@@ -9,7 +9,7 @@ from django.db import models
 from freshq.contrib.django import Project
 from freshq.model.task import TaskStatus
 
-# Those that a SQL database keeps; the others are of attached tables.
+# The statuses that a SQL database keeps; the others belong to attached tables.
 STATUSES = [
     each.value for each in TaskStatus if each not in (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
 ]

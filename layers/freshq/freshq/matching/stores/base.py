@@ -103,7 +103,7 @@ class MatchStore(Protocol):
         """
 
     def tidy(self, now: float) -> None:  # noqa: ARG002 - the interface
-        """Delete some of what is no longer kept.
+        """Delete some of the expired data.
 
         Args:
             now: The time, in seconds since the epoch.

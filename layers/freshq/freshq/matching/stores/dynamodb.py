@@ -65,7 +65,7 @@ KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
 # A transaction in progress ends within milliseconds, throttling of a partition within seconds.
 RETRY: Final = CallRetry(max_tries=12, backoff=Backoff(base_seconds=0.01, cap_seconds=1.0))
 CANCELLED_CODE: Final = "TransactionCanceledException"
-# Another write of one of the items, or an earlier try of this one, is in progress.
+# Another write of one of the items, or an earlier attempt of this one, is in progress.
 CONFLICT_CODES: Final = frozenset(
     {"TransactionConflictException", "TransactionInProgressException", "ReplicatedWriteConflictException"}
 )
@@ -396,7 +396,7 @@ class Cancellation(Enum):
 
 
 def classify(reasons: Sequence[Mapping[str, Any]]) -> Cancellation:
-    """Return what the cancellation reasons, one for each action, amount to."""
+    """Return the meaning of the cancellation reasons, one for each action."""
     codes = {reason.get("Code", "None") for reason in reasons} - {"None"}
     if codes - BUSY_REASONS - {"ConditionalCheckFailed"}:
         return Cancellation.INVALID
@@ -497,7 +497,7 @@ class DynamoDBMatchStore(MatchStore):
             self._client = client or default_client()
         self._table = table
         self._transactions = TransactionCalls(self._client, table)
-        # Names are never deleted: those that this process added need not be added again.
+        # Names are never deleted: names that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
         self._added_combinations: frozenset[str] = frozenset()
         self._clock = server_clock(self._client, partial(self._get, NAMES_KEY))

@@ -34,7 +34,7 @@ class MemoryMatchStore(MatchStore):
         self._combinations: set[str] = set()
         self._callers: dict[str, Caller] = {}
         self._line: list[str] = []
-        # By question, the keys in the line of those who ask it.
+        # By question, the keys in the line of the callers who ask it.
         self._asking: defaultdict[str, list[str]] = defaultdict(list)
 
     @override

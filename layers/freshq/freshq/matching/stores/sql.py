@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Change, Span
 
 DIGEST_CHARS: Final = 64
-# A group, both strings quoted; the time and an id; and what separates them.
+# A group, with both strings quoted; the time and an id; and their separator.
 SORT_KEY_BYTES: Final = 800
 LINE_KEY_BYTES: Final = 16 + 1 + MAX_RESOURCE_ID_BYTES
 # Most lives whose events one call of `prune` deletes.
@@ -367,7 +367,7 @@ class SqlMatchStore(MatchStore):
             table: Name of the table of resources; the names of the others begin with it.
             limits: The limits of its connections; None for the defaults. An engine has its own.
             history_seconds: How long `create_table` makes the database keep the histories of resources and
-                callers; 0: it keeps none any more. None: as it is.
+                callers; 0: it keeps none any more. None: unchanged.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -378,7 +378,7 @@ class SqlMatchStore(MatchStore):
         self._history_seconds = history_seconds
         if history_seconds:
             self._database.requirement = self._lives.check_all
-        # Never deleted: those that this process added need not be added again.
+        # Never deleted: names that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
 
     @override

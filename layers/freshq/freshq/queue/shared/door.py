@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
-# How long a count of the waiting tasks is used, while other processes put and claim too.
+# How long a count of the waiting tasks is used, while other processes also put and claim.
 COUNT_SECONDS: Final = 1.0
 
 

@@ -167,7 +167,7 @@ class FlowMeter:
             self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Add the counts to the queue's; keep those that cannot be written for the next time."""
+        """Add the counts to the queue's; keep counts that cannot be written for the next time."""
         with self._lock:
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()

@@ -55,7 +55,7 @@ class SharedOptions:
         Args:
             store: Home of the queue.
             named: The options that the process named.
-            defaults: Where the defaults of this queue differ from those of others.
+            defaults: Where the defaults of this queue differ from other queues' defaults.
             storable: The names of the options that can be stored with this queue.
             use: Called with the options to follow, at first and after each change. Raises ValueError if the
                 queue cannot follow them.
@@ -93,7 +93,7 @@ class SharedOptions:
             self._follow(self._read())
         except (StoreError, ValueError) as error:
             if is_first and isinstance(error, TableMissing):
-                self._use(self.named)  # nothing is stored, and the verb says what is missing
+                self._use(self.named)  # nothing is stored, and the verb reports the missing table
                 return
             if is_first:
                 raise
@@ -196,7 +196,7 @@ class SharedOptions:
         self._is_known = True
 
     def _resolved(self, values: Mapping[str, Any]) -> tuple[QueueConfig, int | None]:
-        """Return the options to follow, given the stored ones, and the number of shards; None: as it is.
+        """Return the options to follow, given the stored ones, and the number of shards (None: unchanged).
 
         Raises:
             ValueError: If the process named another value when it opened the queue, or a stored one is wrong.

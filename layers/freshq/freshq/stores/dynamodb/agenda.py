@@ -130,7 +130,7 @@ class DynamoAgenda(DynamoPart):
         while some := {key[KEY]["S"]: key for key in islice(keys, size)}:
             found = {task.task_id: task for task in self._tasks(some) if task.status is TaskStatus.PENDING}
             for task_id, key in some.items():
-                # One that is moving may be in both indexes.
+                # A task that is moving may be in both indexes.
                 if (task := found.get(task_id)) is not None and task.delayed is ("dueShard" in key):
                     yield task, _cursor(key)
             size = BATCH_GET_KEYS
@@ -196,7 +196,7 @@ class DynamoAgenda(DynamoPart):
     def _tidy_lease_record(self, record: Item, next_due_at: float | None) -> None:
         """Move a lease record to the next time to look at it, or delete it if there is none.
 
-        If its process has rewritten it since it was read, it stays as it is.
+        If its process has rewritten it since it was read, leave it unchanged.
         """
         unchanged = condition("attribute_not_exists(#requestToken)")
         if (seen := record.get("requestToken")) is not None:

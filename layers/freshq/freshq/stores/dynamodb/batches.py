@@ -133,8 +133,8 @@ class _Write:
         item_id: Id of the item.
         token: Its request token.
         statement: The write in a batch.
-        alone: Writes it by a call of its own, and returns the item.
-        item: The item as it will be; None if only the answer has it.
+        alone: Writes it by a separate call, and returns the item.
+        item: The item after the write; None if it is known only from the answer.
     """
 
     item_id: str
@@ -155,7 +155,7 @@ class Batches:
         self._has_worked = False
 
     def serve(self, writes: int) -> bool:
-        """Return whether so many writes should be sent together."""
+        """Return whether this many writes should be sent together."""
         return writes > 1 and self._is_allowed
 
     def update(self, updates: Sequence[Item]) -> list[Item | FreshqError]:

@@ -105,7 +105,7 @@ class ConditionFailed(FreshqError):
     """The condition of a write did not hold.
 
     Attributes:
-        item: The item as it is; None if it does not exist.
+        item: The current item; None if it does not exist.
     """
 
     def __init__(self, item: Item | None) -> None:
@@ -126,7 +126,7 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """Return a client whose calls end, answered or not, within half of the default lease.
 
     Args:
-        session: Has the credentials and the region; None for those of the environment.
+        session: Has the credentials and the region; None for the environment's.
 
     Raises:
         MissingExtra: If the extra `aws` is not installed.
@@ -154,7 +154,7 @@ def check_item_id(item_id: object) -> None:
     """Check the id of an item that is about to be read or written.
 
     Raises:
-        ValueError: If no hash key can have it.
+        ValueError: If no hash key can have this value.
     """
     if not isinstance(item_id, str) or not 0 < len(item_id.encode(errors="replace")) <= MAX_KEY_BYTES:
         msg = f"id: must be a non-empty string of at most {MAX_KEY_BYTES} bytes, got {quoted(item_id)}"
@@ -268,8 +268,8 @@ class TableCalls:
     def query(self, arguments: Item) -> Item:
         """Return one page of a Query.
 
-        The claim index of an early version has no deadlines, so DynamoDB refuses a filter by them. Then pages
-        have stale tasks too, which the condition of each claim detects.
+        The claim index of an early version has no deadlines, so DynamoDB refuses a filter by them. Pages then
+        also contain stale tasks, which the condition of each claim detects.
         """
         page = self._page(_any_deadline(arguments) if self.lacks_deadlines else arguments)
         if self._is_attached:
@@ -401,7 +401,7 @@ def made_by(item: Item | None, token: str) -> bool:
 
 
 def error_code(error: BaseException) -> str | None:
-    """Return the code of DynamoDB's error that an error of freshq was made of; None if it has none."""
+    """Return the code of the DynamoDB error behind an error of freshq; None if it has none."""
     # An error of the connection has a response, which is None.
     response: Item = getattr(error.__cause__, "response", None) or {}
     code: str | None = response.get("Error", {}).get("Code")

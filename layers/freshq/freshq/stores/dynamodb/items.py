@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 TEXT, WHOLE, REAL, TIME, JSON = FieldType
 # The payload is stored apart: an application's record is its payload.
 _ATTRIBUTES: Final = tuple(field for field in FIELDS if field.field != "payload")
-# The fields that only a put sets, and those that a change may change besides the index keys.
+# The fields that only a put sets, and the fields that a change may change besides the index keys.
 PUT_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is SetBy.PUT)
 MUTABLE_FIELDS: Final = tuple(field for field in _ATTRIBUTES if field.set_by is not SetBy.PUT)
 INDEX_KEYS: Final = ("pendingShard", "dueShard", "dueAt")
@@ -122,8 +122,8 @@ class Keyspace:
     def index_attributes(self, task: Task) -> Item:
         """Return the index keys of a task at `task.updated`; None for those to remove.
 
-        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
-        dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
+        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. Dead
+        letters are also in the due index: finding them otherwise would take a read of the whole table.
         """
         keys: Item = dict.fromkeys(INDEX_KEYS)
         is_waiting = task.status is TaskStatus.PENDING and task.stale_at > task.updated

@@ -27,7 +27,7 @@ BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MAX_DIGITS: Final = 38
 LEAST_EXPONENT: Final = -130
 GREATEST_EXPONENT: Final = 125
-# freshq's own numbers are those with 38 digits and the greatest exponent: -MANTISSA E+88. They are reserved.
+# freshq's own numbers have 38 digits and the greatest exponent: -MANTISSA E+88. They are reserved.
 OWN_EXPONENT: Final = GREATEST_EXPONENT - MAX_DIGITS + 1
 LEAST_MANTISSA: Final = 10 ** (MAX_DIGITS - 1)
 # The Python type that an application gives for a key, by attribute type.
@@ -57,10 +57,10 @@ class KeyPart:
     attribute_type: str = TEXT
 
     def value(self, text: str) -> KeyValue:
-        """Return the value, as the low-level client has it, that a string names.
+        """Return the value that a string names, in the form of the low-level client.
 
         Raises:
-            ValueError: If it names none; says what is allowed.
+            ValueError: If the string is no valid id; the error says what is allowed.
         """
         if self.attribute_type == NUMBER:
             return _number_text(text, self.name)
@@ -155,7 +155,7 @@ class TableKey:
         return _joined(text, self.range.text(item[self.range.name][self.range.attribute_type]))
 
     def checked_id(self, item_id: str, name: str = "task_id") -> str:
-        """Return the id of a record in the form in which freshq keeps it: each record has one.
+        """Return the id of a record in its canonical form.
 
         Args:
             item_id: The id, perhaps in another form, such as 1.0 for 1.

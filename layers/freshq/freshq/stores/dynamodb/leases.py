@@ -149,10 +149,10 @@ class _Version:
     def covers(self, naming: _Naming) -> bool:
         """Return whether tasks may be claimed, or their leases changed, with no other version.
 
-        It must name them, and must not be due before they are taken. At `due_at`, before the lease ends,
-        the sweep finds the task held and keeps the record for as long as it is. If a claim is so slow, or
-        the sweep's clock so far ahead, that the sweep looks before the claim, it finds nothing held and
-        looks next at `held_until`: at the end of the lease or later, by at most the length of one.
+        It must name them, and must not be due before they are taken. At `due_at`, before the lease ends, the
+        sweep finds the task held and keeps the record while it is. If a claim is so slow, or the sweep's
+        clock so far ahead, that the sweep looks before the claim, it finds nothing held and looks next at
+        `held_until`: at the end of the lease, or up to one lease later.
         """
         in_time = naming.now < self.due_at <= naming.lease_until <= self.held_until
         return in_time and {task_id for task_id, _token in naming.held} - self.in_hand <= self.ahead
@@ -202,7 +202,7 @@ class LeaseRecord:
             ended = min(self._returned.values(), default=inf) <= naming.now
             if self._record_id is None or self._is_left or ended or self._expired(naming.now):
                 # The sweep acts on the record that names the expired leases, and the tasks that a late copy
-                # of a claim may take: leave that one as it is.
+                # of a claim may take: leave that record unchanged.
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
                 self._returned, self._is_left = {}, False
@@ -297,7 +297,7 @@ class LeaseRecords:
             holdings: The tasks, each with its lease token.
             lease_until: When their leases will end, in seconds.
             now: Current time in seconds.
-            ahead: Tasks that may be claimed next; named too if the record is written.
+            ahead: Tasks that may be claimed next; also named if the record is written.
         """
         naming = _Naming(dict.fromkeys(holdings, lease_until), lease_until, now, frozenset(ahead))
         record = self.of(queue)

@@ -285,7 +285,7 @@ RULES: Final = LineRules(trust_seconds=1.0, send_seconds=1.0, landing_seconds=2.
 
 
 class LineListing:
-    """The line records of one queue, as far as they were read. For one thread at a time."""
+    """The line records of one queue that have been read so far. For one thread at a time."""
 
     def __init__(self, calls: TableCalls, queue: str) -> None:
         self._calls = calls
@@ -381,7 +381,7 @@ class LineClosings:
         self._calls.put(closing_item(queue, lines, now + RULES.recheck_after_seconds))
 
     def recheck(self, queue: str, now: float, limit: int) -> int:
-        """Check the lines whose closing is due, and announce again those that have tasks.
+        """Check the lines whose closing is due, and announce lines that have tasks again.
 
         Args:
             queue: Name of the queue.
@@ -581,7 +581,7 @@ class KnownLines:
         (self._closing if close else self._empty)[line] = empty
 
     def to_close(self, least: int, most: int, now: float) -> dict[Line, bool]:
-        """Return up to `most` lines that are to be closed, if there are at least `least`.
+        """Return up to `most` lines to close, if there are at least `least`.
 
         Args:
             least: Fewest lines.
@@ -620,7 +620,7 @@ class _Check(NamedTuple):
 
 @dataclass
 class _QueueLines:
-    """The lines of one queue as this process knows them."""
+    """The lines of one queue that this process knows."""
 
     listing: LineListing
     known: KnownLines = field(default_factory=KnownLines)

@@ -360,7 +360,7 @@ class Taking:
         return self._taken
 
     def _nameable(self, best_first: Iterator[IndexEntry]) -> list[str]:
-        """Return the ids of the candidates to try next, as many as one lease record can name."""
+        """Return the ids of the candidates to try next, up to the number that one lease record can name."""
         self._entries = {}
         left_bytes = MAX_NAMED_BYTES - MAX_KEY_BYTES
         for entry in islice(best_first, len(self._free_tokens) + (EXTRA_NAMES if self._lost_race else 0)):
@@ -512,7 +512,7 @@ class ApproximateCounts:
         )
 
     def _ends(self, partition: str, live: LiveTasks) -> list[float]:
-        """Return creation times, including those of the oldest and the newest claimable task.
+        """Return creation times, including the oldest and the newest claimable task's.
 
         If time is not the order, these are the oldest and the newest at either end of the line.
         """

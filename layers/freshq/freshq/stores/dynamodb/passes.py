@@ -63,8 +63,8 @@ class WorkerPasses:
         """Hold a slot for a `with` block; yields whether one was free.
 
         Args:
-            holder: Who takes it. The same holder gets the slot it already has: a retried invocation
-                need not wait for the lease of the attempt that died.
+            holder: Who takes it. The same holder gets its slot again: a retried invocation need not wait for
+                the lease of the attempt that died.
             slots: Maximum number of passes at a time.
         """
         slot_id = next((slot_id for slot_id in self._ids(slots) if self._take(slot_id, holder)), None)

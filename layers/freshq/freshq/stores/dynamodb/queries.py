@@ -26,8 +26,8 @@ class StatusIndex:
     Attributes:
         name: Name of the index.
         range_key: The attribute that orders its partitions.
-        has_deadlines: Whether the index has the deadlines. An index attached with keys only has none; then
-            the condition of each claim detects stale tasks.
+        has_deadlines: Whether the index has the deadlines. An index attached with keys only has no deadlines;
+            then the condition of each claim detects stale tasks.
     """
 
     name: str = STATUS_INDEX
@@ -67,7 +67,7 @@ class StatusIndex:
         return arguments | {"FilterExpression": " AND ".join(filters)} if filters else arguments
 
     def live(self, created_after: float, deadline_after: float) -> LiveTasks:
-        """Return which tasks are live, by their deadlines too if the index has them."""
+        """Return which tasks are live, also by their deadlines if the index has them."""
         return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
 
     def place(self, key: Item) -> Any:
@@ -127,7 +127,7 @@ MAX_PAGES: Final = 4
 # Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
 # megabyte that DynamoDB reads at most for one query.
 LARGER_PAGES_KEYS: Final = (1_000, 8_000)
-# A task may return to its line among stale ones that queries have passed. After this time they start again.
+# A task may return to its line among stale tasks that queries have passed. After this time they start again.
 RESUME_SECONDS: Final = 60.0
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
 # Prefix of the attributes that hold counts.
 COUNT: Final = "count_"
-# The version of a record that has none.
+# The version of a record without one.
 DAMAGED: Final = ""
 
 

@@ -783,7 +783,7 @@ def identity(client: DynamoDBClient) -> str | None:
         return None
     import boto3  # noqa: PLC0415 - functions have no use of it
 
-    # Not those of the environment: the client may have a profile. A client has no public way to them.
+    # Not the environment's: the client may have a profile. A client has no public way to them.
     credentials = client._get_credentials()  # type: ignore[attr-defined]  # noqa: SLF001
     if credentials is None:
         return None

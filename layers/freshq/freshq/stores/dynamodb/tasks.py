@@ -340,7 +340,7 @@ class DynamoTasks(DynamoPart):
 
 
 def _waits(task: Task) -> bool:
-    """Return whether a task is to be claimable."""
+    """Return whether a task should be claimable."""
     return task.status is TaskStatus.PENDING and not task.delayed
 
 

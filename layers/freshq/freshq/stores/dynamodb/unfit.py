@@ -40,11 +40,11 @@ BATCH: Final = 25
 MAX_SHED: Final = 200
 # A status that this version does not know belongs to a newer one, which may still run the task.
 WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
-# The errors of a task whose item has no room for a new version. The second fits in place of `pendingShard`
-# and what is spare, unless a redrive has used up that room.
+# The errors of a task whose item has no room for a new version. The second fits in the room of `pendingShard`
+# and the spare room, unless a redrive has used that up.
 NO_ROOM: Final = "no room left in the item"
 TOO_LARGE: Final = "item too large"
-# What a dead letter does not have, and what it can do without.
+# Attributes that a dead letter does not have, and attributes that it can do without.
 ENDED: Final = ("leaseToken", "leaseUntil", "notBefore")
 SPARE: Final = (
     *("result", "putToken", "endedToken", "progressFraction", "progressStep", "traceContext"),
@@ -107,7 +107,7 @@ class StaleItems:
             each_in_order(list(tasks), lambda task: self.shed(task, now, reserve_seconds=0.0))
 
     def shed(self, task: Task, now: float, reserve_seconds: float) -> None:
-        """Shed a PENDING task whose own deadline is too near, unless it changes meanwhile.
+        """Shed a PENDING task whose own deadline is too near, unless it changes in between.
 
         A task past its deadline only leaves its line: it is SHED to every reader, as in the other stores.
 
@@ -150,7 +150,7 @@ class Quarantine:
         """Make a dead letter of a task if it cannot be read, unless it changes or its status is unknown.
 
         Args:
-            item: The item of the task as it was read.
+            item: The item of the task that was read.
             now: Current time in seconds.
         """
         try:

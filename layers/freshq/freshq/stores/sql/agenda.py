@@ -42,7 +42,7 @@ class StaleStatements(Statements):
 
     @cached_property
     def _out_of_line(self) -> dict[str, Any]:
-        """A stale task stays in the table until its retention is over."""
+        """A stale task stays in the table until its retention ends."""
         return {"line": sa.null(), "agenda": OVER, "due_us": self.tasks.c.expires * 1_000_000}
 
     @cached_property

@@ -208,7 +208,7 @@ class SqlHistory(History):
 
     Events get their numbers before their transaction commits, so a higher number may become visible first,
     and a reader that continues after the last number would miss events. So `add_batches` gives a batch number
-    to all committed events that have none; events that commit later join a later batch.
+    to all committed events without one; events that commit later join a later batch.
 
     Attributes:
         command: The command that begins a history.
@@ -338,14 +338,14 @@ class SqlHistory(History):
         return [event for row in rows for event in self.events_of(history_id, row)]
 
     def events_of(self, history_id: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
-        """Return the events of a row as they are landed."""
+        """Return the events of a row in landed form."""
         return landed_events(history_id, row)
 
     def forget(self, queue: str, task_ids: Collection[str], group: str | None) -> int | None:
         """Erase the group from the events of some tasks, or of all tasks of a group.
 
         Returns:
-            How many events had it; None if the table has no histories.
+            The number of events that had it; None if the table has no histories.
         """
         if not self._database.read(self.exists):
             return None

@@ -78,7 +78,7 @@ class Passed:
         floors_us: For each kind of attention, a time until which no task needs it.
         lookups: Answers of lookups of lines.
         earlier: The answers before these.
-        look_up_at: When they are to be forgotten, by the monotonic clock.
+        look_up_at: When to forget them, by the monotonic clock.
     """
 
     began: float
@@ -93,7 +93,7 @@ class Passed:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spans(self, line: str, after_us: int, *, newest_first: bool) -> list[Span]:
-        """Return what is left of a line to search after a creation time, in the order of the search."""
+        """Return the part of a line still to search after a creation time, in the order of the search."""
         with self._lock:
             ranges = [*self.lines.get(line, ())]
         spans: list[Span] = []
@@ -217,7 +217,7 @@ class Horizon:
         self._passed: dict[str, Passed] = {}
 
     def passed(self, queue: str) -> Passed | None:
-        """Return what may be passed over in a queue; None if no old snapshot is open.
+        """Return the range that may be skipped in a queue; None if no old snapshot is open.
 
         Raises:
             StoreError: If the database failed.
@@ -263,7 +263,7 @@ class Horizon:
         return self._passed.get(queue)
 
     def searches_again(self, queue: str) -> bool:
-        """Return whether a claim that found nothing is to search everything."""
+        """Return whether a claim that found nothing should search everything."""
         passed = self._passed.get(queue)
         if passed is None:
             return False

@@ -1,10 +1,10 @@
 """Wake processes that wait for tasks of a table of PostgreSQL, when another process changes them.
 
 NOTIFY blocks the commits of the whole database while its own is written. So
-it is sent only if a process waits: such a process holds a shared advisory lock. Whoever changes a task tries
-that lock after the commit, and sends a NOTIFY if it is taken. Afterwards it is silent for a moment, so that a
-busy producer hardly pays. A waiting process looks when it has the lock or hears of a task, and once more when
-that moment has passed, so it misses nothing.
+it is sent only if a process waits: such a process holds a shared advisory lock. A process that changes a task
+tries that lock after the commit, and sends a NOTIFY if it is taken. Afterwards it is silent for a moment, so
+that a busy producer hardly pays. A waiting process looks when it has the lock or hears of a task, and once
+more when that moment has passed, so it misses nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Listener(TableWatcher):
         self._look_again_at: dict[Topic, float] = {}
 
     def lock_of(self, topic: Topic) -> int:
-        """Return the number of the advisory lock of whoever waits."""
+        """Return the number of the advisory lock of waiting processes."""
         return number_of(self._table, *topic)
 
     def payload_of(self, queue: str, task_ids: Sequence[str] = ()) -> str:
@@ -122,11 +122,11 @@ class Listener(TableWatcher):
             connection.execute("SELECT pg_advisory_lock_shared(%s)", [self.lock_of(topic)])
         with self._lock:
             self._held |= wanted
-        # Other processes tell of what they change from now on: the looks that follow find the rest.
+        # Other processes announce their changes from now on: the looks that follow find the rest.
         self._look_twice(wanted, UNASKED_SECONDS)
 
     def _hear(self, payloads: Iterable[str]) -> None:
-        """Notify signals of what other processes changed."""
+        """Notify signals of changes by other processes."""
         lines: set[Topic] = set()
         for payload in payloads:
             try:

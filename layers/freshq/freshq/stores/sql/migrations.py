@@ -64,7 +64,7 @@ SCHEMA: Final = sa.text(
     "WHERE pg_class.oid = to_regclass(CAST(:of_table AS text))"
 )
 # On PostgreSQL, a trigger runs with its creator's rights. So its search path has no schema that others can
-# write, and nobody else may attach it to a table of their own.
+# write to, and nobody else may attach it to a table of their own.
 SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 
 
@@ -285,7 +285,7 @@ def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
 
 
 def _add_times_of_puts(connection: sa.Connection, schema: Schema) -> None:
-    """Add columns; the oldest tables also lack `agenda`, which says what falls due at `due_us`."""
+    """Add columns; the oldest tables also lack `agenda`, the kind of event that falls due at `due_us`."""
     _add_columns(connection, schema)
     tasks = schema.tasks.c
     waits = tasks.status == PENDING

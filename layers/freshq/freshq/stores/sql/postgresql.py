@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that does not wait indefinitely for an answer, and one that a coroutine lends.
+"""A PostgreSQL connection that does not wait indefinitely for an answer, and one that a coroutine lends.
 
 The server's own timeout does not help if the network loses the answer, and TCP's does not if a middlebox
 acknowledges packets that it drops.
@@ -86,12 +86,12 @@ class _Lent:
     commit = rollback = close
 
     def add_notice_handler(self, _handler: object) -> None:
-        """Leave the connection as it is."""
+        """Leave the connection unchanged."""
 
 
 @cache
 def _engine() -> AsyncEngine:
-    """Return an engine whose connection is the one that this coroutine lends."""
+    """Return an engine on the connection that this coroutine lends."""
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - asyncio is slow to load
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ def _engine() -> AsyncEngine:
 
 
 class LentAsync:
-    """An AsyncConnection of psycopg, with the method by which those of SQLAlchemy run a function.
+    """An AsyncConnection of psycopg, with the method by which SQLAlchemy's connections run a function.
 
     Attributes:
         dialect: Of the database.
@@ -119,7 +119,7 @@ class LentAsync:
         self.dialect = _engine().dialect
 
     async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
-        """Return what a function returns for the connection."""
+        """Call a function with the connection, and return its result."""
         token = _LENT.set(_Lent(self._raw))
         try:
             async with _engine().connect() as connection:

@@ -32,7 +32,7 @@ SCALED: Final = (FieldType.TIME, FieldType.REAL)
 
 
 class Columns:
-    """Columns of tasks: first those that hold a field unchanged, then times and fractions.
+    """Columns of tasks: first columns that hold a field unchanged, then times and fractions.
 
     Attributes:
         names: Names of the columns, in order.

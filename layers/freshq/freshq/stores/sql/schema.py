@@ -1,4 +1,4 @@
-"""The tables, and what their columns mean.
+"""The tables, and the meaning of their columns.
 
 Times are whole microseconds since the Unix epoch: exact, and the same on every database.
 """

@@ -138,7 +138,7 @@ class ReadStatements(Statements):
 
     @cached_property
     def get_anywhere(self) -> sa.Select[Any]:
-        """One task by its id, of the first queue that has it."""
+        """One task by its id, from the first queue that has it."""
         tasks = self.tasks
         by_id = tasks.c.task_id == sa.bindparam("of_task_id")
         return sa.select(*self.columns).where(by_id).order_by(tasks.c.queue).limit(1)
@@ -170,7 +170,7 @@ class ReadStatements(Statements):
     def count_dead(self) -> sa.Select[Any]:
         """Number of dead letters, counting at most `page`, and when the oldest died."""
         dead_us = self.tasks.c.dead_us
-        # The bound leaves out tasks that never died, which MariaDB's index has too.
+        # The bound leaves out tasks that never died, which are also in MariaDB's index.
         dead = (self.in_queue, self.tasks.c.status == FAILURE, dead_us <= sa.bindparam("until_us"))
         page = sa.select(dead_us).where(*dead).order_by(dead_us).limit(sa.bindparam("page")).subquery("dead")
         each: list[sa.ColumnElement[Any]] = [sa.func.count(), sa.func.min(page.c.dead_us)]
@@ -500,7 +500,7 @@ class SqlTasks(SqlPart):
         return [task if _version(task) in made else None for task, _guard in changes]
 
     def _replace_locked(self, connection: sa.Connection, changes: Sequence[tuple[Task, Guard]]) -> set[Any]:
-        """Store new versions in a transaction; return the ids and tokens of those that were stored."""
+        """Store new versions in a transaction; return the ids and tokens of the stored ones."""
         ids = sorted({task.task_id for task, _guard in changes})
         listed = {"of_queue": changes[0][0].queue, "ids": ids}
         found = {row.task_id: row for row in connection.execute(self.settle_sql.lock_listed, listed)}

@@ -277,7 +277,7 @@ class _Lent:
     commit = rollback = close
 
     def create_function(self, *_arguments: object, **_options: object) -> None:
-        """Leave the connection as it is."""
+        """Leave the connection unchanged."""
 
     add_notice_handler = create_function
 
@@ -309,7 +309,7 @@ _LENT: Final = threading.local()
 
 @cache
 def _raw_engine(drivername: str) -> sa.Engine:
-    """Return an engine whose connection is the one that this thread lends."""
+    """Return an engine on the connection that this thread lends."""
     options: dict[str, Any] = {"poolclass": sa.NullPool, "pool_reset_on_return": None}
     if drivername.startswith("postgresql"):
         options["use_native_hstore"] = False
@@ -410,7 +410,7 @@ def _check_database(connection: Any, dialect: str) -> None:
 
 
 def _check_kind(there: str, dialect: str) -> None:
-    """Raise ValueError if the kind of a connection's database is not that of the queue's."""
+    """Raise ValueError if the database of a connection is of another kind than the queue's."""
     if there.replace("mariadb", "mysql") != dialect.replace("mariadb", "mysql"):
         msg = (
             f"connection: is to a database of {there}, but the queue is in {dialect}; "

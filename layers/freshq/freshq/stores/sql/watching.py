@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class TableWatcher(Watcher, ABC):
-    """Watches a table in a thread of this process, on a connection of its own, while somebody waits."""
+    """Watches a table in a separate thread with its own connection, while somebody waits."""
 
     # Whether it notices the ends of tasks.
     notices_ends: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class TableWatcher(Watcher, ABC):
                 self._pause(RECONNECT.delay_seconds(failures, 1.0))
 
     def _has_ended(self) -> bool:
-        """Return whether the thread is to end; then the next wait starts another one."""
+        """Return whether the thread should end; then the next wait starts another one."""
         with self._lock:
             if self._is_over():
                 for end in self._pipe:
@@ -168,7 +168,7 @@ class Poller(TableWatcher):
             before, changed = changed, self._changed(connection, awaited) if awaited else set()
             if changed and not before:
                 changed_at = time.monotonic()
-            # The first answer for a topic shows no change: whoever waits looks once more after it.
+            # The first answer for a topic shows no change: the waiting process looks once more after it.
             self._notify(changed | wanted)
             pause_seconds = self.pause_part * (time.monotonic() - changed_at)
             pause_seconds = min(self.longest_seconds, max(self.shortest_seconds, pause_seconds))
@@ -212,7 +212,7 @@ class LinePoller(Poller):
 
 
 class TableWakes(Wakes):
-    """Wakes who waits for a change by this process, or by another one that a watcher notices."""
+    """Wakes waiters after a change by this process, or by another one that a watcher notices."""
 
     def __init__(self, place: object, database: Database, table: str) -> None:
         """Watch nothing yet.

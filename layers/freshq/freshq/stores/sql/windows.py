@@ -276,7 +276,7 @@ class LimitStatements(Statements):
 
 
 class LimitedLines:
-    """The lines of groups that have room, as the claims of one process see them. Thread-safe."""
+    """The lines of groups that have room, as seen by the claims of one process. Thread-safe."""
 
     def __init__(self, database: Database, schema: Schema, window: LineWindow) -> None:
         self._sql = LimitStatements.shared(schema, database.engine.dialect)

@@ -31,7 +31,7 @@ def _migrate(_apps: object, schema_editor: Any) -> None:
 def to_version(version: int) -> RunPython:
     """Return the operation that brings the tables to a version, or beyond it to the newest.
 
-    Undone, it leaves the tables as they are: older versions of freshq use them.
+    Undoing it leaves the tables in place: older versions of freshq use them.
     """
     operation = RunPython(_migrate, RunPython.noop)
     operation.version = version

@@ -212,7 +212,7 @@ class AttachedDynamoDBStore(TableStore):
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
         """Write the attributes of a record that differ; return its id. Of two writers the last wins.
 
-        Values that are equal as JSON stay as they are stored: a set remains one, a number keeps its digits.
+        Values that are equal as JSON keep their stored form: a set remains a set, a number keeps its digits.
 
         Args:
             record: The attributes, including the key.

@@ -120,7 +120,7 @@ class DjangoRunner(CoroutineRunner):
 
 
 def _runner() -> Callable[[Task], Any]:
-    """Return what the setting names: handlers, or a function of a task."""
+    """Return the object that the setting names: handlers, or a function of a task."""
     name = Project.of_settings().handlers.replace(":", ".")
     named = import_string(name)
     if isinstance(named, CoroutineRunner):
