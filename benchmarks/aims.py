@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FLOOR_WRITE_UNITS: Final = 5.11
 MOST_CONNECTIONS: Final = 10
 ORDERS: Final = ("LIFO", "adaptive")
-# Loads whose share is shown alone, and the load from which only the least share is.
+# Loads whose share is shown alone, and the load from which on only the smallest share is shown.
 CLOSE_LOADS: Final = (1.1, 1.5)
 OVERLOADED: Final = 2.0
 # Packages named as the largest shares of a cold start's imports.
@@ -50,7 +50,7 @@ class Aim:
         aim: The aim.
         form: Format of both.
         bound: The cause of a miss.
-        at_least: Whether the figure must reach the aim rather than stay below it.
+        at_least: Whether the figure must be at least the aim, rather than at most.
         half_width: Half width of the figure's 95 % interval.
     """
 

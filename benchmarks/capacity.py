@@ -96,7 +96,7 @@ class Meter:
             self.write_units += units
 
     def batch(self, writes: Sequence[Any]) -> list[Any]:
-        """Send the writes of a batch one by one; count their units and one call."""
+        """Send the writes of a batch one at a time; count their units and one call."""
         before = self.calls.copy()
         calls = before.copy()
         answers: list[Any] = []
@@ -463,7 +463,7 @@ def whole_lives(client: DynamoDBClient) -> list[Cost]:
 
 
 def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
-    """Measure tasks that come one every four seconds, so that each has its own pass of the worker function.
+    """Measure tasks that arrive one every four seconds, so that each has its own pass of the worker function.
 
     The steps are the steps of Trigger and ProcessTasks, in their order: check whether a pass is running, take
     the pass slot, claim, poll until the pass has been idle long enough, and count the waiting tasks.

@@ -1,8 +1,8 @@
 """Processor time of commands, and of each function's cold start.
 
-A cold start is the import of the handler and of the clients that its first invocation needs, with the layer's
-bytecode and without it. The build is for this interpreter, and no start writes bytecode, as on Lambda.
-`-X importtime` of Python attributes the time to packages.
+A cold start is the import of the handler and of the clients that its first invocation needs, with and without
+the layer's bytecode. The build is for this interpreter, and no start writes bytecode, as on Lambda. `-X
+importtime` of Python attributes the time to packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts and sleeping handlers of one event loop on PostgreSQL, beside other queues, in turns.
+"""Puts and sleeping handlers of one event loop on PostgreSQL, compared with other queues, in turns.
 
 procrastinate is measured if it is installed. Each queue has ten connections. Every commit waits for the disk.
 """
@@ -44,7 +44,7 @@ PATIENCE_SECONDS: Final = 120
 
 @asynccontextmanager
 async def opened_freshq(server: Postgres, sleep: Sleep | None) -> AsyncIterator[Put]:
-    """Yield a function that puts a task; given `sleep`, a worker runs the tasks meanwhile."""
+    """Yield a function that puts a task; given `sleep`, a worker runs the tasks at the same time."""
     queue = Queue.sql(server.url, max_connections=CONNECTIONS)
     handlers = Handlers()
 
@@ -66,7 +66,7 @@ async def opened_freshq(server: Postgres, sleep: Sleep | None) -> AsyncIterator[
 
 @asynccontextmanager
 async def opened_procrastinate(server: Postgres, sleep: Sleep | None) -> AsyncIterator[Put]:
-    """Yield a function that defers a job; given `sleep`, a worker runs the jobs meanwhile."""
+    """Yield a function that defers a job; given `sleep`, a worker runs the jobs at the same time."""
     procrastinate: Any = importlib.import_module("procrastinate")
     connector = procrastinate.PsycopgConnector(conninfo=conninfo(server), max_size=CONNECTIONS)
     app = procrastinate.App(connector=connector)

@@ -38,7 +38,7 @@ LOADS: Final = {
     "steady": "24 a second",
     "burst": "1,000 at once",
 }
-# Messages in a request of SQS, and in an invocation: one if they come alone, otherwise the maximum, which
+# Messages in a request of SQS, and in an invocation: one if they arrive alone, otherwise the maximum, which
 # favours SQS.
 SQS_BATCH: Final = {"trickle": 1, "steady": 10, "burst": 10}
 # Write units that the JavaScript prototype needs for a task: at best, and under backlog.
@@ -422,7 +422,7 @@ def _alone(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Prose:
     idle_seconds = float(alone["parameters"]["idle_exit_seconds"])
     writes = write_dollars(alone, prices) - write_dollars(counted["steady"], prices)
     return Prose(
-        f"""A task that comes alone wakes its own worker. Waiting {idle_seconds:g} s for another task before
+        f"""A task that arrives alone wakes its own worker. Waiting {idle_seconds:g} s for another task before
         the worker exits (`idle_exit_seconds`) costs
         {idle_seconds * second_dollars(alone, prices):.2f} dollars
         of the bill; the worker's own records cost {writes:.2f}: {alone["write_units"] / alone["tasks"]:.2f}

@@ -98,7 +98,7 @@ class Runs:
         in_time: Numbers of the tasks, or chains, that were done in time.
         used: Time used by group.
         work: Time used by task, or chain.
-        most: Largest number of tasks in work by group.
+        most: Largest number of running tasks by group.
         starts: Times of the starts by group.
     """
 
@@ -196,7 +196,7 @@ class _Served(Runs):
 
 
 class Stores:
-    """Opens a queue for each run. Databases last as long as the block."""
+    """Opens a queue for each run. Databases live until the end of the block."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -239,7 +239,7 @@ STORES: Final = ("memory", "SQLite", "PostgreSQL")
 
 
 def by_length(stores: Stores) -> list[dict[str, Any]]:
-    """Return the quiet group's share beside a flood of longer tasks."""
+    """Return the quiet group's share alongside a flood of longer tasks."""
     rows = [
         simulated(beside_flood(length, SIMULATED, age), order).row(
             where=f"simulator, {order.value}", length=length, deadline=age

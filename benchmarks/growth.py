@@ -163,7 +163,7 @@ def each(amounts: Amounts, claims: int) -> dict[str, float]:
 
 
 class Place:
-    """A queue in memory, and the base of the others.
+    """A queue in memory, and the base of the other queues.
 
     Attributes:
         queue: The queue.
@@ -224,7 +224,7 @@ class Place:
 
 
 def numbered(first: Task, number: int) -> Task:
-    """Return the task a number of microseconds after another, with an id as long as freshq's own."""
+    """Return the task a number of microseconds after another, with an id as long as freshq's ids."""
     task_id = f"{first.task_id}{number:0{ID_CHARS - len(first.task_id)}}"
     return replace(first, task_id=task_id, created=round(first.created + number / 1e6, 6))
 
@@ -341,7 +341,7 @@ class SqlPlace(Place):
 
 @contextmanager
 def statements_of(store: SqlStore) -> Iterator[list[tuple[str, Any]]]:
-    """Yield a list of the statements that a store runs meanwhile, with arguments in the driver's form."""
+    """Yield a list that collects the statements of a store, with arguments in the driver's form."""
     found: list[tuple[str, Any]] = []
     database = store.database
     execute = getattr(database, "_execute")  # noqa: B009 - a private name
@@ -399,7 +399,7 @@ OLD, YOUNG = 3600.0, 60.0
 
 @dataclass(frozen=True)
 class Situation:
-    """The tasks beside the claimed ones.
+    """The tasks other than the claimed ones.
 
     Attributes:
         name: Name in the results.
@@ -425,7 +425,7 @@ def beside_stale_older(place: Place, size: int) -> None:
 
 
 def beside_finished(place: Place, size: int) -> None:
-    """Keep finished tasks beside the live ones."""
+    """Keep finished tasks next to the live ones."""
     place.fill(size, OLD, status=TaskStatus.SUCCESS)
     place.fill(LIVE, YOUNG)
 
@@ -493,7 +493,7 @@ def timings(
 
 
 def counted_claims(place: Place, limit: int) -> dict[str, float]:
-    """Return the mean amounts of some claims."""
+    """Return the mean amounts of several claims."""
     with place.counted() as amounts:
         for _ in range(COUNTED):
             place.queue.claim(limit)
@@ -574,7 +574,7 @@ UPDATE_OLDEST: Final = (
 
 @contextmanager
 def open_snapshot(server: Postgres) -> Iterator[None]:
-    """Keep a snapshot of a PostgreSQL open, as a report does, and let it grow old."""
+    """Keep a PostgreSQL snapshot open, as a report does, and let it grow old."""
     with psycopg.connect(conninfo(server)) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*) FROM pg_class")
@@ -595,7 +595,7 @@ def pages_of_claim(place: Place) -> float:
 
 
 def beside_a_snapshot(server: Postgres, order: Order, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the pages that a claim reads after numbers of tasks finished beside an open snapshot."""
+    """Return the pages that a claim reads after numbers of tasks finished while a snapshot is open."""
     place = SqlPlace(server.url, _name(), order)
     waiting_age, finished_age = (OLD, YOUNG) if order is Order.LIFO else (YOUNG, OLD)
     place.fill(BACKLOG, waiting_age)
@@ -646,7 +646,7 @@ def peer_beside_a_snapshot(server: Postgres, sizes: Sequence[int]) -> list[dict[
 
 
 def horizon(sizes: str = ",".join(map(str, HORIZON_TASKS))) -> None:
-    """Measure claims beside an open snapshot on PostgreSQL, and procrastinate's if it is installed.
+    """Measure claims while a snapshot is open on PostgreSQL, and procrastinate's if it is installed.
 
     Args:
         sizes: Numbers of finished tasks, the smallest first.

@@ -33,7 +33,7 @@ def growth_page() -> Sections:
 
 
 def horizon_table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of claims beside an open snapshot.
+    """Return the table of claims while a snapshot is open.
 
     Args:
         found: Figures of the part `horizon`.
@@ -122,7 +122,7 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Table:
 def _ratio(figure: Mapping[str, Any]) -> str:
     ratio = bold(f"{figure['ratio']:.2f}", when=misses(figure))
     quartiles = figure.get("ratio_quartiles")
-    if not quartiles or quartiles[0] == quartiles[1]:  # the smallest size, beside itself
+    if not quartiles or quartiles[0] == quartiles[1]:  # the smallest size, compared with itself
         return ratio
     return f"{ratio} ({quartiles[0]:.2f} to {quartiles[1]:.2f})"
 

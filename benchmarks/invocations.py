@@ -176,7 +176,7 @@ def _run_seconds(line: str) -> float:
 def main(loads: str = ",".join(LOADS), windows: str = "1,0") -> None:
     """Measure loads with batching windows in seconds, each on its own emulator and stack.
 
-    Results replace earlier ones of the same load and window; the others stay in the file.
+    Results replace earlier ones of the same load and window; other results stay in the file.
     """
     for window, name in product(figures.numbers(windows), loads.split(",")):
         with (

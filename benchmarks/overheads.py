@@ -1,4 +1,4 @@
-"""What the history of a SQL queue and telemetry cost: the same tasks with and without them, in turns."""
+"""Costs of a SQL queue's history and of telemetry: the same tasks with and without them, in turns."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def of_burst() -> dict[str, list[dict[str, Any]]]:
 
 
 def by_flood() -> list[dict[str, Any]]:
-    """Return the share of a quiet tenant's tasks done in time, beside a flood."""
+    """Return the share of a quiet tenant's tasks done in time, alongside a flood."""
     found = []
     for load in LOADS:
         shares: dict[str, list[float]] = {name: [] for name in TENANTS}

@@ -1,4 +1,4 @@
-"""Goodput of real workers under overload, beside other queues, with clients that give up.
+"""Goodput of real workers under overload, compared with other queues, with clients that give up.
 
 A worker with four slots runs tasks that sleep for 50 ms, and a client gives a task up after 1 s. A producer
 puts tasks at random intervals, at loads below and above the capacity; the other queues have a worker and a
@@ -174,7 +174,7 @@ class Outcome:
 
         Args:
             seconds: Length of a phase.
-            phases: How many there are.
+            phases: Number of such tasks.
         """
         took = self._took_seconds()
         in_time = {task: waited for task, waited in took.items() if waited <= LIMIT_SECONDS}

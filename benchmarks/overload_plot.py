@@ -1,4 +1,4 @@
-"""Draw docs/overload.png: goodput under load, a burst, and a quiet tenant beside a flood."""
+"""Draw docs/overload.png: goodput under load, a burst, and a quiet tenant alongside a flood."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DEADLINE_SECONDS: Final = 5.0
 BURST_LOAD: Final = 0.8
 BURST_FACTOR: Final = 10.0
 BURST_SECONDS: Final = 20.0
-# Load of the tenant beside a flood.
+# Load of the tenant alongside a flood.
 QUIET_LOAD: Final = 0.2
 # Orders that are both simulated and measured, by their name in the figures.
 ORDERS: Final = {"LIFO": Order.LIFO, "adaptive": Order.ADAPTIVE, "FIFO": Order.FIFO}
@@ -129,9 +129,9 @@ def burst_figures(by_order: Mapping[str, Sequence[Mapping[int, Counts]]]) -> dic
 
 
 # The JavaScript prototype queries the newest 10 tasks, starts one every 200 ms, and waits for all of them
-# before it queries again, 500 ms later. Its downstream takes 3 tasks of 15 s at a time; the loop puts the
-# others back. Without work it stops, and restarts with the next batch of the stream, at most 10 s after a
-# put. It has no deadlines. The figures are scaled to other numbers of slots and service times.
+# before it queries again, 500 ms later. Its downstream takes 3 tasks of 15 s at a time; the loop puts other
+# tasks back. Without work it stops, and restarts with the next batch of the stream, at most 10 s after a put.
+# It has no deadlines. The figures are scaled to other numbers of slots and service times.
 PROTOTYPE_SLOTS: Final = 3
 PROTOTYPE_SERVICE_SECONDS: Final = 15.0
 PROTOTYPE_BATCH: Final = 10

@@ -39,7 +39,7 @@ def made(page: str) -> str:
 
 
 def sections_of(files: Container[str]) -> str:
-    """Return the sections made from some files of results as Markdown."""
+    """Return the sections made from the given files of results as Markdown."""
     return "\n\n".join(
         markdown(blocks)
         for sections in PAGES.values()

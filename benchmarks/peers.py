@@ -38,7 +38,7 @@ PAYLOAD: Final = {"text": "x" * 1000}
 BATCH: Final = 500
 NOT_INSTALLED: Final = 3
 TOLD_EVERY_SECONDS: Final = 0.02
-# A worker has reached its first wait by then.
+# By then a worker has reached its first wait.
 SETTLED_SECONDS: Final = 1.0
 SLOTS: Final = 8
 # Longer than a worker takes to be idle again.
@@ -182,7 +182,8 @@ class Peer:
     Attributes:
         fill: Leaves only a number of new tasks in the queue.
         work: Runs tasks in a number of slots until the job is complete.
-        offer: Opens the queue and calls a function with what puts a task; returns how many tasks wait then.
+        offer: Opens the queue and calls a function with a function that puts a task; returns how many tasks
+            wait at the end.
     """
 
     fill: Callable[[int], None]

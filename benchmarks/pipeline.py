@@ -1,4 +1,4 @@
-"""The pipeline beside DuckDB on the same recording, beside a bare script on a small one, and night by night.
+"""The pipeline beside DuckDB, beside a bare script on a small recording, and night by night.
 
 DuckDB makes the same tables, and every row is compared. `scale` runs it on a local cluster of two workers.
 """
@@ -133,7 +133,7 @@ def small_figures(folder: Path, events: int, turns: int) -> dict[str, Any]:
 
 
 def small(events: int = SMALL_EVENTS, turns: int = SMALL_TURNS) -> None:
-    """Time the command on a small recording beside a bare PySpark script, in turns.
+    """Time the command on a small recording, in turns with a bare PySpark script.
 
     The script starts a session, reads the same files, groups once and writes Parquet. The command runs twice
     beforehand: the second run makes the archive of Java's classes.
@@ -180,7 +180,7 @@ class Nights:
     folder: Path
 
     def without_last(self, name: str, days: int, events: int) -> str:
-        """Record some days, run all but the last day, and return the name of the output."""
+        """Record several days, run all but the last, and return the name of the output."""
         record(self.folder / name, days, events)
         last = self.folder / name / name_of(days - 1)
         held = last.rename(self.folder / "held")
@@ -298,7 +298,7 @@ def cold(events: Path, out: Path) -> dict[str, Any]:
 
 
 def warm(recordings: dict[int, Path], out: Path) -> dict[str, Any]:
-    """Return the figures of runs in one session; the longest recording goes first, so that Java compiles.
+    """Return the figures of runs in one session; the longest goes first, to warm up Java's compiler.
 
     Args:
         recordings: Folders by number of events.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_PROCESSES: Final = 2
-# Enough for some seconds of work.
+# Enough for several seconds of work.
 TASKS: Final = {1: 1600, 8: 6400, 32: 6400}
 SQLITE_TASKS: Final = 3000
 

@@ -1,4 +1,4 @@
-"""Throughput of a Worker on SQL, beside claims of ten by hand and the workers of other queues, in turns.
+"""Throughput of a Worker on SQL, in turns with claims of ten by hand and the workers of other queues.
 
 Handlers are empty and payloads have 1 KB. Each contender is one process, or two with the same number of slots
 each. A rate counts from the first run (by hand: the first claim) to the last; freshq's until all tasks are
@@ -104,7 +104,7 @@ def _process(ready: Callable[[], object], url: str, work: Callable[..., Span | N
 
 
 def _by_hand(queue: Queue, ready: Callable[[], object], *_job: object) -> Span | None:
-    """Claim ten tasks and complete them together, in one thread, until none is left."""
+    """Claim and complete ten tasks at a time, in one thread, until none is left."""
     ready()
     claims = queue.claim(BY_HAND)
     ended = began = (time.monotonic(), time.process_time())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PROJECT: Final = Path(__file__).resolve().parent.parent
 SCHEMAS: Final = PROJECT / "docs" / "reference" / "answers.json"
 PAGE: Final = PROJECT / "docs" / "reference" / "json.md"
-# Values of the application, and objects whose names are data.
+# Values of the application, and objects with data as names.
 ANY: Final = frozenset({"payload", "result", "data", "record get"})
 MAPS: Final = frozenset(
     {"shed_by_reason", "bounded", "ids", "groups", "given", "by_level", "by_group", "attributes", "depths"}
@@ -50,7 +50,7 @@ LISTS_OF_MAPS: Final = frozenset({"alike", "asks"})
 EVENTS: Final = frozenset({"work", "schedule"})
 # Names of objects that are not data, whatever holds them.
 PARTS: Final = ("goodput_ratio", "estimate")
-# What the names are whose values are null here.
+# The meaning of the names whose values are null here.
 NUMBERS: Final = frozenset(
     {"progress_fraction", "oldest_snapshot_seconds", "dead_rows", "retry_after_seconds"}
     | {"service_seconds", "wanted_servers", "not_before", "lease_until", "dead_at", "first_due"}
@@ -166,9 +166,9 @@ PROGRAMS: Final = (
     "work app:run --idle-exit-seconds 0.2 --status-seconds 0.05 --verbose --queue WORK",
     "relay --from OUTBOX --to COPY --idle-exit-seconds 0.1",
 )
-# What such a program prints before it is told to end; the others end by themselves.
+# The output of such a program before it is told to end; other programs end by themselves.
 SERVES: Final = {"dashboard": "url", "schedule": "fired"}
-# Options with which a command prints something else.
+# Options that change a command's output.
 FORMS: Final = frozenset(
     {"put --lines", "list --top", "work --dry-run", "schedule --dry-run", "simulate --sweep"}
     | {"match list --callers", "match list --depths", "match complete --all", "match offer --all"}
@@ -188,11 +188,11 @@ version. `?` marks what may be missing or null. Times are in seconds since the e
 
 
 def merged(values: list[Any], tasks: list[Any], name: str = "") -> dict[str, Any]:
-    """Return the schema that fits some values.
+    """Return the schema that fits the given values.
 
     Args:
         values: The values.
-        tasks: Takes the tasks among them, whose schema is one.
+        tasks: Takes the tasks among them, which share one schema.
         name: Their name in an object; the command of a whole answer.
     """
     objects = [value for value in values if isinstance(value, dict)]
@@ -410,7 +410,7 @@ def schemas() -> dict[str, Any]:
 
 
 def shape(schema: dict[str, Any]) -> str:
-    """Return a schema as a short text: names of an object, `?` behind those that may be missing or null."""
+    """Return a schema as a short text: names of an object, `?` after optional or nullable ones."""
     kinds = [each for each in _types(schema) if each != "null"]
     if schema == TASK:
         return "task"

@@ -90,7 +90,7 @@ RUNG: Final = ("Trigger", "ProcessTasks")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 # An open page reads the queue this rarely, because the emulator shares the processors with the load.
 EVERY_SECONDS: Final = 3.0
-# The archive receives batches of the stream some seconds after the changes.
+# The archive receives batches of the stream several seconds after the changes.
 ARRIVAL_SECONDS: Final = 90.0
 POLL_SECONDS: Final = 1.0
 PIPELINE_SECONDS: Final = 300.0
@@ -656,7 +656,7 @@ def _colour(fates: list[str]) -> alt.Color:
 
 
 def _label(rows: list[dict[str, Any]], text: str) -> alt.Chart:
-    """Return a label beside the middle of some points."""
+    """Return a label next to the middle of the given points."""
     middle = [{**rows[len(rows) // 2], "text": text}] if rows else []
     label: alt.Chart = (
         alt.Chart(alt.InlineData(values=middle))

@@ -5,7 +5,7 @@ ministack's own command in five ways. It serves a socket bound by its parent, so
 take the port. It kills itself and every function process when its standard input closes, so that nothing
 outlives the parent. It waits for the batching windows of streams, as Lambda does, so that functions are
 invoked as often as in an account. In a stream's filter, a field is missing even if levels above it are
-missing too, which ministack rejects. And it unpacks a layer once instead of once for each process of a
+missing too, which ministack rejects. And it unpacks a layer once rather than once for each process of a
 function, which would double the work of a start.
 """
 

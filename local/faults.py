@@ -204,7 +204,7 @@ def one_by_one(client: DynamoDBClient) -> Iterator[None]:
 def statements_left(
     client: DynamoDBClient, code: str, *, times: int = 1, fitting: int = 1
 ) -> Iterator[list[int]]:
-    """Make batches run only their first statements and answer the others with an error.
+    """Make batches run only their first statements and answer the rest with an error.
 
     Args:
         client: The client.

@@ -30,7 +30,7 @@ FOLDER: Final = PROJECT / "build" / "mutation"
 PROCESS: Final = Path(__file__).with_name("mutmut_process.py")
 REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
-# Rooms whose tests do not notice as much yet: 77 % of 60 mutants of worker/ were killed.
+# Rooms whose tests do not yet notice as much: 77 % of 60 mutants of worker/ were killed.
 LEAST_KILLED_SO_FAR: Final = {"worker": 0.7}
 # A sample fails only if a room that stands at its bar would do as badly in one of 500 samples.
 SAMPLE_RISK: Final = 0.002
@@ -83,7 +83,7 @@ TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
-# Options of pytest: a mutant of which a test waits forever is noticed soon.
+# Options of pytest: a mutant that makes a test wait forever is noticed soon.
 LIMITS: Final = ("timeout = 20",)
 # Statuses of noticed mutants; a mutant that never ends also counts as noticed.
 KILLED: Final = ("killed", "timeout", "segfault", "caught by type check")
@@ -139,7 +139,7 @@ class Run:
 
 
 def prepare(folder: Path, rooms: list[str]) -> None:
-    """Lay the package out as mutmut expects it: at the root, beside its tests."""
+    """Lay the package out as mutmut expects it: at the root, next to its tests."""
     shutil.rmtree(folder, ignore_errors=True)
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PROJECT / "layers/freshq/freshq", folder / "freshq", ignore=unwanted)

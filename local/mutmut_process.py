@@ -128,7 +128,7 @@ def called(mutants: list[Any]) -> list[Any]:
 
 def main(size: int, children: int, results: Path) -> None:
     """Run mutmut; write the number of mutants by room, and the outcome of each tried mutant."""
-    # mutmut 3.7 does not know where pytest 9 keeps the id of a test.
+    # mutmut 3.7 does not know where pytest 9 keeps a test's id.
     pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001 - mutmut reads it
     # The tests run several times in one process and may fail only because of the mutant.
     settings.register_profile(

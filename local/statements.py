@@ -173,7 +173,7 @@ class Entry(NamedTuple):
 
 
 def entries(dialect: str) -> Iterator[Entry]:
-    """Yield the statements of a dialect: the tables, the triggers of histories, and what the verbs run."""
+    """Yield the statements of a dialect: of tables, of histories' triggers, and of verbs."""
     tables = schema("tasks", dialect)
     for table in tables.metadata.sorted_tables:
         made: list[CreateTable | CreateIndex] = [CreateTable(table)]

@@ -104,7 +104,7 @@ def _event(name: str) -> Any:
 
 
 def _problem(version: str, queue: str, event: Any, expected: Mapping[str, Any]) -> Iterator[str]:
-    """Invoke a version; yield how its answer differs from what is expected, if it does."""
+    """Invoke a version; yield the difference between its answer and the expected one, if any."""
     response = _lambda().invoke(
         FunctionName=version, Payload=json.dumps({"canary": queue, "event": event}).encode()
     )

@@ -10,7 +10,7 @@ from freshq.cli.errors import printable
 BAD_INPUT_STATUS: Final = 2
 FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
-# Everything is written, but a replay of the recorded policy is far from the recording.
+# Everything is written, but a replay of the recorded policy differs too much from the recording.
 DIFFERENCE_STATUS: Final = 5
 # Everything is published, but a later step failed.
 UNFINISHED_STATUS: Final = 6

@@ -19,7 +19,7 @@ MAX_QUOTED_CHARS: Final = 60
 
 
 def quoted(value: object) -> str:
-    """Return a wrong value for an error: as Python writes it, and only its beginning if it is long."""
+    """Return a wrong value as an error shows it: in Python's notation, truncated if it is long."""
     try:
         text = repr(value if not isinstance(value, str) else value[: MAX_QUOTED_CHARS + 1])
     except ValueError:  # an integer of thousands of digits

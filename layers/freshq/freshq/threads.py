@@ -36,7 +36,7 @@ class Threads:
         """Start no thread yet.
 
         Args:
-            max_threads: Most calls at a time; others wait for their turn, in order.
+            max_threads: Maximum number of simultaneous calls; further calls wait for their turn, in order.
             name: First part of the threads' names.
         """
         self._pool = ThreadPoolExecutor(max_threads, name)
@@ -149,7 +149,7 @@ class Lent(LentConnection):
 
 
 def _lent(given: Any) -> Lent | None:
-    """Return a connection for asyncio as it is lent; None if it is not for asyncio. The store checks it."""
+    """Return a connection for asyncio, ready to lend; None if it is not for asyncio. The store checks it."""
     if hasattr(given, "run_sync"):  # SQLAlchemy's connections and sessions for asyncio have this attribute
         return Lent(given)
     psycopg = sys.modules.get("psycopg")

@@ -100,7 +100,7 @@ POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 # EMR reports runs with these statuses as failed, although they have published everything.
 PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
-# Errors whose message says everything.
+# Errors with a message that needs no prefix.
 _ERRORS: Final = {BadInput.status: BadInput, Unfinished.status: Unfinished}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://[^/\s]\S*")

@@ -149,7 +149,7 @@ class _Part:
         return cls(name, folder, missing, len(known))
 
     def write_recording(self) -> None:
-        """Write the facts that a run must know about the history, unless they are there."""
+        """Write the facts that a run must know about the history, unless they are already there."""
         target = self.folder / RECORDING
         if not target.exists():
             with whole_file(target) as file:
@@ -195,7 +195,7 @@ def _path(folder: Path, batch: int) -> Path:
 
 
 def _check_only_history(name: str, folder: Path) -> None:
-    """Check that there is no other history of a queue of this name beside the folder.
+    """Check that there is no other history of a queue of this name next to the folder.
 
     Tasks with the same id in the two histories would become lives of one task.
 
@@ -273,7 +273,7 @@ def _batch(history: History, name: str, batch: int) -> Sequence[Mapping[str, Any
     """Return the events of a batch.
 
     Raises:
-        BadInput: If events may have been deleted meanwhile.
+        BadInput: If events may have been deleted in the meantime.
     """
     events = history.events(name, batch)
     if _kept(history, name).first_batch > batch:

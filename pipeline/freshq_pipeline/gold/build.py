@@ -106,7 +106,7 @@ class TableOptions:
         as_of_ms: Epoch milliseconds at which outcomes are determined, without later events; None: the time of
             the newest event.
         index_lag: Time after which a claimable task must be visible to claims, by queue.
-        again: Returns whether to compute a day even if it has not changed.
+        again: Returns whether to compute a day even if it is unchanged.
         other_order: Queues that are not served newest first.
     """
 
@@ -149,7 +149,7 @@ class _Run:
         return self.spark.read.schema(ddl(columns)).parquet(path)
 
     def _buckets(self) -> int:
-        """Return a number of partitions in which few folders of a day and a queue share one."""
+        """Return a number of partitions in which folders of a day and a queue rarely share one."""
         clock = self.opened.clock
         every = recorded_days(self.state.days, self.as_of_us) if clock is None else days_of(clock)
         days = self.opened.days | every
@@ -317,7 +317,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
 
 
 def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
-    """Write the claims out of turn by day; return those of all days that matter, None if there are none."""
+    """Write the claims out of turn by day; return all claims that matter, None if there are none."""
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)
@@ -387,12 +387,12 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
     run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
-    # As many as there are tasks, if the clock or the archive of a queue was wrong.
+    # As many as there are tasks, if a queue's clock or archive was wrong.
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
 
 
 def _chain_days(run: _Run) -> frozenset[int] | None:
-    """Return the days whose chains are computed; None if all are."""
+    """Return the days whose chains are computed; None for all."""
     return None if run.opened.tasks is None else frozenset(chained_days(run.state.days, run.opened.days))
 
 

@@ -142,7 +142,7 @@ def _new_by_spark(
 
 
 def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:
-    """Return the violations of some days, with the given value of `known`."""
+    """Return the violations of the given days, with the given value of `known`."""
     rows = scan_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS, [*_VIOLATION, "day"]).to_table()
     rows = rows.filter(pc.field("day").isin(pa.array(days, pa.string()))).select(_VIOLATION)
     return rows.append_column("known", pa.repeat(known, len(rows)))

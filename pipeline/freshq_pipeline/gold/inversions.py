@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Levels are cut into chunks of time, so that executors share busy levels.
 CHUNK_US: Final = 900 * 1_000_000
 # A chunk with more claims and waits, of about 100 bytes each, is cut into this many pieces of a quarter of a
-# second. Then a group has as many rows as changes come in that time.
+# second. Then a group has as many rows as there are changes in that time.
 GROUP_ROWS: Final = 1 << 20
 PIECES: Final = 3600
 NEVER_US: Final = -FOREVER_US

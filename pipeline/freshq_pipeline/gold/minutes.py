@@ -94,7 +94,7 @@ def _one(condition: Column) -> Column:
 
 
 def _actions(steps: DataFrame) -> DataFrame:
-    """Return the counts in `_FLOWS` of each minute that steps tell, and the greatest age at a claim."""
+    """Return the counts in `_FLOWS` of each minute of the steps, and the greatest age at a claim."""
     left = F.col("left") & ~F.col("removed")
     buried = F.expr("not removed and status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
     done = left & (F.col("status") == "SUCCESS")

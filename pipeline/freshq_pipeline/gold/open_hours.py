@@ -153,7 +153,7 @@ def _opened(spark: SparkSession, out: Folder, state: State, hours: OpenHours) ->
 
 
 def _steps(spark: SparkSession, out: Folder, state: State, chosen: OpenHours, fresh: str | None) -> DataFrame:
-    """Return the steps of the tasks of some hours, to be cached when they are computed."""
+    """Return the steps of the tasks of the given hours, to be cached when they are computed."""
     events = events_of(spark, out, state.days, chosen.days, chosen.tasks, fresh)
     events = events.where(F.col("changed_us") <= state.as_of_us)
     steps = distinct_steps(events, partitions_for(spark, state.days, chosen.days, chosen.tasks))
@@ -211,7 +211,7 @@ def _changed_without_events(state: State, before: State, as_of_us: int) -> set[i
 
 
 def touched_hours(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
-    """Return each `hour` in which fresh events change minutes, or which claims are out of turn.
+    """Return each `hour` in which fresh events change minutes, or claims out of turn.
 
     A row stands for `hours` adjacent hours: if a wrong clock created a task decades ago, it has a row a day.
 
@@ -279,7 +279,7 @@ def _range_of_fresh(known_us: int, as_of_us: int) -> tuple[Column, Column]:
 
 
 def hours_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
-    """Return each `hour` with events of lives that fresh events changed, or that were shed meanwhile.
+    """Return each `hour` with events of lives that fresh events changed, or that were shed in the meantime.
 
     Args:
         steps: All steps of each task, of events with `fresh`.

@@ -43,12 +43,12 @@ PARTITION_BYTES: Final = 16 << 20
 
 
 def read_parts(spark: SparkSession, out: Folder, parts: Mapping[int, Iterable[str]]) -> DataFrame:
-    """Return the events in some parts of silver of some days, including duplicates."""
+    """Return the events in the given parts of silver of the given days, including duplicates."""
     return _read(spark, [out.at(silver_path(part, day)) for day in sorted(parts) for part in parts[day]])
 
 
 def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
-    """Return the files of a day in some parts of silver."""
+    """Return the files of a day in the given parts of silver."""
     return [file.path for part in parts for file in out.files(silver_path(part, day))]
 
 
@@ -62,7 +62,7 @@ def events_of(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int],
     hours: Collection[int] | None, fresh: str | None,
 ) -> DataFrame:  # fmt: skip
-    """Return all events, also of other hours, of tasks with events in some hours.
+    """Return all events, including those of other hours, of tasks with events in the given hours.
 
     Args:
         spark: The session.
@@ -85,7 +85,7 @@ def events_of(
 def partitions_for(
     spark: SparkSession, days: Mapping[int, Day], chosen: Collection[int], hours: Collection[int] | None
 ) -> int:
-    """Return the number of partitions in which a core can sort the tasks of some hours in memory."""
+    """Return the number of partitions with which a core can sort the tasks of the given hours in memory."""
     size_bytes = sum(days[day].silver_bytes(hours) for day in chosen)
     at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     # A multiple of the cores, so that none is idle in the last round.
@@ -168,7 +168,7 @@ def _link_days(spark: SparkSession, out: Folder, state: State, *, few: bool) -> 
 
 
 def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the index for some silver parts, day by day."""
+    """Yield the rows of the index for the given silver parts, day by day."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
         for day, known in sorted(state.days.items()):
             paths = silver_files(out, day, (part for part in known.silver if part in parts))
@@ -212,7 +212,7 @@ def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
 
 
 def _ids_by_spark(spark: SparkSession, out: Folder, parts: set[str]) -> DataFrame:
-    """Return the rows of the index for some silver parts."""
+    """Return the rows of the index for the given silver parts."""
     reader = spark.read.schema("queue string, task_id string, root_id string, created_us bigint")
     ids = reader.parquet(*(out.at(f"silver/{part}") for part in sorted(parts)))
     return ids.mapInArrow(_hashed_batches, _INDEX_DDL).distinct()

@@ -54,7 +54,7 @@ STREAM_RESOLUTION_US: Final = MICROS
 # Records of DynamoDB Streams have sequence numbers; records of Kinesis and exports have only times.
 _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
-# Columns that the tables need. Steps are cached, so they have no others.
+# Columns that the tables need. Steps are cached with these columns only.
 STEP: Final = (
     "task_id", "life", "change", "status", "queue", "task_group", "kind", "parent_id", "root_id",
     "priority", "attempts", "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us",
@@ -142,7 +142,7 @@ def _within_lives(events: DataFrame) -> DataFrame:
 def _put_over() -> Column:
     """Return whether a change replaces a finished task by a later put of the same id.
 
-    Creation times cannot tell: a delayed put that was cancelled may have a later one.
+    Creation times are no guide: a delayed put that was cancelled may have a later one.
     """
     before = F.col("before_status")
     stale = (before == "PENDING") & (F.col("before_deadline_us") <= F.col("changed_us"))
@@ -226,7 +226,7 @@ def date_of(moment_us: Column) -> Column:
 
 
 def in_hours(moment: Column, hours: Collection[int] | None, length: int = HOUR_US) -> Column:
-    """Return whether a time is in some hours.
+    """Return whether a time is in the given hours.
 
     Args:
         moment: The time.
@@ -245,7 +245,7 @@ def until_us() -> Column:
 
 
 def shed_us() -> Column:
-    """Return the deadline at which a waiting task is shed without an event; null if it is not."""
+    """Return the deadline at which a waiting task is shed without an event; null if it is not shed."""
     return F.when(F.col("is_last") & ~F.col("removed") & waits("status"), F.col("deadline_us"))
 
 

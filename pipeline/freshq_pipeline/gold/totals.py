@@ -90,7 +90,7 @@ def scan_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str]
 
 
 def others(hours: Collection[int]) -> Any:
-    """Return the condition for the totals that remain when the tasks of some hours are computed.
+    """Return the condition for the totals that remain when the tasks of the given hours are computed.
 
     The table `tasks` has all tasks of these days, so their totals from tasks are recomputed.
     """

@@ -61,7 +61,7 @@ def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
 def _check_name(folder: Folder, path: str) -> None:
     """Raise BadInput if Spark cannot read a file because of its name."""
     check_no_pattern("events", path)
-    # Hadoop looks for a checksum file beside a local file, and reads the part before the colon as a scheme.
+    # Hadoop looks for a checksum file next to a local file, and reads the part before the colon as a scheme.
     if folder.local and ":" in path.rpartition("/")[2]:
         msg = f"events: the name of {folder.at(path)} has a colon, with which Spark cannot read it; rename it"
         raise BadInput(msg)
@@ -126,7 +126,7 @@ def _longest_line(events: Folder, path: str) -> int:
             longest = max(longest, last + first, *others)
             last = others[-1] if others else last + first
     except (EOFError, zlib.error):
-        pass  # Spark reads no further either
+        pass  # Spark also stops reading here
     return longest
 
 

@@ -58,7 +58,7 @@ COUNTS: Final = ("records", "accepted", "no_task", "with_unknown_fields", "other
 
 @dataclass(slots=True)
 class Ingested:
-    """Figures of the records in some files.
+    """Figures of the records in the given files.
 
     Attributes:
         records: Number of records, usable or not.
@@ -117,7 +117,7 @@ class Ingested:
 def ingest(
     spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str
 ) -> Ingested:
-    """Write the events of some files as the silver part of a run.
+    """Write the events of the given files as the silver part of a run.
 
     Args:
         spark: The session.
@@ -252,7 +252,7 @@ def _accept(events: DataFrame, target: str, *, is_salvage: bool = False) -> tupl
 
 
 def _unknown_fields(events: DataFrame) -> tuple[dict[str, int], int]:
-    """Return the occurrences of the most frequent unknown fields by name, and of all others together."""
+    """Return the occurrences of the most frequent unknown fields by name, and the sum of all others."""
     names = events.select(F.explode(F.map_keys("unknown_fields")).alias("name"))
     counts = names.groupBy("name").count()
     most = counts.orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS).collect()

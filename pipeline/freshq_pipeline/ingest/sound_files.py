@@ -1,4 +1,4 @@
-"""Write sound files of landed events to silver with Arrow: small inputs here, others in Spark's workers.
+"""Write sound files of landed events to silver with Arrow: small inputs here, large ones in Spark's workers.
 
 A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
 fraction of the time that Spark takes. All other files are left to Spark, which can tell what is wrong with
@@ -203,7 +203,7 @@ class Sound:
 def write_sound(
     spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, part: str
 ) -> Sound:
-    """Write the events of all sound files among some files to a part of silver.
+    """Write the events of all sound files among the given ones to a part of silver.
 
     Starting a Python worker takes longer than reading a small input, so small inputs are read here.
 

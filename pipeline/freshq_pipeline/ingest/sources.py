@@ -117,7 +117,7 @@ def _several() -> Column:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """Return a pattern that matches any of some names and compares each character only once."""
+    """Return a pattern that matches any of the given names and compares each character only once."""
     by_first = groupby(sorted(names), key=lambda name: name[:1])
     parts = [first + one_of(name[1:] for name in same) if first else "" for first, same in by_first]
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"

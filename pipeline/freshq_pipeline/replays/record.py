@@ -180,7 +180,7 @@ class Recorded:
     def load(self, deadline_seconds: float | None) -> Load:
         """Return the load for the simulator, with another max age if one is given.
 
-        Tasks that waited at the start arrive then.
+        Tasks that waited at the start arrive at the start.
         """
         arrived = np.maximum(self.created, 0.0)
         return Load(
@@ -297,7 +297,7 @@ class _Runs:
         ending: How the task ended, as an `Ending`.
         known: Whether it ran to its end.
         own: Whether it ran at all, so that no run is drawn for it.
-        decided: Whether its ending is known, so that none is drawn for it.
+        decided: Whether its ending is known, so that it is not drawn.
     """
 
     seconds: NDArray[np.float64]

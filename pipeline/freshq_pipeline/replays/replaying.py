@@ -55,11 +55,11 @@ def replay(tasks: DataFrame, grid: Grid = _DEFAULTS) -> DataFrame:
     The result has a row for each scenario. The first row of each queue is its recorded policy, whose
     `difference_ratio` is the deviation of the simulation from the recording. All ratios are parts of 1.
 
-    All rows are replayed, in the memory of the driver. Of long recordings, select some days, for example with
-    `tasks.where("day >= '2026-01-01'")`.
+    All rows are replayed, in the memory of the driver. For long recordings, select some days, for example
+    with `tasks.where("day >= '2026-01-01'")`.
 
     Args:
-        tasks: The table `tasks`, or some of its rows.
+        tasks: The table `tasks`, or a part of its rows.
         grid: The scenarios.
 
     Raises:

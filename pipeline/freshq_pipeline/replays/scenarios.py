@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.replays.record import Recorded
 
 
-# Fates that the simulator does not know.
+# Fates unknown to the simulator.
 FAILED: Final = 253
 PENDING: Final = 254
 # The fate of tasks whose end was not recorded; it is counted neither in the recording nor in the replay.

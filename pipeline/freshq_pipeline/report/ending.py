@@ -209,7 +209,7 @@ def violated(summary: dict[str, Any]) -> bool:
 def finish_replay(
     result: dict[str, Any], summary: dict[str, Any], problems: Sequence[Unfinished] = (), *, as_json: bool
 ) -> None:
-    """Print the result of a replay; exit with `DIFFERENCE_STATUS` if it is far from the recording.
+    """Print the result of a replay; exit with `DIFFERENCE_STATUS` if it differs too much from the recording.
 
     New ledger violations take precedence, because no later run reports them as new.
 

@@ -228,7 +228,7 @@ _CHECKED: Final = (
 
 
 def replay_section(out: Folder, run_id: str) -> Section | None:
-    """Return the section about the last replay; None if there is none of the tables' events.
+    """Return the section about the last replay; None if it does not match the tables' events.
 
     Args:
         out: The output folder.

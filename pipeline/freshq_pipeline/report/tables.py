@@ -45,7 +45,7 @@ class Tables:
         return newest_days(published_paths(self.out, self.run_id, name), MAX_DAYS)
 
     def dataset(self, name: str, paths: Sequence[str] | None = None) -> Any:
-        """Return a table, or some of its files, as a PyArrow dataset."""
+        """Return a table, or the given files of it, as a PyArrow dataset."""
         files = published_paths(self.out, self.run_id, name) if paths is None else paths
         return self.out.dataset(files, place(name), FOLDERS if name in BY_DAY else ())
 
@@ -83,7 +83,7 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Sums:
-    """Adds up rows by key as they come."""
+    """Adds up rows by key as they arrive."""
 
     def __init__(self, keys: Sequence[str], how: dict[str, str]) -> None:
         """Start without rows.

@@ -63,7 +63,7 @@ def by_minute(tables: Tables) -> pd.DataFrame:
 
 
 def _step_ms(span_ms: int) -> int:
-    """Return the shortest length of a step with which a chart has at most `MAX_STEPS`."""
+    """Return the shortest step length with which a chart has at most `MAX_STEPS`."""
     least = span_ms / MINUTE_MS / MAX_STEPS
     minutes = next((step for step in _STEP_MINUTES if step >= least), ceil(least / _DAY) * _DAY)
     return minutes * MINUTE_MS

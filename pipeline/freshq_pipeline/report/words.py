@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _AS_OF: Final = "as_of_ms"
-# Titles of columns whose names say too little.
+# Titles of columns with unclear names.
 _TITLES: Final = {
     _AS_OF: "as of",
     "difference_share": "difference",
@@ -46,7 +46,7 @@ def share(part: float, whole: float) -> str:
 
 
 def age_labels(ages_seconds: Sequence[int]) -> list[str]:
-    """Return labels of age classes, given their lower bounds, of which the first is 0."""
+    """Return labels of age classes, given their lower bounds, the first of which is 0."""
     last = f"{duration(ages_seconds[-1])} and more"
     return [*(_between(begin, end) for begin, end in pairwise(ages_seconds)), last]
 

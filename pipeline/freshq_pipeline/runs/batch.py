@@ -1,6 +1,6 @@
 """`run`: read the new files of a folder, compute the tables that change, and publish them.
 
-A run builds on the previous one. First come the checks that this is possible, then the run itself.
+A run builds on the previous one. First the checks that this is possible, then the run itself.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
         Damaged files that arrived again.
 
     Raises:
-        BadInput: If the folder or the format is another one, or files have changed.
+        BadInput: If the folder or the format differs, or files have changed.
     """
     out, events, form = request.out.uri, request.events.uri, request.options.form.value
     anew = "use another --out, or make all tables anew with `run --full-refresh`"
@@ -92,7 +92,7 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
 
 
 def _redelivered(request: RunRequest, before: State, paths: list[str]) -> list[str]:
-    """Return the damaged files among some files that changed and now begin with the lines read earlier."""
+    """Return the damaged files that changed and now begin with the lines read earlier."""
     damaged = before.damaged
     return [path for path in paths if path in damaged and is_redelivered(request.events, path, damaged[path])]
 
@@ -103,7 +103,7 @@ def _some(paths: list[str]) -> str:
 
 
 def changed_options(before: State, options: Options, lag: IndexLag) -> list[str]:
-    """Describe the options that change all tables, and index lags, whose values differ from before.
+    """Describe the options that change all tables, and index lags, that differ from before.
 
     Args:
         before: State of the previous run.

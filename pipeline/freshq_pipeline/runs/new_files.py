@@ -98,7 +98,7 @@ def _day_of(file: str) -> int:
 
 
 def _add_days(out: Folder, state: State) -> int:
-    """Add the days of the new part to the state; return the number of events that come too late."""
+    """Add the days of the new part to the state; return the number of events that are too late."""
     sizes_bytes = Counter[int]()
     for file in out.files(f"silver/{state.run_id}"):
         sizes_bytes[_day_of(file.path)] += file.size_bytes

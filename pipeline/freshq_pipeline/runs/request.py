@@ -101,11 +101,11 @@ class Options:
         return frozenset() if self.other_order is None else frozenset(self.other_order.split(","))
 
     def again(self) -> bool:
-        """Return whether to compute some days even if they have not changed."""
+        """Return whether to compute the given days even if they are unchanged."""
         return self.since is not None or self.until is not None
 
     def again_on(self, day: int) -> bool:
-        """Return whether to compute a day, given by number, even if it has not changed."""
+        """Return whether to compute a day, given by number, even if it is unchanged."""
         first = day if self.since is None else number(self.since)
         last = day if self.until is None else number(self.until)
         return self.again() and first <= day <= last
@@ -116,7 +116,7 @@ class Options:
 
 
 def _is_within(one: Folder, other: Folder) -> bool:
-    """Return whether a folder is another one or below it, also through symbolic links."""
+    """Return whether a folder equals another one or lies below it, also through symbolic links."""
     paths = [folder.on_disk("") for folder in (one, other)]
     inner, outer = (
         normalized(folder.uri if path is None else os.path.realpath(path))

@@ -42,7 +42,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop() -> Iterator[Event]:
-    """Yield an event that the first SIGTERM or Ctrl-C sets; the second signal ends the process at once."""
+    """Yield an event that the first SIGTERM or Ctrl-C sets; the second ends the process immediately."""
     asked = Event()
     at_once = signal.getsignal(signal.SIGTERM)
 

@@ -43,7 +43,7 @@ def grouped(rows: pa.Table, by: Sequence[str], how: Mapping[str, str]) -> pa.Tab
 
 
 def moments_in(moment: Any, hours: Collection[int], length: int) -> Any:
-    """Return the condition that a time is in some hours, like `steps.in_hours`.
+    """Return the condition that a time is in the given hours, like `steps.in_hours`.
 
     Args:
         moment: The field with the time.

@@ -46,7 +46,7 @@ class Hour:
     events: int = 0
 
     def touches(self, hours: Sequence[int]) -> bool:
-        """Return whether its events matter in any of some hours, given in ascending order."""
+        """Return whether its events matter in any of the given hours, in ascending order."""
         at = bisect_left(hours, self.first_us // HOUR_US)
         return at < len(hours) and hours[at] <= self.last_us // HOUR_US
 
@@ -90,7 +90,7 @@ class Day:
         return sum(hour.events for hour in self.hours.values())
 
     def silver_bytes(self, hours: Collection[int] | None) -> int:
-        """Return the size of the silver of some of its hours, estimated from their events; None: of all."""
+        """Return the estimated size of the silver of the given hours; None: of all hours."""
         whole, every = sum(self.silver.values()), self.events
         if hours is None or not every:
             return whole
@@ -120,17 +120,17 @@ def widened(hours: Collection[int]) -> set[int]:
 
 
 def days_of(hours: Iterable[int]) -> frozenset[int]:
-    """Return the days of some hours."""
+    """Return the days of the given hours."""
     return frozenset(hour // HOURS_A_DAY for hour in hours)
 
 
 def known_hours(days: Iterable[Day]) -> dict[int, Hour]:
-    """Return the hours with events of some days, by number."""
+    """Return the hours with events of the given days, by number."""
     return {hour: known for day in days for hour, known in day.hours.items()}
 
 
 def hours_of(days: Iterable[int]) -> set[int]:
-    """Return all hours of some days."""
+    """Return all hours of the given days."""
     return {day * HOURS_A_DAY + hour for day in days for hour in range(HOURS_A_DAY)}
 
 
@@ -179,12 +179,12 @@ def number(text: str) -> int:
 
 
 def linked_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
-    """Return the days on which ids of some days occur again, also days with an id in several hours."""
+    """Return the days on which ids of the given days occur again, also days with an id in several hours."""
     return {other for day in chosen if day in days for other in days[day].linked}
 
 
 def chained_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
-    """Return some days, and all days with tasks of their chains."""
+    """Return the given days, and all days with tasks of their chains."""
     seen = set(chosen)
     return seen.union(*(days[day].chained for day in seen if day in days))
 

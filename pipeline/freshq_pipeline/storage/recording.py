@@ -44,7 +44,7 @@ def recording_of_history(queue: str) -> dict[str, Any]:
 
 
 def recorded_index_lag(events: Folder) -> IndexLag:
-    """Return the recorded lags of the queues in a folder, and DynamoDB's lag for all others.
+    """Return the recorded lags of the queues in a folder, and DynamoDB's lag for all other queues.
 
     Raises:
         BadInput: If a recording file is invalid.

@@ -100,7 +100,7 @@ class State:
     version: int = STATE_VERSION
 
     def is_final(self, day: int) -> bool:
-        """Return whether new events of a day come too late."""
+        """Return whether new events of a day are too late."""
         if day in self.days:
             return self.days[day].forgotten
         return self.final_until is not None and day <= self.final_until
@@ -166,7 +166,8 @@ def draft(out: Folder, state: State) -> Iterator[None]:
     """Delete the output of a run that fails before it is published.
 
     Raises:
-        Overtaken: If another run was published meanwhile; it may have deleted files that this run reads.
+        Overtaken: If another run was published in the meantime; it may have deleted files that this run
+            reads.
     """
     try:
         yield
@@ -266,7 +267,7 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     """Delete old runs, and files that no kept run, catalog or next run needs.
 
     It lists what exists, and so also deletes what a killed run left. It deletes nothing if another run was
-    published meanwhile: that run decides what is needed.
+    published in the meantime: that run decides what is needed.
     """
     if published_runs(out)[-1:] != [state.run_id]:
         return
@@ -294,7 +295,7 @@ _OF_RUNS: Final = ("runs", "silver", "ids", "quarantine", "salvage")
 def prune_killed(out: Folder) -> None:
     """Delete what killed and failed runs left, given that no run is in progress.
 
-    On a disk, the lock of this run shows that none is. In a bucket, the next publication prunes.
+    On a disk, the lock of this run shows that there is no other. In a bucket, the next publication prunes.
     """
     published = published_runs(out)
     if not out.local or (out.exists(POINTER) and not published):  # the pointer is damaged

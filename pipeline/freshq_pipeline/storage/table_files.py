@@ -171,7 +171,7 @@ _SPARE: Final = f".{PUBLISHED}.spare"
 
 
 def has_links(out: Folder) -> bool:
-    """Return whether the folder's file system has hard and symbolic links, by making some."""
+    """Return whether the folder's file system has hard and symbolic links, by creating some."""
     root = out.on_disk("")
     if root is None:
         return False
@@ -249,7 +249,7 @@ def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
 
 
 def spare_tables(out: Folder, run_id: str) -> None:
-    """Keep the links of a deleted run for the next run, unless some are kept already."""
+    """Keep the links of a deleted run for the next run, unless there are kept links already."""
     found = out.on_disk(manifest_path(run_id).removesuffix(f"/{MANIFEST}"))
     if found is not None and found.is_dir() and not out.exists(_SPARE):
         found.rename(found.parents[2] / _SPARE)

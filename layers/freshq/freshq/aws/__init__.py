@@ -18,7 +18,7 @@ def check_layer(built_for: str, runtime: str, architecture: str) -> None:
     Its compiled packages would fail at their import, with an error that names neither.
 
     Args:
-        built_for: Such as "python3.13 arm64"; empty if it was built for the machine that built it.
+        built_for: Such as "python3.13 arm64"; empty if it was built for the machine that ran the build.
         runtime: Of this function, such as "python3.13".
         architecture: Likewise, "arm64" or "x86_64".
 

@@ -109,8 +109,8 @@ class Archive:
     def deliver(self, records: Iterable[Mapping[str, Any]], seconds_left: Callable[[], float]) -> Delivery:
         """Deliver the events of stream records.
 
-        A record that cannot be read is delivered as the reason, which the pipeline quarantines. Sent again,
-        it would keep the others of its shard from the archive.
+        A record that cannot be read is delivered as the reason, which the pipeline quarantines. If it were
+        sent again, it would block the other records of its shard.
 
         Args:
             records: The records as Lambda passes them.
@@ -148,7 +148,7 @@ class Archive:
         return [] if event is None else [event]
 
     def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
-        """Send packs, retry the rejected ones, and return the first pack that stays rejected."""
+        """Send packs, retry the rejected ones, and return the first pack that is rejected every time."""
 
         def send(packs: Sequence[Pack]) -> Sequence[Pack]:
             return self._put(packs) if seconds_left() >= LONGEST_DELIVERY_SECONDS else packs

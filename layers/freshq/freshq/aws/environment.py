@@ -34,7 +34,7 @@ SNAP_START: Final = os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-st
 SMALL_CALL_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3}
 )
-# For the archive, whose calls carry up to 4 MB: twice 11 s, and a second of backoff.
+# For the archive, whose calls carry up to 4 MB: twice 11 s, plus a second of backoff.
 DELIVERY_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
 )
@@ -99,7 +99,7 @@ def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:
 
 
 def renew(connect: _lru_cache_wrapper[Any]) -> None:
-    """Replace what environments restored from one snapshot must not share, or what is as old as it.
+    """Replace state that environments restored from one snapshot must not share, or that is stale.
 
     Clients and their open connections, the time of the store, stored options, the names of the worker and of
     its records, and the random numbers of jitter. Tokens and ids come from the operating system.
@@ -128,7 +128,7 @@ class FunctionsServices(Loader):
 
 @cache
 def session() -> Session:
-    """Return the session of all clients. It finds the small model of Systems Manager beside this file."""
+    """Return the session of all clients. It finds the small model of Systems Manager in this folder."""
     made = get_session()
     if region := os.environ.get("AWS_REGION"):  # botocore reads only AWS_DEFAULT_REGION
         made.set_config_variable("region", region)

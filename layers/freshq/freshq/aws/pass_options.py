@@ -53,7 +53,7 @@ def stored_pass_options(queue: BaseQueue) -> dict[str, Any]:
 
 
 def store_pass_options(queue: BaseQueue, options: Mapping[str, Any], *, forget: bool = False) -> None:
-    """Store options of the passes with a queue; other stored options stay, unless they are forgotten.
+    """Store options of the passes with a queue; other stored options are kept, unless they are forgotten.
 
     Raises:
         ValueError: If an option is wrong; nothing was written.
@@ -148,7 +148,7 @@ class StoredPassOptions:
                 try:
                     changed = self.current() != options
                 except (StoreError, ValueError):
-                    # The pass goes on with what it knows, and the next one reads again.
+                    # The pass continues with the options it knows, and the next one reads again.
                     logger.warning("the options of the passes could not be read", exc_info=True)
                     continue
                 if changed:

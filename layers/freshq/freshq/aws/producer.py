@@ -103,7 +103,7 @@ class LoadReport:
     Attributes:
         requested: Requested tasks.
         created: New tasks in the queue.
-        duplicates: Tasks whose id is taken.
+        duplicates: Tasks whose id is already taken.
         updated: Live tasks that `on_conflict` replaced.
         refused: Invalid tasks.
         failed: Tasks that the store did not write.

@@ -129,7 +129,7 @@ class WakeUp:
         self.sns().publish(TopicArn=self.topic_arn, Message=ring.model_dump_json())
 
     def reason_not_to_ring(self) -> str | None:
-        """Return why ringing is forbidden or useless; None if it is neither."""
+        """Return why ringing is forbidden or useless; None if it is allowed and useful."""
         if self.switch.stops():
             return SWITCHED_OFF
         return PASSES_UNDER_WAY if self.enough_passes() else None

@@ -122,7 +122,7 @@ if tracer is not None:
 
 
 def traced(runner: Runner) -> Runner:
-    """Return a runner whose runs are X-Ray subsegments with the id and the attempt of their task.
+    """Return a runner whose runs are X-Ray subsegments with the task's id and attempt.
 
     The same runner if tracing is off.
     """
@@ -148,7 +148,7 @@ def _with_codec(run: Runner, runner: Runner) -> Runner:
 
 
 def past_synthetic(runner: Runner) -> Runner:
-    """Return a runner that does synthetic tasks by doing nothing, and all others by another runner."""
+    """Return a runner that does nothing for synthetic tasks, and passes all other tasks to another runner."""
 
     def run(task: Task) -> Any:
         return None if task.kind == SYNTHETIC else runner(task)

@@ -48,13 +48,13 @@ def telemetry_named(name: str) -> Telemetry:
 
 
 def _converters(options: type[BaseModel]) -> Converters:
-    """Return converters for option values: numbers are parsed here, others when the queue is opened."""
+    """Return converters for option values: numbers are parsed here, other values when the queue is opened."""
     numbers: dict[Any, Callable[[str], object]] = {int: int, float: float, float | None: seconds_or_none}
     fields = options.model_fields.items()
     return {name: numbers.get(field.annotation, str) for name, field in fields}
 
 
-# What an option must be if it is not a number.
+# The allowed values of an option that is not a number.
 WANTED: Final[Mapping[object, str]] = {telemetry_named: TELEMETRY, seconds_or_none: "a number or none"}
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The variables that name the queue, the first that is set.
 QUEUE_VARIABLES: Final = ("FRESHQ_QUEUE", "DATABASE_URL")
-# Tasks of which shells complete the id.
+# Which tasks shells offer for the id.
 COMPLETED_IDS: Final = 100
 
 
@@ -120,7 +120,7 @@ def instant(argument: str, text: str) -> datetime:
 def application_imports() -> Iterator[str]:
     """Allow imports from the current folder inside this block.
 
-    Their output goes to standard error, so that standard output has only lines of the command.
+    Their output goes to standard error, so that standard output contains only the command's lines.
 
     Yields:
         Advice for the error if a module is missing.

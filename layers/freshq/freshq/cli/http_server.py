@@ -80,4 +80,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: requests come every few seconds."""
+        """Log nothing: requests arrive every few seconds."""

@@ -227,5 +227,5 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "Say what an error means, and what to do.",
         hidden=True,
     ),
-    Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first beside oldest first."),
+    Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first next to oldest first."),
 )

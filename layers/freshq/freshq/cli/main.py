@@ -31,7 +31,7 @@ app = typer.Typer(
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit, if it is wanted."""
+    """Print the version and exit, if requested."""
     if wanted:
         typer.echo(installed("freshq"))
         raise typer.Exit

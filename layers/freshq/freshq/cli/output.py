@@ -231,7 +231,7 @@ def percent(task: Task) -> str:
 
 
 def _beginnings(task: Task, now: float) -> dict[str, str]:
-    """Return when a task was put, first due and created, without times that follow from the others."""
+    """Return when a task was put, first due and created, leaving out times that follow from the others."""
     facts = {}
     if task.put_at is not None and task.created - task.put_at >= 1:  # delayed, or made new
         facts["put"] = _at(task.put_at, now)

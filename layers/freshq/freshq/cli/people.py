@@ -69,7 +69,7 @@ def made_up_agents(number: int, rng: random.Random) -> list[Agent]:
 def made_up_callers(number: int, agents_there: int, rng: random.Random) -> list[MadeUpCaller]:
     """Return made-up callers, in the order in which they call.
 
-    Half of them insist on their language, the others accept a second one or any. One in five prefers a
+    Half of them insist on their language; the others accept a second language or any. One in five prefers a
     gender.
     """
     mean_gap_seconds = (MEAN_CALL_SECONDS + MEAN_WRAP_UP_SECONDS) / (LOAD * agents_there)

@@ -80,8 +80,8 @@ class Session:
         queue: The queue.
         output: Where answers go.
         can_ask: Whether a person can answer questions.
-        address: The address of the queue; None if it was not opened by address.
-        stack: The stack of the queue; None if it was not opened by stack.
+        address: The address of the queue; None if it was opened otherwise.
+        stack: The stack of the queue; None if it was opened otherwise.
         current: Id of the task that commands use by default; set in a shell only.
         claims: The claims held, by task id.
         seen: Task ids that the shell can complete, the latest last.
@@ -165,7 +165,7 @@ class Session:
         """Ask the user to confirm an action that cannot be undone.
 
         Raises:
-            ValueError: If nobody can be asked.
+            ValueError: If there is no terminal to ask on.
             RefusedError: If the user declines.
         """
         confirm(question, yes=yes, can_ask=self.can_ask)
@@ -175,7 +175,7 @@ def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
     """Ask the user to confirm an action that cannot be undone.
 
     Raises:
-        ValueError: If nobody can be asked.
+        ValueError: If there is no terminal to ask on.
         RefusedError: If the user declines.
     """
     if yes:

@@ -60,7 +60,7 @@ SAME_IDS: Final = (
 COPIED_AT_ONCE: Final = 100
 # Errors of the store, not of a single task: the copy ends, and can be repeated.
 OF_STORE: Final = (Throttled, Unreachable)
-# A task of the source, and the error of the destination; None if it has the task.
+# A task of the source, and the error of the destination; None if it arrived.
 Tried: TypeAlias = "tuple[Claim, Exception | None]"
 
 
@@ -88,7 +88,7 @@ class Suspects:
             self.clear(next(iter(self._failures)))
 
     def arrived_before(self, task_id: str) -> float:
-        """Return how many tasks had arrived at the last failure of a task; infinite if it is no suspect."""
+        """Return how many tasks had arrived when a task last failed; infinite if it is no suspect."""
         return self._arrived.get(task_id, float("inf"))
 
     def delay_seconds(self, task_id: str) -> float:
@@ -130,7 +130,7 @@ class Relay:
 
     A failure or overload of the destination spends no attempt: the tasks return to the source, and `run`
     backs off. A task that the destination refuses spends an attempt, with backoff, until it is a dead letter
-    of the source; the rest of its batch is moved. So does a task for which the destination fails repeatedly
+    of the source; the rest of its batch moves on. So does a task for which the destination fails repeatedly
     while it takes other tasks: see `Suspects`.
 
     Attributes:
@@ -249,7 +249,7 @@ class Relay:
         return receipt if isinstance(receipt, Exception) else None
 
     def _collision(self, claim: Claim) -> Exception | None:
-        """Return the reason why a duplicate is not the task put by an earlier relay; None if it is."""
+        """Return why a duplicate is not the task put by an earlier relay; None if it is that task."""
         try:
             found = core_of(self._destination).store.get(claim.task.task_id)
         except FreshqError as error:
@@ -291,7 +291,7 @@ class Relay:
         )
 
     def _new(self, claim: Claim) -> dict[str, Any]:
-        """Return the arguments to put a task, with the rest of its max age."""
+        """Return the arguments to put a task, with the remainder of its max age."""
         task = claim.task
         left_seconds = None
         if task.deadline is not None:
@@ -402,7 +402,7 @@ class CopyReport:
     """The tasks of a source, by their fate in the copy.
 
     Attributes:
-        copied: By status in the source. A TAKEN task waits again in the destination, which nobody works on.
+        copied: By status in the source. A TAKEN task waits again in the destination, where no worker runs.
         present: Tasks that the destination already has in the same state as the source.
         skipped: By reason: tasks that were asked for and are not in the destination in the same state.
         left: By status: tasks that were not asked for.
@@ -456,7 +456,7 @@ class TaskCopy:
         self.report = CopyReport()
 
     def run(self, on_batch: Callable[[CopyReport], object] = lambda _report: None) -> CopyReport:
-        """Copy every task that was asked for; return what became of each.
+        """Copy every task that was asked for; return the fate of each.
 
         Args:
             on_batch: Called after each batch.
@@ -494,7 +494,7 @@ class TaskCopy:
                 self.report.copied[status] += 1
 
     def _replaced(self, task: Task) -> bool:
-        """Return whether a task could replace the one of its id; otherwise note why not."""
+        """Return whether a task could replace the task with its id; otherwise record why not."""
         try:
             current = self._destination.stored(task.task_id)
         except NotFound:

@@ -61,14 +61,14 @@ class AsyncMatchAdmin(Awaited):
 
 
 class AsyncMatchQueue(AwaitedQueue):
-    """A matching queue on any store whose verbs are coroutines, with the names and arguments of `MatchQueue`.
+    """A matching queue on any store, with verbs as coroutines and the names and arguments of `MatchQueue`.
 
     Calls run in threads, `max_threads` at a time. `resources` and `callers` are asynchronous iterators.
 
     If a coroutine is cancelled, its call is dropped if it has not begun; otherwise it runs to its end and the
     answer is dropped. The matches of a cancelled `match` or `request` are released immediately; if the store
     does not answer, a warning is logged, and the resources return when their leases expire. A caller who
-    joined the line stays in it until `abandon`.
+    joined the line stays in line until `abandon`.
 
     `async with` closes the queue at the end of the block, after the calls under way.
 

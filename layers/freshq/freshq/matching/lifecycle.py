@@ -112,7 +112,7 @@ def matched(
         before: The version that is stored.
         since: When it started to wait, or would have, in seconds since the epoch.
         lease_until: When the match expires; None: never.
-        caller_id: Id of the caller of the line that it is held for; None for a caller who did not wait.
+        caller_id: Id of the caller in line that it is held for; None for a caller who did not wait.
     """
     return replace(
         before,
@@ -170,7 +170,7 @@ class Changes:
         self.stamp = Stamps(clock).next
 
     def stored(self, resource_id: str) -> Resource | None:
-        """Return the stored version of a resource; None if there is none of this id."""
+        """Return the stored version of a resource; None if the id is unknown."""
         return self._store.get(resource_id)
 
     def may_recover(self) -> bool:
@@ -226,7 +226,7 @@ class Changes:
         """Stop a resource from waiting.
 
         A resource whose caller's lease has expired is queued first, so that its history shows the lost lease
-        and no success.
+        rather than a success.
 
         Raises:
             NotFound: If it is not registered.
@@ -251,7 +251,7 @@ class Changes:
         return True
 
     def commit(self, before: Resource | None, after: Resource | None) -> None:
-        """Commit a change. The caller of a match goes with it.
+        """Commit a change. The caller of a match is deleted with it.
 
         Raises:
             Changed: If the resource has changed since `before` was read.

@@ -1,4 +1,4 @@
-"""The line of callers that wait for a fitting resource, first come first served.
+"""The line of callers who wait for a fitting resource, first come first served.
 
 A caller joins the line and then looks for resources; a resource is queued and then looks for callers. Both
 write before they read, so if they arrive at the same time, at least one of them sees the other. The side that
@@ -236,7 +236,7 @@ class CallerLine:
         return self._match_of(caller)
 
     def _give_away(self, waiting: Caller) -> int:
-        """Give each queued resource that fits a waiting caller to the first such caller in line.
+        """Give queued resources that fit a waiting caller to the first callers in line, until it has one.
 
         Returns:
             How many resources it found.

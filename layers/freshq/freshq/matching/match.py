@@ -153,8 +153,8 @@ class Walk:
     def _answers(self, lookup: Lookup) -> Iterator[Entry]:
         """Yield the entries that answer one ask, from the one or two partitions that may have them.
 
-        The far partition is for resources with a greater attribute name than those asked for. An entry
-        has the greatest name at the time when it was queued. If that is not greater than those asked for,
+        The far partition is for resources with a greater attribute name than the names asked for. An entry
+        has the greatest name at the time when it was queued. If it is not greater than the names asked for,
         all entries of the far partition were queued later, and oldest first they need not be read yet.
         """
         near = iter(()) if lookup.near is None else self._group(lookup.near)
@@ -285,7 +285,7 @@ class Matches:
                 break
             longest = later_end(stored.lease_until, after.lease_until)
             if after.token == match.token and stored.lease_until == longest:
-                return  # extended for longer meanwhile
+                return  # its lease was extended in between
             before = stored  # extended meanwhile
         raise self.lost(match)
 

@@ -53,7 +53,7 @@ class Place:
 
     Attributes:
         partition: The partition.
-        group: The part of the partition in which entries are ordered by time.
+        group: The part of the partition within which entries are ordered by time.
     """
 
     partition: str
@@ -186,7 +186,7 @@ def _pair(name: str, value: str) -> str:
 
 
 def partition_of(argument: str, pairs: Mapping[str, str]) -> str:
-    """Return the partition of some pairs.
+    """Return the partition of a set of pairs.
 
     Raises:
         ValueError: If they are too long in total; the message names `argument`.

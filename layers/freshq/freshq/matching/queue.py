@@ -225,7 +225,7 @@ class MatchQueue:
         return self._line.offer(checked_resource_id(resource_id))
 
     def withdraw(self, resource_id: str) -> Resource:
-        """Stop a resource from waiting; it stays registered. An available resource is left unchanged.
+        """Take a resource out of the queue; it stays registered. An available resource is left unchanged.
 
         Raises:
             NotFound: If it is not registered.
@@ -276,8 +276,8 @@ class MatchQueue:
 
         Raises:
             ValueError: If an argument is wrong.
-            StoreError: If the store did not answer before the first match. Later, the matches made so far
-                are returned.
+            StoreError: If the store did not answer before the first match. Later failures return the matches
+                made so far.
         """
         ranks = parse_criteria(criteria)
         checked_count("limit", limit, at_most=MAX_MATCHES)
@@ -328,7 +328,7 @@ class MatchQueue:
         return self._line.callers()
 
     def complete(self, match: Match) -> Resource:
-        """End a match: its resource is available, not waiting. `offer` lets it wait again, behind all others.
+        """End a match: its resource is available, not waiting; `offer` puts it last in line again.
 
         Raises:
             LeaseLost: If the match no longer holds it.
@@ -354,7 +354,7 @@ class MatchQueue:
     def extend(self, match: Match, *, lease_seconds: float | None = None) -> Match:
         """Hold a resource for `lease_seconds` from now; None for the queue's lease. Never shortens a lease.
 
-        A match that is held until it is settled stays so.
+        A match without a lease lasts until it is settled.
 
         Returns:
             The match with its new end and the same token.

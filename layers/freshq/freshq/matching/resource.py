@@ -177,10 +177,10 @@ class Resource:
         attributes: The values that callers can ask for, by name, in order.
         status: Its state.
         token: New with every change of status, so that two periods in the same state differ.
-        since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource
-            whose caller disappeared gets its position back.
+        since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource whose
+            caller disappeared returns to its position.
         lease_until: When the match expires, in seconds since the epoch; None if it does not expire.
-        caller_id: The caller of the line that it is matched to; None for a caller who did not wait.
+        caller_id: The caller in line that it is matched to; None for a caller who did not wait.
         data_json: Its `data` as JSON text.
     """
 
@@ -267,7 +267,7 @@ class Caller:
 
     @property
     def questions(self) -> list[str]:
-        """The asks as strings, without any that contains another: whoever answers it answers that too."""
+        """The asks as strings, leaving out asks that contain another: its answers suit them as well."""
         asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
         least = (ask for ask in asks if not any(other < ask for other in asks))
         return sorted(question_of(dict(ask)) for ask in least)

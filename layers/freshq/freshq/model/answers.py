@@ -1,4 +1,4 @@
-"""Answers of the verbs, and exceptions by which a runner ends an attempt."""
+"""Answers of the verbs, and the exceptions with which a runner ends an attempt."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Claim:
 
 
 class Claims(list[Claim]):
-    """The answer to `claim`: a list that knows whether the claim got to the end of the lines.
+    """The answer to `claim`: a list that also knows whether the claim reached the end of the lines.
 
     Attributes:
         more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
@@ -105,7 +105,7 @@ class Claims(list[Claim]):
 
 
 class DeadLetterCounts(NamedTuple):
-    """Numbers of tasks that became dead letters without a run that failed them.
+    """Numbers of tasks that became dead letters without a failed run.
 
     Attributes:
         quarantined: Tasks that cannot be read.
@@ -130,7 +130,8 @@ class Waiting:
 
     Attributes:
         task: The task.
-        waits_for: Why claims skip it or take others first; None if only its position in the line matters.
+        waits_for: Why claims skip it or take other tasks first; None if only its position in the line
+            matters.
 
     Examples:
         >>> receipt = queue.put("work", task_id="b")
@@ -277,8 +278,8 @@ class UnknownKind(Busy):
     """No handler here has the task's kind: release the task for a worker that has such a handler.
 
     Attributes:
-        delay_seconds: Delay before the next attempt. It doubles, because it is as long as the task has been
-            claimed in vain.
+        delay_seconds: Delay before the next attempt. It doubles, because it equals the time since the task
+            was first claimed in vain.
     """
 
     def __init__(self, reason: str, task: Task) -> None:

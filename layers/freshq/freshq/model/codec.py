@@ -49,7 +49,7 @@ class Codec(Protocol):
             annotation: The type, as a handler annotates its payload; `Any` where it does not.
 
         Raises:
-            Exception: Any, if the codec does not know the type.
+            Exception: Any, if the type is unknown to the codec.
         """
 
 
@@ -86,7 +86,7 @@ class DoesNotFit(ValueError):
 class JsonCodec:
     """The default codec: JSON values, pydantic models, dataclasses, dates and times, UUID and Decimal.
 
-    Models and dataclasses become objects and the others strings, also when nested. It rejects a dict whose
+    Models and dataclasses become objects and other values strings, also when nested. It rejects a dict whose
     keys are not strings, because JSON would change their type. Pydantic parses the types.
     """
 

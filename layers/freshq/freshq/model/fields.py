@@ -102,7 +102,7 @@ FIELDS: Final = (
     StoredField("root_id", "root_id", "rootId", _TEXT, _PUT, "root"),
     StoredField("attempt_record", "attempt_record", "attemptRecord", _TEXT, _END),
 )
-# What events tell of a task, besides its holder.
+# The facts that events have about a task, besides its holder.
 EVENT_FIELDS: Final = tuple(field for field in FIELDS if field.event)
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Progress
     from freshq.policy.shedding import ShedReason
 
-# Longer strings are truncated: an error must always fit beside the largest payload.
+# Longer strings are truncated: an error must always fit next to the largest payload.
 MAX_ERROR_CHARS: Final = 500
 # The record of the last attempts: five errors, and as many tracebacks of the default size.
 MAX_RECORD_BYTES: Final = 16 * 1024
@@ -49,7 +49,7 @@ NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
-# A child with a deadline enters its line so far ahead, because newest first, the roots that arrive before its
+# A child with a deadline enters its line this far ahead: newest first, the roots that arrive before its
 # parent's slot claims again would bury it, and the work done for it would be lost.
 CHILD_LEAD_SECONDS: Final = 0.02
 # Verbs after finished work, successful or not.
@@ -415,7 +415,7 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
     Args:
         task: The task.
         moment: The times of the write that takes it.
-        token: Proves who holds it, and names the write.
+        token: Proves who holds it, and identifies the write.
     """
     return changed(
         task,
@@ -449,7 +449,7 @@ def truncated(error: str | None) -> str | None:
 
 
 class Stamps:
-    """Gives out times, each at least a microsecond later than the one before. Thread-safe.
+    """Generates times, each at least a microsecond later than the one before. Thread-safe.
 
     If the clock goes back by more than a second, the times go back with it, so that one wrong reading an hour
     ahead does not last.

@@ -51,7 +51,7 @@ def _can_be_an_id(task_id: str) -> str:
 
 
 def _as_parent(value: Any) -> Any:
-    """Return what a child inherits from a task, or from the task of a claim; other values as they are."""
+    """Return the fields that a child inherits from a task or a claim; other values unchanged."""
     task = getattr(value, "task", value)
     if isinstance(task, Task):
         return task.as_parent
@@ -67,7 +67,7 @@ TraceContext: TypeAlias = Annotated[str, AfterValidator(checked_trace_context)]
 
 
 class Parent(BaseModel):
-    """What a task inherits from the task whose run puts it.
+    """The fields that a task inherits from the task whose run puts it.
 
     Attributes:
         task_id: Id of that task.
@@ -102,8 +102,8 @@ class NewTask(BaseModel):
             datetime with a time zone. In the past, it still decides the place and the age of the task.
         trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
             tracestate, if any. None for the one that the queue's telemetry gives it.
-        parent: The task whose run puts this one: a Task or a Claim, or `Task.as_parent` from elsewhere. The
-            child is stale no later than its parent, and has its group and trace unless it has others; its
+        parent: The task whose run puts this one: a Task or a Claim, or `Task.as_parent` from another process.
+            The child is stale no later than its parent, and has its group and trace unless it has others; its
             place is its own. If too little time is left, it is rejected with the reason `deadline`.
         on_conflict: If a live task has the id, "ignore" the new one or "update" the live one, ending its
             claim; with either, the id of an ended task is free. Not on attached tables. None for the argument

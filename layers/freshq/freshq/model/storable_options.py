@@ -32,7 +32,7 @@ RULES: Final[dict[str, type[Any]]] = {
 
 
 def seconds_or_none(text: str) -> float | str:
-    """Return a time as a number of seconds, or `NONE` unchanged; raise ValueError if it is neither."""
+    """Return a time as a number of seconds, or `NONE` unchanged; raise ValueError for anything else."""
     return NONE if text.lower() == NONE else float(text)
 
 

@@ -31,7 +31,7 @@ _TRACEPARENT_BYTES: Final = 55
 MAX_TRACESTATE_BYTES: Final = 512
 MAX_TRACE_CONTEXT_BYTES: Final = _TRACEPARENT_BYTES + 1 + MAX_TRACESTATE_BYTES
 _TRACE_ID: Final = slice(3, 35)
-# Longer strings are truncated: progress must always fit beside the largest payload.
+# Longer strings are truncated: progress must always fit next to the largest payload.
 MAX_STEP_CHARS: Final = 200
 # Stores keep the fraction in whole millionths, so that all of them return the same value.
 FRACTION_DIGITS: Final = 6
@@ -297,7 +297,7 @@ class Task(_Beside, Generic[PayloadT]):
         task_id: The caller's id, or a UUID.
         queue: Name of its queue.
         status: The stored status; `status_at` adds SHED.
-        created: When it became, or becomes, a candidate: its put, or its due time if the put was delayed.
+        created: When it became, or will become, a candidate: its put, or its due time if the put was delayed.
             Sets its position in its line; its age counts from it. Retry, release, lease expiry and redrive
             keep it.
         updated: When it last changed.
@@ -326,7 +326,7 @@ class Task(_Beside, Generic[PayloadT]):
             reported nothing. A task that returns to its line has no progress.
         progress_step: The step that it reported; None without a step.
         trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
-        parent_id: The task whose run put it; None if none did.
+        parent_id: The task whose run put it; None if no run did.
         root_id: The first task of its chain of parents; None if it has no parent.
         attempt_record: Its last failed attempts as text; `attempt_log` has them.
 
@@ -375,7 +375,7 @@ class Task(_Beside, Generic[PayloadT]):
         return self.status
 
     def ended_at(self, now: float) -> float | None:
-        """Return when it ended, a dead letter included; None if it is not over at `now`."""
+        """Return when it ended, including as a dead letter; None if it has not ended at `now`."""
         status = self.status_at(now)
         if status not in OVER:
             return None
@@ -534,7 +534,7 @@ def changed(task: Task, **changes: Any) -> Task:
 
 
 def handle_of(task: Task) -> RunHandle | None:
-    """Return the handle of the run of a task; None if it does not run here."""
+    """Return the handle of the run of a task; None if the task does not run here."""
     return getattr(task, "_handle", None)
 
 
@@ -544,7 +544,7 @@ def give_handle(task: Task, handle: RunHandle) -> None:
 
 
 def keep_clock(task: Task, clock: Callable[[], float]) -> None:
-    """Let a claimed task tell how much time is left; the clock is in seconds since the epoch."""
+    """Let a claimed task report its remaining time; the clock is in seconds since the epoch."""
     object.__setattr__(task, "_clock", clock)
 
 

@@ -116,7 +116,7 @@ class Telemetry:
 
 
 def guarded(telemetry: Telemetry) -> Telemetry:
-    """Return telemetry that does the same, and whose own errors are only logged."""
+    """Return telemetry that does the same, but only logs its own errors."""
     return telemetry if type(telemetry) is Telemetry else GuardedTelemetry(telemetry)
 
 

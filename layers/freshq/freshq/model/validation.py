@@ -26,7 +26,7 @@ MAX_JSON_DEPTH: Final = 100
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
 MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES: Final = MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES
-# Fields of freshq's own dataclasses whose readers could settle a task or a match.
+# Fields of freshq's own dataclasses that would let a reader settle a task or a match.
 _TOKENS: Final = frozenset({"token", "lease_token"})
 _TEXTS: Final = (UUID, Decimal)
 _TIMES: Final = (datetime, date, time)

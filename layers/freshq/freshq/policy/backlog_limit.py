@@ -170,7 +170,7 @@ class Share:
 
     Attributes:
         until: When it expires, in seconds, unless the worker renews it.
-        slots: Tasks that the worker may have in work.
+        slots: Number of tasks that the worker may run at a time.
         peak: Peak number of running tasks in its last window.
     """
 
@@ -214,8 +214,8 @@ class WorkerShares:
     ) -> tuple[WorkerShares, int]:
         """Return the shares after one worker took its share, and the number of slots in it.
 
-        A share is an equal part of the limit, the remainder going to the first workers by name, but never
-        more than the others leave. They shrink to their own part when they renew, so a new worker has
+        A share is an equal part of the limit, with the remainder going to the first workers by name, but
+        never more than the others leave. They shrink to their own part when they renew, so a new worker has
         its part within a window.
 
         Args:

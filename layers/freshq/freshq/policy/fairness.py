@@ -24,7 +24,7 @@ LEAST_SECONDS: Final = 1e-3
 # Averages follow about this many of the last tasks of a group, and of the queue.
 AVERAGED_OF_GROUP: Final = 10
 AVERAGED_OF_QUEUE: Final = 100
-# Groups whose averages a process keeps, and turns between two clean-ups of the groups that are level again.
+# Groups whose averages a process keeps, and turns between two clean-ups of groups without a lead or a debt.
 MAX_AVERAGES: Final = 10_000
 TURNS_PER_CLEANUP: Final = 4096
 
@@ -101,7 +101,7 @@ class GroupTurns:
     """Gives each turn to the group that has used the least time. One object per priority level.
 
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
-    nearly always the newest. Turns alone would let a tenant with long tasks do the same. So groups share
+    nearly always the newest. Turns alone would let a tenant with long tasks do so too. So groups share
     time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
     algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where the
     last one of its group finished, in virtual time, and lasts for its cost divided by the group's weight.
@@ -251,7 +251,7 @@ class GroupTurns:
         return path
 
     def _steps(self, group: Group) -> Iterator[_Step]:
-        """Yield the steps from the top to a group, whose own tasks are beside its children."""
+        """Yield the steps from the top to a group; a group's own tasks are listed next to its children."""
         parent: Group = None
         for name in self._rules.lineage(group):
             yield parent, name, self._rules.rule(name).weight

@@ -37,8 +37,8 @@ class GroupRule:
 
     Attributes:
         weight: Its share of the time relative to its siblings, while all of them have work.
-        max_running: Most tasks in work at a time, over all workers; None: no limit.
-        rate_per_second: Most starts per second, over all workers; None: no limit.
+        max_running: Maximum number of running tasks, over all workers; None: no limit.
+        rate_per_second: Maximum number of starts per second, over all workers; None: no limit.
 
     Examples:
         >>> rules = GroupRules(of={"acme": GroupRule(weight=3, max_running=5)})
@@ -240,7 +240,7 @@ class StartLog:
         self._starts[name] = starts
 
     def delay(self, names: Iterable[str], now: float) -> None:
-        """Let the last moments of some groups be at `now` (seconds), when their tasks were taken."""
+        """Set the last moments of the given groups, whose tasks were taken, to `now` (seconds)."""
         for name in names:
             at, count = self._starts[name][-1]
             self._starts[name][-1] = max(at, now), count
@@ -262,11 +262,11 @@ class GroupRoom:
     Tasks without a group have no limit.
 
     Attributes:
-        full: For each group found without room, the group or parent at its limit of tasks in work; None if
+        full: For each group found without room, the group or parent at its limit of running tasks; None if
             only a rate is used up.
         log: The recent starts.
         started: Whether a task of a group was started.
-        rated: The groups and parents with a rate of which one was started.
+        rated: The groups and parents with a rate that had a start.
     """
 
     __slots__ = ("_now", "_rules", "_running", "_started", "full", "log", "rated", "started")
@@ -276,7 +276,7 @@ class GroupRoom:
 
         Args:
             rules: The limits.
-            running: Returns the tasks in work of a group, or of a parent with all below it.
+            running: Returns the running tasks of a group, or of a parent with all below it.
             log: The recent starts; the starts of the claim are added.
             now: Time of the claim, in seconds.
         """
@@ -326,7 +326,7 @@ class GroupRoom:
 
 
 class RunningCounts:
-    """The tasks in work by group, in one process."""
+    """The running tasks by group, in one process."""
 
     __slots__ = ("_by_group",)
 
@@ -334,14 +334,14 @@ class RunningCounts:
         self._by_group: Counter[str] = Counter()
 
     def add(self, group: Group, number: int) -> None:
-        """Add to the tasks in work of a group; a negative number takes away."""
+        """Add to the number of a group's running tasks; a negative number subtracts."""
         if group is not None:
             self._by_group[group] += number
             if not self._by_group[group]:
                 del self._by_group[group]
 
     def of(self, name: str, separator: str | None) -> int:
-        """Return the tasks in work of a group, and of those below it if there is a separator."""
+        """Return the running tasks of a group, and of those below it if there is a separator."""
         if separator is None:
             return self._by_group[name]
         below = name + separator
@@ -350,7 +350,7 @@ class RunningCounts:
         )
 
     def full(self, group: Group, rules: GroupRules) -> str | None:
-        """Return the group, or its parent, that has as many tasks in work as it may; None if none has."""
+        """Return the group or parent that is at its limit of running tasks; None if there is none."""
         for name in rules.lineage(group):
             most = None if name is None else rules.rule(name).max_running
             if name is not None and most is not None and self.of(name, rules.separator) >= most:
@@ -358,5 +358,5 @@ class RunningCounts:
         return None
 
     def by_group(self) -> dict[str, Any]:
-        """Return the tasks in work by group."""
+        """Return the running tasks by group."""
         return dict(self._by_group)

@@ -81,7 +81,7 @@ class Prefetch:
         self._run_seconds += LAST_RUN_WEIGHT * (run_seconds - self._run_seconds)
 
     def waited_too_long(self) -> None:
-        """Begin again with one task, because some were given back: runs take longer than was known."""
+        """Start again with one task, because some were given back: runs take longer than estimated."""
         self._run_seconds = max(self._run_seconds, PREFETCH_SECONDS * self._slots)
 
     def limit(self, now: float) -> int:
@@ -181,7 +181,7 @@ class Signals:
     Attributes:
         succeeded: Calls that succeeded.
         pushed_back: Calls that were rejected as busy, timed out or failed.
-        peak_in_flight: Most tasks in work at a time, over all workers, counted by leases.
+        peak_in_flight: Maximum number of running tasks, over all workers, counted by leases.
     """
 
     succeeded: int = 0
@@ -194,7 +194,7 @@ class LimitState:
     """The limit as the workers share it, in one small record.
 
     Attributes:
-        limit: Most tasks in work at a time, over all workers; rounded down.
+        limit: Maximum number of running tasks, over all workers; rounded down.
         moved: Number of the window in which it last moved, up or down.
         lowered: Number of the window in which it was last lowered.
     """
@@ -211,7 +211,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
-    """A limit on the tasks in work at a time, so that the downstream is not overloaded.
+    """A limit on the running tasks at a time, so that the downstream is not overloaded.
 
     Fixed if `lowest` and `highest` are the same. Otherwise additive increase, multiplicative decrease
     (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989: the only linear rule that converges to a

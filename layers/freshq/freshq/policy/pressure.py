@@ -278,7 +278,7 @@ class Flow:
     def offered_by(self, group: str | None) -> float:
         """Return the time that a group offers, in mean service times; slightly more if it shares its counts.
 
-        Tasks of a group of which none was served take the mean.
+        Tasks of a group without served tasks take the mean.
         """
         first, second = group_counts(group)
         tasks = min(self.by_group.get(first, 0.0), self.by_group.get(second, 0.0))
@@ -381,10 +381,10 @@ class FlowCounter:
         Args:
             now: When it ended, in seconds.
             work_seconds: How long a worker held the task.
-            in_time: Whether the task was done in time; None if it is not done.
+            in_time: Whether the task was done in time; None if it was not done.
         """
         counts = self._windows[floor(now / self.window_seconds)]
-        # At least one, so that a task that takes no time has some.
+        # At least one, so that a task that takes no measurable time counts.
         counts["work_us"] += max(1, round(1e6 * work_seconds))
         if in_time is not None:
             counts["served"] += 1

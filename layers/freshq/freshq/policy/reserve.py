@@ -110,13 +110,13 @@ class QuantileReserve:
 class KindTimes:
     """Recent service times by kind of task, which tell whether a task can be done by its parent's deadline.
 
-    The times of a kind lapse if none was seen for a while: if all its tasks were refused because of them,
-    nothing else would ever show that it has become faster.
+    The times of a kind lapse after a while without new ones: if all its tasks were refused because of them,
+    nothing else would show that it has become faster.
     """
 
     __slots__ = ("_of_kind",)
 
-    # Fewer services tell nothing.
+    # Fewer services say nothing.
     LEAST: Final = 20
     # The times lapse after this time, or after this many times their quantile if that is longer.
     LAPSE_SECONDS: Final = 60.0
@@ -268,7 +268,7 @@ class SkippedTasks:
 class ReserveSpans:
     """The times in which claims skipped tasks because of the reserve.
 
-    A task that goes stale leaves no trace: nothing is written for it. The reserve shed it if a claim
+    A task that goes stale leaves no trace: nothing is written. The reserve shed it if a claim
     skipped it in its last moments; otherwise its age alone did.
     """
 
@@ -279,7 +279,7 @@ class ReserveSpans:
         self._spans = [tuple(span) for span in spans]
 
     def __len__(self) -> int:
-        """Return how many spans there are."""
+        """Return the number of spans."""
         return len(self._spans)
 
     def extended(self, now: float, reserve_seconds: float) -> list[tuple[float, ...]]:

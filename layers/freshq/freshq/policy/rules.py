@@ -30,7 +30,7 @@ class ReserveRule:
 
     Attributes:
         seconds: The fixed time.
-        quantile: Such as 0.9; used instead of `seconds` if it is set.
+        quantile: Such as 0.9; overrides `seconds`.
         automatic: Whether the order decides; see `for_order`.
 
     Examples:
@@ -62,7 +62,7 @@ class ReserveRule:
 
         Args:
             order: Order of the queue.
-            has_max_age: Whether its tasks become stale by age.
+            has_max_age: Whether its tasks go stale by age.
         """
         if not self.automatic:
             return self

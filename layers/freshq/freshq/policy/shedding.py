@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from freshq.policy.order import Order
 
-# How often a claim takes tasks: once, and once more if CoDel shed some of those.
+# How often a claim takes tasks: once, and again if CoDel shed some of them.
 MAX_TAKES: Final = 2
 # Tasks behind those that it took that a claim sheds by CoDel: enough for claims of one task to keep up with a
 # hundred times the capacity.
@@ -26,7 +26,7 @@ class ShedReason(StrEnum):
     EXPIRED: its deadline passed while it waited. RESERVE: a claim skipped it because less time was left
     than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
     more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
-    rejected it. DEADLINE: it was put by a run whose deadline leaves it too little time.
+    rejected it. DEADLINE: it was put by a run whose own deadline leaves it too little time.
 
     Examples:
         >>> from freshq.policy import ShedReason

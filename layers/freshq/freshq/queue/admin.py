@@ -112,8 +112,9 @@ class Tending(Verbs):
             task_ids: Redrive exactly these; all are checked before the first write. None for all.
             limit: Most dead letters to redrive; None for all. Not with `task_ids`.
             where: Redrive only the dead letters that it returns true for. Not with `task_ids`.
-            as_new: As if they were put now: with a new creation time and deadline. Then a PENDING task may be
-                among `task_ids`; its attempts and delay stay. An attached record gets its current position.
+            as_new: As if they were put now: with a new creation time and deadline. PENDING tasks may then
+                also be among `task_ids`; they keep their attempts and delay. An attached record gets its
+                current position.
             force: With `task_ids` and `as_new`: take TAKEN tasks from their workers.
 
         Returns:
@@ -161,7 +162,7 @@ class Tending(Verbs):
         moved = 0
         while some := list(islice(fresh, int(min(BATCH_TASKS, left - moved)))):
             written = write_many(some)
-            moved += sum(task is not None for task in written)  # others changed the rest first
+            moved += sum(task is not None for task in written)  # other callers changed the rest first
             core.store.wakes.changed(self.name, written)
         return moved
 
@@ -348,7 +349,7 @@ class Reading(Verbs):
         Raises:
             ValueError: If an argument is wrong.
             NotFound: If the queue has no task with one of the ids.
-            WaitTimeout: If some are not over after `timeout_seconds`.
+            WaitTimeout: If any has not ended after `timeout_seconds`.
             StoreError: If the store did not answer.
 
         Examples:
@@ -545,7 +546,7 @@ class Admin(Verbs):
         return self._core.upkeep.run_alone()
 
     def take_dead_letter_counts(self) -> DeadLetterCounts:
-        """Return how many tasks became dead letters since the last call without a run that failed them.
+        """Return the number of tasks that became dead letters without a failed run since the last call.
 
         Counts only the dead letters that `recover`, `upkeep` or claims of this process found.
         """
@@ -561,7 +562,7 @@ class Admin(Verbs):
             How many dead letters were added.
 
         Raises:
-            StoreError: If the store did not answer. The dead letters added before that stay in the index.
+            StoreError: If the store did not answer. Dead letters added before that remain in the index.
         """
         return self._core.store.index_dead(self.name)
 

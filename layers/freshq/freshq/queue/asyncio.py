@@ -181,7 +181,7 @@ class AsyncRecords(Awaited):
 
 
 class AsyncQueue(AwaitedQueue):
-    """A queue on any store whose verbs are coroutines, with the names and arguments of `Queue`.
+    """A queue on any store, with verbs as coroutines and the names and arguments of `Queue`.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
     holds a thread only while it polls.

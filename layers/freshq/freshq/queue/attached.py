@@ -63,7 +63,7 @@ class AttachedStore(Store, Protocol):
         """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
-        """Return the id of a record in the one form in which freshq keeps it.
+        """Return the id of a record in its canonical form.
 
         Raises:
             ValueError: If no record can have this id; names the argument.
@@ -77,7 +77,7 @@ class AttachedStore(Store, Protocol):
         """
 
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
-        """Write a record, or with `merge` some of its attributes; return its id."""
+        """Write a record, or with `merge` only the given attributes; return its id."""
 
     def get_record(self, record_id: str) -> dict[str, Any] | None:
         """Return the attributes of a record as JSON values; None if it does not exist."""
@@ -207,7 +207,7 @@ class Records(Verbs):
         return self._core.store.put_record(record, merge=False)
 
     def upsert(self, record: Mapping[str, Any]) -> str:
-        """Write some attributes of a record, or a new record. Like `put`, but removes nothing.
+        """Write the given attributes of a record, or a new record. Like `put`, but removes nothing.
 
         Raises:
             ValueError: As for `put`.

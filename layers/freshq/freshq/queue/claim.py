@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 MIN_PART_LEFT: Final = 0.9
 # If one lease must be extended, so are leases with less than this part left.
 EXTENDED_PART: Final = 0.95
-# While some leases are extended, others age.
+# While the first leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
 # Least time between two warnings of slow claims.
 WARNING_SECONDS: Final = 60.0
-# Most lines in which a claim sheds tasks that wait behind a shed task.
+# Maximum number of lines in which a claim sheds tasks behind a shed task.
 MAX_SHED_LINES: Final = 4
 # Far more than one process can start; the lease record of a claim must fit into one item.
 MAX_CLAIM: Final = 1000
@@ -74,7 +74,7 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
 
 
 def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
-    """Extend leases partly used up by a slow claim; give back the claims whose leases stay short."""
+    """Extend leases that a slow claim has partly used up; give back the claims whose leases stay short."""
     least_seconds = lease_seconds * MIN_PART_LEFT
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
@@ -106,7 +106,7 @@ def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: floa
 
 
 def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
-    """Extend the leases that have aged; forget the claims whose lease could not be extended."""
+    """Extend aged leases; drop the claims whose lease could not be extended."""
     aged = _aged(held.values(), core.now() + lease_seconds * EXTENDED_PART)
     for claim in aged:
         del held[_key(claim)]
@@ -350,9 +350,9 @@ class Claiming(Verbs):
 
         Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
         than `limit` are claimable, a small portion of the due tasks is brought in, and the rest is claimed
-        from these. If every claim is full, expired leases and due tasks still come back: a process brings in
-        a portion once a quarter of a lease. So a claim makes a bounded number of calls; `recover` and
-        `upkeep` bring in the rest.
+        from these. Even if every claim is full, expired leases and due tasks still come back: a process
+        brings in a portion once a quarter of a lease. So a claim makes a bounded number of calls; `recover`
+        and `upkeep` bring in the rest.
 
         Args:
             limit: Most claims to return: as many as the caller can start now.
@@ -425,7 +425,7 @@ class Claiming(Verbs):
         """Return waiting tasks in the order in which claims would take them, and take none.
 
         Claimable tasks come first, in the order this process would claim them if nobody else claimed or put
-        any, then delayed tasks by due time. Each shows what it waits for besides a claim. The number of calls
+        any; then delayed tasks by due time. Each shows what it waits for besides a claim. The number of calls
         is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are very many.
         CoDel may shed a task that it shows.
 

@@ -166,7 +166,7 @@ class Core:
         return config or self.options.named
 
     def begin(self) -> None:
-        """Begin a verb: follow options that changed, if the last look was some seconds ago.
+        """Begin a verb: follow changed options, if the last check is several seconds old.
 
         Raises:
             ValueError: At the first verb: if the process named options that differ from the stored ones.
@@ -286,7 +286,7 @@ class Core:
         return self.insert if on_conflict is None else partial(self._put_over, on_conflict=on_conflict)
 
     def insert(self, tasks: Sequence[Task]) -> Sequence[bool | PutResult]:
-        """Put tasks whose ids are free, and wake who waits for them."""
+        """Put tasks whose ids are free, and wake their waiters."""
         answers = self.store.insert(tasks)
         self.store.wakes.put(self.name)
         return answers
@@ -452,7 +452,8 @@ class Core:
     def count_lapsed(self, held: Task) -> bool:
         """Return whether another task of its group may have been started in place of a held one.
 
-        Its lease had ended before others could read that it was extended: it must not run beside that task.
+        Its lease had ended before other processes could read the extension: it must not run alongside that
+        task.
         """
         is_limited = self.running is not None and held.group is not None and self.config.groups.has_limits
         return is_limited and self.now() >= (held.lease_until or 0.0)
@@ -468,12 +469,12 @@ class Core:
         return released
 
     def note_extended(self, tasks: Sequence[Task], now: float) -> None:
-        """Count tasks as in work until their extended leases end."""
+        """Count tasks as running until their extended leases end."""
         if self.running is not None:
             self.running.extended(tasks, now)
 
     def let_go(self, tasks: Sequence[Task]) -> None:
-        """Stop counting tasks as in work."""
+        """Stop counting tasks as running."""
         if self.running is not None:
             self.running.ended(tasks, self.now())
 

@@ -64,9 +64,9 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
 
 
 def wanted_capacity(stats: Stats, pressure: Pressure) -> int:
-    """Return how many slots suffice for the offered work; at least one while a task waits or is in work.
+    """Return how many slots suffice for the offered work; at least one while a task waits or is running.
 
-    Until a task is done, so that its time is known, they are as many as tasks are in work.
+    Return the number of slots that suffice for the offered work; at least one while a task waits or runs.
 
     Args:
         stats: The counts of the queue.

@@ -1,6 +1,6 @@
 """Wait for claims and for ends of tasks: poll until there is an answer, with an interval after each poll.
 
-A poll neither sleeps nor knows who waits, so that threads and coroutines wait by the same rules.
+Until a task is done, so that its time is known, it equals the number of running tasks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
-# is late by at most a fifth of the wait, and a long wait costs few polls.
+# A poll neither sleeps nor knows its callers, so that threads and coroutines wait by the same rules. So the
+# answer is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
 # Time between two looks at all awaited tasks, as a multiple of the duration of the first one.
@@ -62,7 +62,7 @@ class Lookout:
     """When to look for claimable tasks: after a change, at the next due time, and at intervals.
 
     Attributes:
-        signal: Tells changes that this process knows of.
+        signal: Reports changes that this process knows of.
         seen: Its count before the last look.
         looks: How many looks have begun.
     """
@@ -95,7 +95,7 @@ class Lookout:
 
     @property
     def left_seconds(self) -> float:
-        """Time until the next look; infinite if it is due, and waits for something else."""
+        """Time until the next look; infinite if it is due and waits for a signal."""
         return math.inf if self._look_at == -math.inf else max(0.0, self._look_at - time.monotonic())
 
     def look_soon(self) -> None:
@@ -243,7 +243,7 @@ class EndsPoll:
 def _ended(tasks: Iterable[Task]) -> list[Task]:
     """Return the ended tasks, in the order of their ends."""
     over = (task for task in tasks if task.status not in LIVE)
-    # What went stale ended at its deadline, and nothing was written then.
+    # Tasks that went stale ended at their deadline, without a write.
     return sorted(over, key=lambda task: task.ended_at(math.inf) or task.updated)
 
 

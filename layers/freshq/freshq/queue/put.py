@@ -198,7 +198,7 @@ class Putting(Verbs):
 
 
 def _late(core: Core, new: Sequence[NewTask], tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
-    """Return the rejection of each task that cannot be done by its parent's deadline; None for the others."""
+    """Return the rejection of each task that its parent's deadline rules out; None for the rest."""
     pairs = zip(new, tasks, strict=True)
     return [None if each.parent is None else core.late_child(each.parent, task, now) for each, task in pairs]
 

@@ -156,7 +156,7 @@ def sibling(queue: Queue, **options: Unpack[QueueOptions]) -> Queue:
 
     Args:
         queue: The first queue.
-        **options: See `freshq.model.options.QueueConfig`. `name` tells the two apart.
+        **options: See `freshq.model.options.QueueConfig`. `name` distinguishes them.
 
     Raises:
         ValueError: If an argument is wrong.

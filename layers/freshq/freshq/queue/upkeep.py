@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Store
 
-# Most tasks that a claim brings in.
+# Maximum number of tasks that a claim brings in.
 SMALL_PORTION: Final = 25
-# Most tasks that the sweep and background upkeep bring in at a time.
+# Maximum number of tasks that the sweep and background upkeep bring in at a time.
 LARGE_PORTION: Final = 1000
 # Longest pause between two portions of one run.
 MAX_PAUSE_SECONDS: Final = 0.1
-# Looks for due tasks per lease, even while every claim finds enough without them.
+# Checks for due tasks per lease, even while every claim finds enough tasks.
 LOOKS_PER_LEASE: Final = 4
 RECORD: Final = "upkeep"
 # If the process that does the upkeep dies, another process takes over after this time.
@@ -72,12 +72,13 @@ class Upkeep:
         self._check_at = 0.0
         self._tally = threading.Lock()
         self._exhausted = 0
-        # When this process last looked for due tasks, and the shortest lease whose end no look has seen yet.
+        # When this process last checked for due tasks, and the shortest lease whose end no check has covered
+        # yet.
         self._looked_at = -inf
         self._shortest_seconds = self._shortest_until = inf
 
     def take_exhausted(self) -> int:
-        """Return how many tasks became dead letters since the last call because their last lease expired."""
+        """Return the number of tasks whose last lease expired since the last call: now dead letters."""
         with self._tally:
             exhausted, self._exhausted = self._exhausted, 0
         return exhausted
@@ -129,8 +130,8 @@ class Upkeep:
         with self._tally:
             self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)
         tidied = tidy(self._queue, until, limit)
-        # If nothing moved, another process recovers the same tasks, or the index lags: the next call sees the
-        # rest.
+        # If nothing moved, another process is recovering the same tasks, or the index lags: the next call
+        # handles the rest.
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 
     def _brought_in(self, task: Task, now: float) -> Task:
@@ -180,7 +181,7 @@ class Upkeep:
         until = now + LEASE_SECONDS
 
         def take(values: Mapping[str, Any]) -> dict[str, Any] | None:
-            # A lease that ends later than any lease can comes from a wrong clock.
+            # A lease that ends later than any possible lease comes from a wrong clock.
             held = now < values.get("until", 0.0) <= now + 2 * LEASE_SECONDS
             self._holds = not held or values["holder"] == self._holder
             self._check_at = now + LEASE_SECONDS / 2 if self._holds else min(values["until"], until)

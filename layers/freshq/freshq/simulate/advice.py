@@ -66,12 +66,12 @@ class Settings(QueueRules):
     """The settings of a queue and its workers that a simulation follows.
 
     Attributes:
-        servers: Number of tasks in work at a time.
+        servers: Number of tasks that run at a time.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=False)
 
-    servers: int = Field(10, ge=1, le=MAX_SERVERS, description="Number of tasks in work at a time.")
+    servers: int = Field(10, ge=1, le=MAX_SERVERS, description="Number of tasks that run at a time.")
 
     @classmethod
     def parse(cls, place: str, given: Mapping[str, Any]) -> Settings:
@@ -366,7 +366,7 @@ class Samples:
     def confirmed(self, outcome: Outcome, other: Outcome) -> Interval:
         """Return by how much an outcome is better, with an interval from the resamples.
 
-        If the blocks are long, it is the wider of that interval and the one from the blocks.
+        If the blocks are long, it is the wider of that interval and the interval from the blocks.
         """
         gain = self.gain(outcome, other)
         shares = zip(self.shares(outcome.settings), self.shares(other.settings), strict=True)
@@ -396,7 +396,7 @@ class Samples:
         return simulate_load(sample.load(rules.deadline_seconds), rules, settings.servers, self._seed)
 
     def _counts_fates(self, settings: Settings) -> bool:
-        """Return whether a task has its worth if it is in time in the simulation."""
+        """Return whether a task has its full value if it is in time in the simulation."""
         as_recorded = self._longest <= settings.rules(self.max_age_seconds).deadline_seconds
         return self.objective == Objective() and as_recorded
 
@@ -458,9 +458,9 @@ class Advice:
         today_share: The share with the settings of today.
         compared: All that were compared, the best first.
         alike: The changes among them that cannot be told apart from the best.
-        next_server: What one more server would bring to the settings.
-        enough_servers: Number of servers with which the settings reach the objective, or 0.99; None if there
-            is none up to 16 times as many.
+        next_server: The gain of one more server with the settings.
+        enough_servers: Number of servers with which the settings reach the objective, or 0.99; None if up to
+            16 times as many do not.
         tasks: Number of tasks that were simulated.
         drawn: How many of them had no service time.
     """
@@ -571,8 +571,8 @@ class Outage:
 
     Attributes:
         order: Name of the order.
-        tips_over_seconds: Shortest outage after which goodput does not come back; None if there is none up to
-            the longest that the recording has room for.
+        tips_over_seconds: Shortest outage after which goodput does not recover; None if it recovers after the
+            longest that the recording has room for.
         longest_seconds: The longest outage after which it came back; None if there is none.
         recovery_seconds: How long that took.
     """
@@ -665,7 +665,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a load would be served under new settings, beside the present ones.
+    """The service of a load under new settings, compared with the present ones.
 
     Attributes:
         metric: The objective: in_time or value.

@@ -79,7 +79,7 @@ class Backlog(Protocol):
         """Add a task, the newest of all."""
 
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
-        """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
+        """Remove and return the next task to claim that waited no longer; None if there is none."""
 
     def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
         """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
@@ -155,7 +155,7 @@ class LevelBacklog:
             level: _Level(GroupTurns(self._costs, rules.groups), has_groups=bool(self._groups))
             for level in levels
         }
-        # What the turns of the tasks in work cost.
+        # The costs of the turns of the running tasks.
         self._charged: dict[int, float] = {}
         self._rules = rules.groups if self._groups and rules.groups.has_limits else None
         self._running = RunningCounts()
@@ -185,7 +185,7 @@ class LevelBacklog:
             del self._levels[key[0]].lines[key[1]]
 
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
-        """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
+        """Remove and return the next task to claim that waited no longer; None if there is none."""
         room = self._room(now)
         for number, level in self._levels.items():
             working = level.lines.copy() if len(level.lines) > 1 or room else level.lines
@@ -349,7 +349,7 @@ class LineBacklog:
         return self._expired or bool(self.waiting) or bool(self._skipped)
 
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
-        """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
+        """Remove and return the next task to claim that waited no longer; None if there is none."""
         tasks, skipped, order = self.waiting, self._skipped, self._order
         if now >= order.check_at:
             self._check_order(now, reserve_seconds)
@@ -360,7 +360,7 @@ class LineBacklog:
             )
             if skipped or self._own_deadlines or self._created[tasks[0]] <= created_after:
                 self._skip(now, created_after)
-        # A claim drops the stale tasks of the line that it looks at.
+        # A claim drops the stale tasks of the line that it searches.
         self._expired = False
         return self._pop(now, now + reserve_seconds, newest_first=order.newest_first) if tasks else None
 

@@ -192,7 +192,7 @@ class SimulatedClaimer:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What became of every task of a load.
+    """The fate of every task of a load.
 
     Attributes:
         load: The tasks.
@@ -224,7 +224,7 @@ def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1)
     Args:
         load: The tasks.
         rules: The policy.
-        servers: Number of tasks in work at a time, 1 or more.
+        servers: Number of tasks that run at a time, 1 or more.
         seed: Seed of the door's random draws.
 
     Raises:
@@ -246,7 +246,7 @@ class Engine:
         self._backlog = backlog_for(load, rules, self.fates)
         self._admission = Admission(load, rules, self._backlog, self.fates, seed)
         self._claimer = SimulatedClaimer(load, rules, self._backlog, self._admission)
-        # Most rules do without some steps, which cost time.
+        # Most rules skip some steps, which cost time.
         self._admits_all = rules.door is None and rules.backlog is None
         unreserved = rules.reserve == ReserveRule()
         plain = unreserved and rules.codel is None

@@ -1,4 +1,4 @@
-"""Forecast what becomes of a queue, from its recent flow and the tasks that wait.
+"""Forecast the future of a queue, from its recent flow and the tasks that wait.
 
 The queue is simulated on from its present state, many times. Each run draws a rate of arrivals and a mean
 service time that may have led to what was counted (the posteriors of a Poisson and of an exponential
@@ -66,8 +66,8 @@ class Interval:
         """Return an interval that has as nearly nine in ten of the figures of runs as their values allow.
 
         Many runs share a whole number, or the last deadline. Leaving out one run in twenty at each end would
-        keep most of these values, and hold too often. So the end value with the fewer runs is left out, and
-        again while that brings the share closer to nine in ten.
+        keep most of these values, and hold too often. So the end value with fewer runs is left out, and again
+        while that brings the share closer to nine in ten.
 
         Args:
             found: One or more.
@@ -96,7 +96,7 @@ class Moment:
         served_per_second: Tasks done, over the same time.
         window_seconds: Its length.
         service_seconds: Mean time of a task.
-        slots: Tasks that can be in work at a time.
+        slots: Number of tasks that can run at a time.
         in_work: Tasks in work.
         ages: Age of each waiting task, in seconds.
     """
@@ -121,7 +121,8 @@ class Forecast:
         backlog_over_seconds: When the last of these has been started or is stale, at most `horizon_seconds`.
         horizon_seconds: How long the simulated tasks arrive.
         more_slots: Slots that are missing for the offered work, by `wanted_servers`.
-        better_order: The order that does most in time, if it does more in at least 95 % of the runs.
+        better_order: The order that completes most in time, if it completes more in at least 95 % of the
+            runs.
         better_ratio: `in_time_ratio` with it, minus today's.
     """
 
@@ -198,7 +199,7 @@ def _learned(rules: OverloadRules, service_seconds: float) -> OverloadRules:
 def _better_order(
     rules: OverloadRules, runs: Sequence[_Run], outcomes: Sequence[_Outcome]
 ) -> tuple[Order, Interval] | tuple[None, None]:
-    """Return the best of the other orders, and its gain, if it is better beyond doubt."""
+    """Return the best of the other orders, and its gain, if it is clearly better."""
     if Interval.of([each.ratio for each in outcomes]).median >= ENOUGH_RATIO:
         return None, None
     gains = []
@@ -216,7 +217,7 @@ def _better_order(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Shares done in time: of the new tasks, of those that wait, of all; and when the latter are over."""
+    """Shares done in time of new tasks, waiting tasks and both, and when the waiting ones end."""
 
     new_ratio: float
     old_ratio: float
@@ -249,8 +250,8 @@ class _Run:
     def _drawn(self, rng: Random, ages: Sequence[float], busy_ratio: float, rate: float) -> Load:
         """Return running tasks, then waiting tasks, then new ones.
 
-        Running tasks began before the first of the waiting tasks arrived. Their rest is as long as a whole
-        service: it is exponential. Slots without a task are free at 0.
+        Running tasks began before the first of the waiting tasks arrived. Their remaining time is as long as
+        a whole service: it is exponential. Slots without a task are free at 0.
         """
         begin, servers, batch = -2.0 * max(self._age_seconds, 1.0), self._scale.servers, self._scale.batch
         in_work = min(servers, round(busy_ratio * servers))
@@ -334,7 +335,7 @@ class Forecaster:
     def forecast(
         self, now: float, rules: OverloadRules, pressure: Pressure, taken: int, waiting: WaitingTasks
     ) -> Forecast | None:
-        """Return the last forecast, or a new one if it is time; None while no task was done.
+        """Return the last forecast, or a new one when it is due; None before the first task is done.
 
         While tasks wait, all slots are taken. Before any waited, the slots are not known, and as many as the
         load needs are assumed.

@@ -1,4 +1,4 @@
-"""Loads of a simulation: drawn at random, or recorded by a queue, as its events tell.
+"""Loads of a simulation: drawn at random, or recorded by a queue in its events.
 
 A recording has one JSON object per task, on a line or in a row of a Parquet file; `Arrival` is its schema.
 It has what a queue cannot choose: when a task arrived, how long it runs, when it is stale. Waits are left
@@ -240,7 +240,7 @@ SHORTEST_SECONDS: Final = 1e-6
 LATE_MS: Final = 60_000.0
 # After this many events, waiting tasks that are long stale are written and forgotten.
 SWEEP_EVENTS: Final = 20_000
-# The last tasks that ended, to know a repeated event by.
+# The last tasks that ended, to recognize repeated events.
 MOST_ENDED: Final = 200_000
 PARQUET: Final = ".parquet"
 OVER: Final = frozenset({"SUCCESS", "FAILURE", "CANCELLED", "SHED"})
@@ -327,7 +327,7 @@ class Recording:
         self.kinds.append(None if arrival.kind is None else intern(arrival.kind))
 
     def chosen(self, places: Sequence[int], at: Iterable[float]) -> Recording:
-        """Return some of the tasks, at other times of arrival."""
+        """Return a sample of the tasks, at other arrival times."""
         return Recording(
             at=array("d", at),
             service=array("d", [self.service[place] for place in places]),
@@ -557,7 +557,7 @@ class Recorder:
         self._events = 0
 
     def record(self, queue: str) -> None:
-        """Record this queue, and ignore the events of others."""
+        """Record this queue, and ignore the events of other queues."""
         self.queue, self._is_named = queue, True
 
     def add(self, event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -615,7 +615,7 @@ class Recorder:
         return known
 
     def _end(self, task_id: str, life: _Life, status: str | None) -> dict[str, Any] | None:
-        """Forget a task, and return it unless it is left out; the status is None if it is not over."""
+        """Forget a task, and return it unless it is left out; the status is None if it has not ended."""
         event = life.event
         del self._lives[task_id]
         self._ended[task_id] = event["created_ms"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # A client waits at random up to this share of its timeout before it puts the task again.
 JITTER: Final = 0.5
-# Events in the order in which they count if they happen at one time.
+# Events in the order in which they are handled if they are simultaneous.
 END, CAPACITY, TIMEOUT, PUT_AGAIN = range(4)
 
 
@@ -56,12 +56,12 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Dip:
-    """A time of lower capacity. Tasks in work run to their end; the lost servers claim no further task.
+    """A time of lower capacity. Running tasks run to their end; the lost servers claim no further task.
 
     Attributes:
         start: When it begins, in seconds from the start of the simulation.
         seconds: Its length.
-        factor: Capacity meanwhile, as a share of all servers: 0 for an outage.
+        factor: Capacity during that time, as a share of all servers: 0 for an outage.
     """
 
     start: float
@@ -96,14 +96,14 @@ class Dip:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Service that takes longer under load: 1 + work * (tasks in work - 1) + backlog * waiting tasks.
+    """Service that takes longer under load: 1 + work * (running tasks - 1) + backlog * waiting tasks.
 
     The first term is the contention of the Universal Scalability Law (Gunther, Guerrilla Capacity Planning,
     2007, chapter 4). The second stands for a backlog in the memory of the servers, as in the runs with
     garbage collection of "Metastable Failures in the Wild".
 
     Attributes:
-        work: Further share of the service time for each other task in work.
+        work: Further share of the service time for each other running task.
         backlog: Further share of it for each waiting task.
     """
 
@@ -143,7 +143,7 @@ class Stress:
 
 @dataclass(frozen=True, slots=True)
 class ChainResult:
-    """What became of the chains of a run.
+    """The fates of the chains of a run.
 
     Attributes:
         done_ratio: Chains whose last task was done by their deadline, as a share of all chains.
@@ -160,9 +160,9 @@ def simulate_chains(load: Load, rules: OverloadRules, servers: int, hops: int, s
     """Serve chains of tasks to their end.
 
     Args:
-        load: The first task of each chain; the others take service times of other tasks of the load.
+        load: The first task of each chain; the other tasks take service times of other tasks of the load.
         rules: The policy.
-        servers: Number of tasks in work at a time, 1 or more.
+        servers: Number of tasks that run at a time, 1 or more.
         hops: Tasks of each chain.
         seed: Seed of the door's random draws.
 
@@ -178,13 +178,13 @@ def simulate_stressed(
 ) -> Simulation:
     """Serve a load to its end under stress.
 
-    The deadlines of the returned load are the times by which tasks had to be done to count: also a client's
-    timeout.
+    The deadlines of the returned load are the times by which tasks had to be done to count, including a
+    client's timeout.
 
     Args:
         load: The tasks, each put once.
         rules: The policy.
-        servers: Number of tasks in work at a time, 1 or more.
+        servers: Number of tasks that run at a time, 1 or more.
         stress: What happens meanwhile.
         seed: Seed of the jitter, and of the door's random draws.
 
@@ -221,7 +221,7 @@ class _StressedEngine(Engine):
             groups=self._groups,
         )
         super().__init__(put, rules, servers, seed)
-        # The backlog was made for all kinds of tasks of the load; now none is put yet.
+        # The backlog was made for all kinds of tasks of the load; none has been put yet.
         for column in (put.created, put.service, put.deadline, self.starts):
             del column[:]
         del self._levels[:], self._groups[:], self.fates.codes[:]
@@ -320,7 +320,7 @@ class _StressedEngine(Engine):
             self._admission.put(task, now)
 
     def _time_out(self, task: int, now: float) -> None:
-        """Let a client put its task again, if it was not done in time."""
+        """Let a client repeat its put, if the task was not done in time."""
         clients, (_request, puts_before) = self._clients, self._request_of[task]
         if clients is None or puts_before >= clients.retries or self.fates.codes[task] == Fates.IN_TIME:
             return

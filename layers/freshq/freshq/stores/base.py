@@ -96,7 +96,7 @@ class History(Protocol):
         """Put the events that are in no batch yet into new ones."""
 
     def events(self, queue: str, batch: int) -> Sequence[Mapping[str, Any]]:
-        """Return the events of a batch as landed events, in the order in which they were written."""
+        """Return the events of a batch in landed form, in the order in which they were written."""
 
 
 def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
@@ -230,7 +230,7 @@ class HeldTask:
         self.failed: Task | None = None
 
     def as_claim(self) -> Claim:
-        """Return the task as observers know it: a claim without a lease."""
+        """Return the task in the form for observers: a claim without a lease."""
         return Claim(self.task, "", 0.0)
 
 
@@ -375,7 +375,7 @@ class SharedRecord:
 
 
 class Health(StrEnum):
-    """What a look at a queue found."""
+    """The findings of a check of a queue."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -385,7 +385,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that an operator may have to know of a queue.
+    """A fact about a queue that an operator may have to know.
 
     Attributes:
         health: How bad it is.
@@ -502,7 +502,7 @@ class Tasks(Protocol):
 
         Returns:
             For each claim, in order: the stored task; Conflict if the lease no longer holds it; or the
-            error that leaves open whether it was stored. An error for one does not affect the others.
+            error that leaves open whether it was stored. An error for one does not affect the rest.
         """
         return [self._settled(task, lease_token) for task, lease_token in settled]
 
@@ -514,10 +514,10 @@ class Tasks(Protocol):
             # An earlier call may have stored it, and its reply was lost.
             return task if current and current.request_token == task.request_token else conflict
         except FreshqError as error:
-            return error  # the caller reports it with the answers for the others
+            return error  # the caller reports it with the other answers
 
     def delete(self, task: Task, guard: Guard) -> None:
-        """Delete a task. A missing task is no error, so a delete whose reply was lost can be repeated.
+        """Delete a task. Missing tasks are ignored, so a delete whose reply was lost can be repeated.
 
         Raises:
             Conflict: If the guard does not hold.
@@ -643,7 +643,7 @@ class Lines(Protocol):
 
 
 class Agenda(Protocol):
-    """The tasks of a queue with a time to come: delayed, leased or stale."""
+    """The tasks of a queue that have a due time: delayed, leased or stale."""
 
     def due(self, queue: str, now: float, limit: int) -> Due:
         """Return up to `limit` tasks with an expired lease or a delay that has passed.
@@ -655,7 +655,7 @@ class Agenda(Protocol):
         """Return some of the delayed tasks, the next due first: at least one page of tasks that come due."""
 
     def leased(self, queue: str, limit: int) -> list[Task]:
-        """Return some of the TAKEN tasks, the first lease to end first, as `delayed` does."""
+        """Return a portion of the TAKEN tasks, the first lease to end first, as `delayed` does."""
 
     def tidy(self, queue: str, now: float, limit: int) -> int:  # noqa: ARG002 - the interface
         """Take stale tasks out of their lines, and delete tasks past their retention.
@@ -670,7 +670,7 @@ class Agenda(Protocol):
         return self.tidy(queue, now, limit)
 
     def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
-        """Return when the next delay or lease ends, in seconds; None if none does, or it is not known."""
+        """Return when the next delay or lease ends, in seconds; None if there is none, or it is not known."""
         return None
 
     def take_quarantined(self) -> int:
@@ -769,7 +769,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         yield from ()
 
     def caller(self) -> str:
-        """Return who uses the store, as it knows them; by default, as the operating system does."""
+        """Return the identity of the store's user, by default the user of the operating system."""
         import getpass  # noqa: PLC0415 - functions have no use of it
         import platform  # noqa: PLC0415
 
@@ -780,12 +780,12 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         return f"{user}@{platform.node()}"
 
     def with_dead_rows(self, stats: Stats) -> Stats:
-        """Return stats with what the store knows of dead rows."""
+        """Return stats with the store's figures about dead rows."""
         return stats
 
     @cached_property
     def wakes(self) -> Wakes:
-        """Wakes who waits for tasks: shared by all stores of this process that have the same table."""
+        """Wakes waiters for tasks: shared by all stores of this process on the same table."""
         return Wakes()
 
     @property
@@ -799,4 +799,4 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         raise NotImplementedError(msg)
 
     def close(self) -> None:
-        """Release what this process holds; leases that are still held stay safe."""
+        """Release this process's resources; leases that are still held stay safe."""

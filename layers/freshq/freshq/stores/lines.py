@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Line: TypeAlias = tuple[int, str | None]
 _Candidate = TypeVar("_Candidate")
-# Tasks in work whose turns are corrected when they are settled: more than a process has.
+# Number of running tasks whose turns are corrected when they are settled: more than a process has.
 MAX_CHARGED: Final = 10_000
 
 
@@ -102,7 +102,7 @@ class LineTurns:
         self._costs = costs or GroupCosts()
         self._lock = threading.Lock()
         self._levels = self._new_levels()
-        # What the turns of tasks in work cost, by task id; the last claimed task last.
+        # The costs of the turns of running tasks, by task id; the last claimed task last.
         self._charged: dict[str, float] = {}
 
     def _new_levels(self) -> defaultdict[int, GroupTurns]:
@@ -186,7 +186,7 @@ class LineTurns:
 
 @dataclass(slots=True)
 class Effort:
-    """How far the last search of a claim got.
+    """How far the last search of a claim reached.
 
     Attributes:
         bounded: Whether it reached a bound of its work before it had searched every line.
@@ -213,7 +213,7 @@ class ClaimRequest:
         retention_seconds: How long the store keeps an ended task.
         longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
         room: The room that the limits of groups leave, for stores that do not count by group.
-        effort: Where the store notes how far it got.
+        effort: Where the store notes how far the search reached.
     """
 
     queue: str

@@ -52,9 +52,10 @@ CHUNK_TASKS: Final = 256
 MAX_FRUITLESS: Final = 64
 # Chunks of stale tasks whose memory one claim frees: tens of microseconds.
 FREED_CHUNKS: Final = 1
-# Groups of a level that one claim looks at: enough for fair turns, few enough for a claim of a millisecond.
+# Number of groups of a level that one claim considers: enough for fair turns, few enough for a claim of a
+# millisecond.
 MAX_GROUPS: Final = 64
-# Windows of groups at their limit that one claim passes; those at a limit of tasks in work are passed once.
+# Windows of groups at their limit that one claim passes; groups at a limit of running tasks are passed once.
 MAX_WINDOWS: Final = 100
 # Number of groups with recent starts beyond which expired starts are forgotten.
 MAX_LOGS: Final = 1_000
@@ -213,7 +214,7 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []
-        # For each chunk a key that none of its tasks precedes; the first chunk takes what precedes all.
+        # For each chunk a key that none of its tasks precedes; the first chunk takes all earlier tasks.
         self._firsts: list[tuple[float, str]] = []
         # Chunks of stale tasks that are no longer in the line. Their memory is freed in portions.
         self._dropped: list[_Chunk] = []
@@ -350,7 +351,7 @@ class QueueLines:
 
     def __init__(self) -> None:
         self._levels: defaultdict[int, OrderedDict[str | None, WaitingLine]] = defaultdict(OrderedDict)
-        # The lines of groups at their limit of tasks in work: no claim looks at them until one ends.
+        # The lines of groups at their limit of running tasks: no claim considers them until a task ends.
         self._parked: dict[Line, WaitingLine] = {}
         # By the group or parent that is at its limit: the lines that it holds back.
         self._parked_by: dict[str, list[Line]] = {}
@@ -376,7 +377,7 @@ class QueueLines:
                 self._parked.pop(line, None)
 
     def park(self, line: Line, at_limit: str) -> None:
-        """Leave out a line until a task in work ends of the group or parent that is at its limit."""
+        """Leave out a line until a running task ends in the group or parent that is at its limit."""
         self._parked[line] = self._levels[line[0]].pop(line[1])
         self._parked_by.setdefault(at_limit, []).append(line)
 
@@ -442,7 +443,7 @@ class QueueLines:
         return bool(full)
 
     def has_many(self) -> bool:
-        """Return whether a level has more groups than one claim looks at."""
+        """Return whether a level has more groups than one claim considers."""
         return any(len(groups) > MAX_GROUPS for groups in self._levels.values())
 
     def room(self, rules: GroupRules, running: RunningCounts, now: float) -> GroupRoom | None:
@@ -456,7 +457,7 @@ class QueueLines:
         return GroupRoom(rules, partial(running.of, separator=rules.separator), self.starts, now)
 
     def looked_at(self, line: Line) -> None:
-        """Forget a line that is empty; of more than `MAX_GROUPS`, let the others come first next time."""
+        """Forget a line that is empty; with more than `MAX_GROUPS`, let other lines go first next time."""
         level, group = line
         groups = self._levels[level]
         if group in groups and not groups[group]:

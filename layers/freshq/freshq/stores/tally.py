@@ -29,7 +29,7 @@ class FirstIds:
 
         Args:
             number: How many of each state.
-            newest_first: Whether of pending tasks the newest come first.
+            newest_first: Whether the newest pending tasks come first.
         """
         self._number = number
         self._sign = -1 if newest_first else 1

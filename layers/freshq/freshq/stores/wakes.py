@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
 
 
-# Shortest time between two looks for tasks to claim, where a look costs little.
+# Shortest time between two looks for tasks to claim, if a look costs little.
 FIRST_LOOK_SECONDS: Final = 0.05
 # Entries of ended waits that may be left before they are swept.
 SWEPT_ENDS: Final = 1000
 
 
 class Signal:
-    """Counts changes, and wakes who waits for the next one. Thread-safe.
+    """Counts changes, and wakes waiters for the next one. Thread-safe.
 
     Read `count` before a look at the store: then a change during the look ends the wait that follows.
 
@@ -120,7 +120,7 @@ class EndSignal(Signal):
 
 
 class Ends(Signal):
-    """Wakes every caller who waits for tasks of a queue to end; a change may be the end of any of them."""
+    """Wakes every caller that waits for tasks of a queue to end; a change may be the end of any of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Ends(Signal):
         self._sweep_at = SWEPT_ENDS
 
     def of(self, task_ids: Iterable[str]) -> EndSignal:
-        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
+        """Return a new signal for the ends of these tasks, which lasts while the caller keeps it."""
         signal = EndSignal(self)
         with self._condition:
             if len(self._by_task) > self._sweep_at:
@@ -139,7 +139,7 @@ class Ends(Signal):
         return signal
 
     def tell(self, task_ids: Iterable[str]) -> None:
-        """Tell who waits for these tasks that they have ended."""
+        """Tell waiters that these tasks have ended."""
         with self._condition:
             told = [(signal, each) for each in task_ids for signal in self._by_task.pop(each, ())]
         for signal, task_id in told:
@@ -204,7 +204,7 @@ class Signals:
         return cast("Ends", self.by_topic.setdefault(Topic(queue, "end"), Ends()))
 
     def notify(self, topic: Topic) -> None:
-        """Wake who waits, if somebody does."""
+        """Wake waiters, if there are any."""
         if (signal := self.by_topic.get(topic)) is not None:
             signal.notify()
 
@@ -217,7 +217,7 @@ class Signals:
 
 
 class Wakes:
-    """Wakes, for one store, who waits for tasks of its table in this process.
+    """Wakes the waiters in this process for the tasks of one store's table.
 
     Attributes:
         poll_seconds: Longest time between two looks, where not all changes wake.
@@ -246,28 +246,28 @@ class Wakes:
         return self._is_alone if watcher is None else watcher.hears
 
     def line(self, queue: str) -> Signal:
-        """Return the signal for who waits for a task to claim: a task entered a line, or will later."""
+        """Return the signal for waiters for a task to claim: a task entered a line, or will later."""
         return self._signals.line(queue)
 
     def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:
-        """Return a new signal of the ends of these tasks, which lasts as long as the caller keeps it."""
+        """Return a new signal for the ends of these tasks, which lasts while the caller keeps it."""
         return self._signals.ends(queue).of(task_ids)
 
     def put(self, queue: str) -> None:
-        """Wake who waits for tasks of a queue."""
+        """Wake waiters for tasks of a queue."""
         if (line := self._signals.by_topic.get(Topic(queue, "line"))) is not None:
             line.notify()
 
     def put_in(self, queue: str, connection: sa.Connection) -> None:
-        """Wake who waits when a transaction of a SQL database commits, if the database can."""
+        """Wake waiters when a transaction of a SQL database commits, if the database supports it."""
 
     def ended(self, queue: str, task_ids: Sequence[str]) -> None:
-        """Wake who waits for these tasks, which have ended."""
+        """Wake waiters for these tasks, which have ended."""
         if Topic(queue, "end") in self._signals.by_topic:
             self._signals.ends(queue).tell(task_ids)
 
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
-        """Wake who waits for these new versions of tasks; None stands for a task that did not change."""
+        """Wake waiters for these new versions of tasks; None stands for a task that did not change."""
         changed = [task for task in tasks if task is not None]
         if TaskStatus.PENDING in [task.status for task in changed]:
             self.put(queue)

@@ -403,7 +403,7 @@ class OpenTelemetry(Telemetry, Observer):
 
     @contextmanager
     def _put_span(self, put: PutSpan) -> Iterator[None]:
-        """Make the span of a put, and one of the creation of each task if there are several."""
+        """Make the span of a put, and one for the creation of each task if there are several."""
         queue, tasks = put.queue, put.tasks
         if self._propagate and len(tasks) > 1:
             tasks = [self._created(queue, task) for task in tasks]
@@ -434,7 +434,7 @@ class OpenTelemetry(Telemetry, Observer):
         except Exception as error:
             self._claimed(span, began_ns, error)
             raise
-        if span.claims:  # a worker polls: a span for each empty claim would hide the others
+        if span.claims:  # a worker polls: a span for each empty claim would hide the rest
             self._instruments.claimed(span.queue, span.claims)
             self._claimed(span, began_ns, None)
 

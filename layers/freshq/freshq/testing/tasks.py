@@ -102,7 +102,7 @@ class Fate:
 def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
     """Run every task that is due, one after the other, and settle it as a `Worker` would.
 
-    Delayed tasks, including retried ones, stay until the queue's clock reaches their time. The drain ends
+    Delayed tasks, including retried ones, remain until the queue's clock reaches their time. The drain ends
     early when the runner raises `Busy`, as a worker would pause.
 
     Args:

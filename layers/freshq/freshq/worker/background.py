@@ -29,7 +29,7 @@ CHECK_EVERY: Final = RENEW_BELOW / 2
 # Concurrent extensions: one slow call must not cost the other runs their leases.
 MAX_EXTENSIONS: Final = 16
 NOT_EXTENDED: Final = "could not extend the lease of task %s"
-# Pause once nothing is left to do: a delayed task becomes claimable within a second of its due time.
+# Pause when nothing is left to do: a delayed task becomes claimable within a second of its due time.
 PAUSE_SECONDS: Final = 0.5
 # The same while the worker is at rest: its claims bring in due tasks.
 REST_SECONDS: Final = 60.0
@@ -42,7 +42,7 @@ class BackgroundThread(ABC):
         """Start nothing yet.
 
         Args:
-            queue: The queue; the end of the block waits for the thread at most as long as its leases last.
+            queue: The queue; the end of the block waits for the thread for at most one lease.
             name: The thread's name.
         """
         self._queue = queue
@@ -112,7 +112,7 @@ class LeaseRenewal(BackgroundThread):
         self.wait()
 
     def renew(self) -> None:
-        """Check every run once, the lease that expires first before the others."""
+        """Check every run once, in the order in which their leases expire."""
         self._extensions = {run: ended for run, ended in self._extensions.items() if not ended.done()}
         for run in sorted(self._runs.running, key=lambda run: run.claim.lease_until):
             if self._stopped.is_set():
@@ -136,7 +136,7 @@ class LeaseRenewal(BackgroundThread):
         return run.is_held and (is_due or run.has_news(now))
 
     def wait(self) -> None:
-        """Wait for the extensions under way, at most as long as a lease lasts."""
+        """Wait for the extensions under way, for at most one lease."""
         wait(self._extensions.values(), self._queue.admin.config.lease_seconds)
 
     def _begin_extension(self, run: TaskRun) -> None:

@@ -86,8 +86,8 @@ class Crew:
     """Threads that run claimed tasks and settle ended runs.
 
     While one call settles runs, further ended runs gather for the next call (group commit). A run that ends
-    alone is settled immediately, by its own thread. Only during a burst do ended runs wait for the others,
-    for at most `GATHER_SECONDS`.
+    alone is settled immediately, by its own thread. Ended runs wait for each other only during a burst, for
+    at most `GATHER_SECONDS`.
 
     A thread with work wakes another thread if there is more, and looks for more itself before it sleeps. So
     one thread does a burst of short runs without a switch for each, and a thread that blocks leaves the rest
@@ -191,7 +191,7 @@ class Crew:
         return iter(()) if free >= len(self._claimed) else islice(self._claimed, max(0, int(free)), None)
 
     def settle(self, pending: PendingSettlement) -> None:
-        """Queue a run to settle. Threads of the crew look for it themselves; other callers call `wake`."""
+        """Queue a run to settle. The crew's threads look for it themselves; other callers call `wake`."""
         with self._lock:
             if not self._pending:
                 self._gathering_since = time.monotonic()

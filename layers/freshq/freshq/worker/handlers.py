@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import OnConflict
 
-    # Takes `call`, which runs the rest, and the task; returns what `call()` returns.
+    # Takes `call`, which runs everything inside it, and the task; returns the result of `call()`.
     Middleware: TypeAlias = Callable[[Callable[[], Any], Task], Any]
     Opened: TypeAlias = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
@@ -70,7 +70,7 @@ ReturnT_co = TypeVar("ReturnT_co", default=Any, covariant=True)
 
 # A handler takes the task, and its payload if it has a second parameter.
 MAX_PARAMETERS: Final = 2
-# What may happen to a task whose kind has no function.
+# The treatment of a task whose kind has no function.
 UNKNOWN: Final = ("retry", "reject")
 
 
@@ -185,7 +185,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         max_run_seconds: float | None,
         backoff: Backoff | None,
     ) -> None:
-        """Read the signature of a function; its handlers give it the rest.
+        """Read the signature of a function; its handlers provide the rest.
 
         Raises:
             ValueError: If it cannot be called with a task, or with a task and a payload.
@@ -297,7 +297,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             task: The task to run, with other attributes; None for one at its first attempt.
 
         Returns:
-            What the function returns, also if it is `async def`, which runs in another thread.
+            The result of the function, even of an `async def`, which runs in another thread.
 
         Raises:
             ValueError: If the payload does not fit its type.
@@ -406,7 +406,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
 
     @contextmanager
     def _failing(self, task: Task) -> Iterator[None]:
-        """Turn a failure of the last attempt into a dead letter, and tell the worker of the backoff.
+        """Turn a failure of the last attempt into a dead letter, and pass the backoff to the worker.
 
         Raises:
             Reject: If the block failed, and the handler's attempts are spent.
@@ -472,7 +472,7 @@ class Registers(Protocol):
         """Register a function.
 
         Raises:
-            ValueError: If its kind has a function, or its parameters are others.
+            ValueError: If its kind already has a function, or its parameters do not fit.
         """
 
 
@@ -603,7 +603,7 @@ class Handlers(CoroutineRunner):
 
         Raises:
             UnknownKind: If no function has the task's kind, unless these handlers reject such tasks.
-            Reject: If the payload does not fit, its attempts are spent, or nothing knows its kind.
+            Reject: If the payload does not fit, its attempts are used up, or its kind is unknown.
         """
         if (coroutine := self.start(task)) is not None:
             return coroutine.result()
@@ -722,7 +722,7 @@ def _checked_function(kind: str, function: object) -> Callable[..., Any]:
 def _parameters(
     kind: str, function: Callable[..., Any], provided: Mapping[type, _Provider]
 ) -> tuple[list[inspect.Parameter], dict[str, _Provider]]:
-    """Return the parameters of a function for the task and its payload, and by name what others get.
+    """Return the parameters of a function for the task and its payload, and the provided ones by name.
 
     Raises:
         ValueError: If there are neither one nor two parameters besides the provided ones.
@@ -754,7 +754,7 @@ def _provider_of(
 ) -> _Provider | None:
     try:
         annotation = _hint(function, parameter.name, parameter.annotation)
-    except Exception:  # noqa: BLE001 - if it is of the payload, the error is raised later
+    except Exception:  # noqa: BLE001 - if the payload causes it, the error is raised later
         return None
     is_hashable = isinstance(annotation, Hashable)
     return (

@@ -241,7 +241,7 @@ class LeaseLoop(WorkLoop):
         self._crew.settle(self._pending(run, end, time.monotonic() - run.began))
 
     def _of_unknown_kind(self, run: TaskRun) -> RunEnd | None:
-        """Return how to put back a task that other workers may know, before it is completed or counted."""
+        """Return how to put back a task that other workers may handle, before it is completed or counted."""
         runner = self._runner
         unknown = runner.unknown_kind(run.claim.task) if isinstance(runner, CoroutineRunner) else None
         return None if unknown is None else released(run.claim, unknown)
@@ -267,12 +267,12 @@ class LeaseLoop(WorkLoop):
         return True
 
     def _returned(self, run: TaskRun) -> None:
-        """Have a run settled whose coroutine ended; not here, in its event loop."""
+        """Have a run settled after its coroutine has ended; not here, in its event loop."""
         self._runs.settles(run)
         self._answered_runs.add(run)
 
     def _go_on(self, run: TaskRun) -> None:
-        """Have a run settled whose coroutine ended, in a thread, which may wait for the store."""
+        """Have a run settled after its coroutine has ended, in a thread, which may wait for the store."""
         self._run(run)
         self._runs.free_succeeded()
         with suppress(RuntimeError):  # no thread is left now: a later `wake` has one

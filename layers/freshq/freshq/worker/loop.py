@@ -203,11 +203,11 @@ class EndRequest(StopRequest):
 
     Attributes:
         at_once: Do not wait for them either.
-        asked_at: When the end began, by the monotonic clock; None until then.
+        asked_at: When the shutdown began, by the monotonic clock; None until then.
         told: Tells the thread that waits for the loop.
         idle: Whether the worker has nothing to do, or has ended.
-        peers: The requests of workers that it ends with: it is not idle before they are, whose tasks may put
-            tasks for it.
+        peers: The requests of workers with which it ends: it is not idle before they are, because their tasks
+            may put tasks for it.
     """
 
     at_once: bool = False
@@ -223,7 +223,7 @@ class EndRequest(StopRequest):
         self.begin()
 
     def begin(self) -> None:
-        """Note that the end begins, and tell both threads."""
+        """Note that the shutdown begins, and tell both threads."""
         if self.asked_at is None:
             self.asked_at = time.monotonic()
         self.wake.set()
@@ -339,7 +339,7 @@ class WorkLoop(ABC):
         return not self._lookout.is_due and not self._has_work()
 
     def _settles_late(self) -> bool:
-        """Return whether others could take a task that is done here, but unsettled because of an outage."""
+        """Return whether others could take a task done here, but unsettled because of an outage."""
         return False
 
     def _overrunning(self) -> int:
@@ -382,7 +382,7 @@ class WorkLoop(ABC):
         handle = handle_of(claim.task)
         if handle is not None and handle.raised is not None and not self._observer_logs:
             log_end(claim.task, outcome, run_seconds, error)
-        try:  # as `_observing`, whose block takes longer than most observers
+        try:  # like `_observing`, but with a longer block than most observers need
             self._observer.settled(claim, outcome, run_seconds, error)
         except BaseException as raised:  # noqa: BLE001 - raised by the loop
             self._failure = self._failure or raised

@@ -55,7 +55,7 @@ def _add(record: logging.LogRecord, fields: dict[str, Any]) -> None:
 
 
 class _TaskFields(logging.Filter):
-    """Gives a record the fields of `log_fields`; fields set by the application's record factory stay."""
+    """Gives a record the fields of `log_fields`; fields set by the application's record factory are kept."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
@@ -83,7 +83,7 @@ class TaskLogFilter(logging.Filter):
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the fields; let every record pass."""
+        """Add the fields; pass every record."""
         scope = None if hasattr(record, FIELDS[0]) else RUNNING.get()
         _add(record, dict.fromkeys(FIELDS) if scope is None else _fields(scope.task, scope.trace_id))
         return True

@@ -99,7 +99,7 @@ class TaskRun:
         self.phase = phase
 
     def extended(self, claim: Claim) -> None:
-        """Go on with a claim whose lease is longer."""
+        """Continue with a claim whose lease is longer."""
         give_handle(claim.task, self.handle)
         self.claim = claim
 
@@ -137,7 +137,7 @@ class TaskRun:
 
     @property
     def is_held(self) -> bool:
-        """Whether it has a lease, as far as is known."""
+        """Whether it has a lease, as far as it knows."""
         return not self.is_complete and self.handle.lost is None
 
     def has_news(self, now: float) -> bool:
@@ -186,11 +186,11 @@ class TaskRuns:
     def occupied(self, slots: int) -> int:
         """Return how many slots are occupied.
 
-        A run that has succeeded frees its slot before it is settled, so that another task can be claimed
-        meanwhile: at most as many runs as there are slots, and none whose settlement failed.
+        A run that has succeeded frees its slot before it is settled, so that another task can be claimed in
+        the meantime: at most as many runs as there are slots, and only if no settlement failed.
 
         Args:
-            slots: How many there are.
+            slots: Number of these runs.
         """
         with self._lock:
             freed = sum(run.phase is Phase.FREED for run in self._running)

@@ -117,7 +117,7 @@ class CoroutineRunner(ABC):
         """Run a task to its end, in this thread."""
 
     def unknown_kind(self, task: Task) -> Busy | None:  # noqa: ARG002
-        """Return why a task is for other workers to run; None if it is for this runner."""
+        """Return why other workers should run a task; None if this runner should."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Run a worker beside an asyncio program, for the duration of a block."""
+"""Run a worker alongside an asyncio program, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def _begun(worker: Stoppable, run: Future[None]) -> None:
     """Wait a little until the store has answered the worker.
 
     Raises:
-        StoreError: If one ended the worker meanwhile: a table is missing.
+        StoreError: If an error ended the worker in the meantime: a table is missing.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(START_SECONDS):

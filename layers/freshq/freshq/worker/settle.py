@@ -43,7 +43,7 @@ class RunEnd:
         settlement: How to settle its claim.
         outcome: The outcome for the worker once that is stored.
         error: Why it did not succeed; None if it did.
-        downstream_ok: False if the downstream pushed back; None if the run does not tell.
+        downstream_ok: False if the downstream pushed back; None if the run gives no indication.
     """
 
     settlement: Settlement
@@ -71,7 +71,7 @@ class PendingSettlement:
     """A run that has ended, with a claim to settle.
 
     Attributes:
-        run: The run; its lease may be extended meanwhile.
+        run: The run; its lease may be extended in the meantime.
         end: How it ended.
         settled: Called once with the outcome, from any thread.
         is_last_try: Whether to try only once more, because the store answers other calls.
@@ -229,11 +229,11 @@ def settle_until_lost(
 
     After an outage longer than the lease, the claim still settles if nobody took the task in between. Past
     its lease a run stays unsettled if the worker is draining, or if the store answers other calls, so that a
-    task it never accepts does not keep its slot.
+    task it never accepts does not block its slot.
 
     Args:
         queue: The queue.
-        unanswered: The runs; their leases may be extended meanwhile.
+        unanswered: The runs; their leases may be extended in the meantime.
         draining: Whether the worker only waits for its runs.
     """
     tries = 0

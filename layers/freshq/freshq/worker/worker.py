@@ -38,7 +38,7 @@ END_SECONDS: Final = 1.0
 
 
 class Worker:
-    """Runs tasks in threads. Claims no more than it can start within 5 ms, and gives back what it cannot.
+    """Runs tasks in threads. Claims only as many as it can start within 5 ms, and gives back the rest.
 
     A run that succeeds frees its slot, and is settled together with the other runs that ended during the
     previous settling call. At most `concurrency` runs, and as many as were prefetched, wait to be settled.
@@ -48,7 +48,7 @@ class Worker:
 
     After `max_run_seconds` the worker stops extending the lease of a run, and frees its slot for another
     task. When the lease expires the task returns to its line with its attempt counted, or becomes a dead
-    letter after its last attempt. A coroutine is cancelled then, and tried again later. Python cannot stop a
+    letter after its last attempt. A coroutine is then cancelled, and tried again later. Python cannot stop a
     thread, but its function can check `task.cancelled`: a hanging run continues until it returns, in parallel
     with the next attempt, and cannot settle once its lease has expired. Set timeouts on the runner's own
     calls; the limit is for hangs that they miss. The threads do not keep the process alive.
@@ -194,7 +194,7 @@ class Worker:
         return LeaseLoop(*common, self._event_loop, self._codec)
 
     def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:
-        """Run the worker beside an `async with` block, as in the lifespan of a web application.
+        """Run the worker alongside an `async with` block, as in the lifespan of a web application.
 
         Claims and renewals have their own threads. The `async def` functions of `Handlers` run on the
         loop of the block, so that they can share the application's resources.
@@ -296,7 +296,7 @@ class Workers:
 
 
 def load_worker(name: str, advice: str = "") -> Worker | None:
-    """Import the worker that a name such as ``app:worker`` refers to; return None if it is no worker.
+    """Import the worker that a name such as ``app:worker`` refers to; return None if it is not a worker.
 
     Args:
         name: The module, and the name in it.

@@ -60,8 +60,8 @@ group = typer.Typer(
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help=f"A group, a parent, or {EVERY_OTHER} for all without a rule.")
 ]
-Weight = Annotated[float | None, typer.Option("--weight", help="Its share of the time, relative to others.")]
-MaxRunning = Annotated[int | None, typer.Option("--max-running", help="Most tasks in work at a time.")]
+Weight = Annotated[float | None, typer.Option("--weight", help="Its relative share of the time.")]
+MaxRunning = Annotated[int | None, typer.Option("--max-running", help="Maximum number of running tasks.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Most starts per second.")]
 
 

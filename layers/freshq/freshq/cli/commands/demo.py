@@ -1,4 +1,4 @@
-"""`freshq demo`: newest first beside oldest first, under overload."""
+"""`freshq demo`: newest first next to oldest first, under overload."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Standing:
 
     @property
     def tasks(self) -> int:
-        """Number of the tasks put so far."""
+        """Number of tasks put so far."""
         return self.in_time + self.late + self.shed + self.waiting
 
 
@@ -242,7 +242,7 @@ def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None
 
 
 def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
-    """Overload two queues: newest first beside oldest first.
+    """Overload two queues: newest first next to oldest first.
 
     Both are in memory, with the same load. Needs no setup.
     """

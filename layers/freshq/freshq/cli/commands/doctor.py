@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # A machine whose clock differs by more sheds and recovers at the wrong time.
 CLOCK_SECONDS: Final = 1.0
-# States of a stack in which it has what its template says.
+# States of a stack that matches its template.
 SETTLED: Final = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 # A larger share of new tasks that will not be served in time is an overload.
 OVERLOAD_RATIO: Final = 0.05
@@ -276,7 +276,7 @@ def without_group(data: bytes, ids: Collection[str], group: str | None) -> tuple
     """Return landed events with the group of some tasks removed, and the number of events that had it.
 
     Args:
-        data: Lines of JSON, perhaps gzipped. What is no JSON stays.
+        data: Lines of JSON, perhaps gzipped. Lines that are not JSON are kept.
         ids: The tasks; empty if `group` names them.
         group: The group of the tasks; None if `ids` names them.
 
@@ -384,7 +384,7 @@ def audit(context: QueueContext, limit: Limit = 20) -> None:
     """Show what operators did to the queue, the latest last.
 
     Lists the last 50 commands that pause, resume, purge, cancel, redrive, reprioritize, configure or forget.
-    Who: the identity in AWS, or the user of the database, and of the machine.
+    Who: the identity in AWS, or the user of the database, and the user of the machine.
     """
     session = context.session
     core = core_of(session.queue)

@@ -105,7 +105,7 @@ def _record(
     recorder: Recorder,
     write: Callable[[Mapping[str, Any]], object],
 ) -> int:
-    """Write the tasks of some events; return the number of damaged events."""
+    """Write the tasks of the given events; return the number of damaged events."""
     broken = 0
     for event in events:
         broken += event is None
@@ -419,7 +419,7 @@ def _servers(found: Advice, goal: Objective) -> str:
 
 def _outage_line(outage: Outage) -> str:
     if outage.longest_seconds is None or outage.recovery_seconds is None:
-        back = "it comes back after none that was tried"
+        back = "it does not recover after any outage that was tried"
     else:
         back = f"after {outage.longest_seconds:.3g} s it takes {outage.recovery_seconds:.3g} s to come back"
     if outage.tips_over_seconds is None:
@@ -439,7 +439,7 @@ def _print_table(compared: Sequence[Compared]) -> None:
 
 
 def _draw(found: Advice, file: Path) -> None:
-    """Draw the change that each setting brings, with its interval."""
+    """Draw the gain of each setting, with its interval."""
     import altair as alt
 
     rows = [

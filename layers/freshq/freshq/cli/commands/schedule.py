@@ -34,7 +34,7 @@ TABLE: Final = "schedule"
 REQUIRED: Final = ("name", "payload")
 TIMES: Final = ("cron", "zone", "every_seconds")
 FIELDS: Final = (*REQUIRED, *TIMES, "catch_up", *ARGUMENTS)
-# Arguments whose field in a file has another name.
+# Arguments that have another name in a file.
 FIELD_OF: Final = {"seconds": "every_seconds", "expression": "cron"}
 Source = Annotated[
     str,

@@ -142,10 +142,10 @@ class SimulateOptions(LoadOptions):
     )
     max_running: str | None = Field(
         None,
-        description="Most tasks in work at a time by group or parent, such as flood=8,*=2; * is all others.",
+        description="Maximum running tasks by group or parent, such as flood=8,*=2; * is all others.",
     )
     start_rate: str | None = Field(
-        None, description="Most starts per second by group or parent, such as acme=2; * is all others."
+        None, description="Maximum starts per second by group or parent, such as acme=2; * is all others."
     )
     door: float | None = Field(
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
@@ -158,7 +158,7 @@ class SimulateOptions(LoadOptions):
 
     @property
     def max_age_seconds(self) -> float:
-        """The deadline; without one, longer than any simulation."""
+        """The deadline; without one, a time longer than any simulation."""
         return MAX_SECONDS if self.deadline_seconds is None else self.deadline_seconds
 
     @property
@@ -258,7 +258,7 @@ class SimulateOptions(LoadOptions):
         """Return the arrivals, from the file or at random.
 
         Args:
-            has_deadline: Whether the deadline was given; else the largest one in the file becomes it.
+            has_deadline: Whether the deadline was given; otherwise the largest deadline in the file is used.
 
         Raises:
             ValueError: If an option is wrong.

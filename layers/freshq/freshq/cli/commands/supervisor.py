@@ -273,7 +273,7 @@ class Supervisor:
         return status
 
     def common_problem(self) -> str | None:
-        """Return the error that ended every process, if it is permanent and the store answered no process."""
+        """Return the error that ended every process, if it is permanent and the store never answered."""
         problems = [child.problem for child in self._children]
         return problems[0] if all(problem is not None for problem in problems) else None
 

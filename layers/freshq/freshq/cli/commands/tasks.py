@@ -85,7 +85,7 @@ TheseTasks = Annotated[
 AllDead = Annotated[bool, typer.Option("--all", help="Instead of ids: all dead letters.")]
 MaxTasks = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 TimeoutSeconds = Annotated[float | None, typer.Option(help="Stop waiting after this time.")]
-PollSeconds = Annotated[float, typer.Option(help="Longest time between two looks at a task.")]
+PollSeconds = Annotated[float, typer.Option(help="Longest time between two reads of a task.")]
 Top = Annotated[bool, typer.Option("--top", help="Group dead letters by error and kind, and count them.")]
 ErrorOrPart = Annotated[
     str | None,
@@ -176,7 +176,7 @@ def list_(
 def peek(context: QueueContext, limit: Limit = 10) -> None:
     """Show the next tasks without claiming them.
 
-    They come in the order of claims, with the reason why a task has to wait.
+    They are listed in the order of claims, with the reason why a task has to wait.
     """
     session = context.session
     waiting = session.queue.peek(limit)
@@ -440,7 +440,7 @@ def recover(context: QueueContext, index_dead: IndexDead = False) -> None:
 
 
 def masked(error: str | None) -> str:
-    """Return an error with its numbers and ids masked, which is the same for tasks with the same cause."""
+    """Return an error with its numbers and ids masked, equal for tasks with the same cause."""
     text = error or NO_ERROR
     for pattern, mask in MASKS:
         text = pattern.sub(mask, text)
@@ -455,7 +455,7 @@ class Selection:
         kind: Their kind.
         group: Their group.
         error: A part of their errors; numbers and ids may be masked.
-        since: When they died at the earliest, or for others were created, in seconds since the epoch.
+        since: When they died at the earliest, or for other tasks were created, in seconds since the epoch.
     """
 
     kind: str | None = None
@@ -571,7 +571,7 @@ class Cause:
     Attributes:
         error: The error, its numbers and ids masked.
         kind: The kind; None for tasks without one.
-        count: How many there are.
+        count: Number of these dead letters.
         first_at: When the first of them died, in seconds since the epoch.
         last_at: When the last of them died.
     """

@@ -93,7 +93,7 @@ def put(
     A duplicate changes nothing and exits with status 1.
     """
     session = context.session
-    if not isinstance(context.obj, Session):  # a shell goes on
+    if not isinstance(context.obj, Session):  # a shell continues
         session.refuse_memory()
     options: dict[str, Any] = {
         "priority": priority,
@@ -151,7 +151,7 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
 
     Raises:
         ValueError: If a line is invalid, or the file cannot be read.
-        RefusedError: If some tasks were duplicates.
+        RefusedError: If any task was a duplicate.
         StoreError: If the store did not write all of them.
     """
     tasks = [{"payload": payload, **options} for payload in _payloads(source, as_text=as_text)]
@@ -236,7 +236,7 @@ def _print_completed(session: Session, claims: Sequence[Claim]) -> None:
         except StoreError as error:
             if not tasks:
                 raise
-            # What was completed must be printed: nobody gets it again.
+            # A completed task must be printed: no later claim returns it.
             print_error(f"only {len(tasks)} of {len(claims)} tasks: {error}")
             break
     session.see(*(task.task_id for task in tasks))

@@ -54,7 +54,7 @@ AGE_CHARS: Final = 18
 COUNT_CHARS: Final = 9
 AGO_CHARS: Final = 11
 MIN_ID_CHARS: Final = 12
-# Tasks in work that are shown at most.
+# Maximum number of running tasks shown.
 SHOWN_IN_WORK: Final = 5
 GAP: Final = "  "
 # Minimum height of a printed frame: unlike a live one, it may scroll.
@@ -83,7 +83,7 @@ class Snapshot:
             `MAX_COUNTED`.
         dead_letters: Dead letters, the latest first.
         in_work: Running tasks with progress, among those whose leases expire first.
-        forecast: What becomes of the queue; None if it is not known, or the queue is paused.
+        forecast: The future of the queue; None if it is not known, or the queue is paused.
     """
 
     at: float
@@ -202,7 +202,7 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     """Return a snapshot as a frame that fits the terminal.
 
     If there is not enough room, parts are left out in this order: all but the latest dead letter, blank
-    lines, tasks in work and the forecast, tables (replaced by lines), bars, the latest dead letter, less
+    lines, running tasks and the forecast, tables (replaced by lines), bars, the latest dead letter, less
     important figures.
 
     Args:

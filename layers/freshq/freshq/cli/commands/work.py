@@ -438,7 +438,7 @@ def several(context: QueueContext, addresses: Sequence[str] | None) -> list[str]
     """Return the addresses if there are several queues; empty for one.
 
     Raises:
-        ValueError: If a flag contradicts them, or one is no address.
+        ValueError: If a flag contradicts them, or an address is invalid.
     """
     if addresses is None or len(addresses) == 1:
         return []
@@ -456,7 +456,7 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
     """Return the slots of each queue.
 
     Args:
-        text: The slots of each, such as "3", or of some by name, such as "mail=2,quotes=10".
+        text: The slots of each, such as "3", or of named ones, such as "mail=2,quotes=10".
         names: The names of the queues.
 
     Raises:

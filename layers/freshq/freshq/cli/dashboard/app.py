@@ -119,7 +119,7 @@ class Access:
 
 
 def _name(address: str) -> str | None:
-    """Return the host name of an address; None if it is not an address."""
+    """Return the host name of an address; None if the address is invalid."""
     try:
         return urlsplit(address).hostname
     except ValueError:
@@ -429,7 +429,7 @@ class _Api:
 
 
 async def _body(request: Request) -> Any:
-    """Return the JSON value of a request's body, which is read no further than its limit.
+    """Return the JSON value of a request's body, read up to its limit.
 
     Raises:
         HTTPException: If it is too long.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How far the charts reach back, and the steps of which each keeps its last figures.
+# How far back the charts reach, and the steps, each of which keeps its last figures.
 KEPT_SECONDS: Final = 3600
 STEP_SECONDS: Final = 5
 TREND_STEP_SECONDS: Final = 60
@@ -86,7 +86,7 @@ class Redrive:
         Args:
             queue: The queue.
             cause: The cause; None for all dead letters.
-            total: About how many there are.
+            total: Approximate number of dead letters.
             as_new: Whether they return as if they were put now, including stale ones.
         """
         self.said: str | None = None
@@ -98,7 +98,7 @@ class Redrive:
         in_thread("freshq-redrive", self._run)
 
     def as_json(self) -> dict[str, Any]:
-        """Return how far it is, as pages read it."""
+        """Return the progress in the form that pages read."""
         error, kind = self._cause or (None, None)
         total = max(self._total, self._seen)
         return {"error": error, "kind": kind, "seen": self._seen, "total": total, "said": self.said}
@@ -134,7 +134,7 @@ class Live:
         self._at_once = asyncio.Event()
         self._closed = False
         self._redrive: Redrive | None = None
-        # The result of a redrive that the surveys know of.
+        # The result of a redrive that the surveys already reflect.
         self._said: str | None = None
 
     def redrive(self, queue: BaseQueue, cause: tuple[str, str | None] | None, *, as_new: bool) -> None:
@@ -153,7 +153,7 @@ class Live:
         self._redrive = Redrive(queue, cause, self._watcher.causes.count(cause), as_new=as_new)
 
     def redriven(self) -> dict[str, Any] | None:
-        """Return how far the last redrive is; None if there was none."""
+        """Return the progress of the last redrive; None if there was none."""
         return None if self._redrive is None else self._redrive.as_json()
 
     def trend(self) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Serve a dashboard: `freshq dashboard` until a signal ends it, or beside other work."""
+"""Serve a dashboard: `freshq dashboard` until a signal ends it, or alongside other work."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Dashboard(uvicorn.Server):
             thread.join(2 * END_SECONDS)
 
     def unserved(self) -> None:
-        """Stop listening, instead of serving."""
+        """Stop listening without serving."""
         self._socket.close()
 
     @override

@@ -62,7 +62,7 @@ SHOWN_LEASES: Final = 50
 SHOWN_GROUPS: Final = 12
 SHOWN_DEAD_LETTERS: Final = 20
 SHOWN_CAUSES: Final = 20
-# From this max age on, the picture ends at the oldest task instead: the deadline is too far away to see.
+# From this max age on, the picture ends at the oldest task: the deadline is too far away to show.
 MAX_HORIZON_SECONDS: Final = 7 * 86_400.0
 MIN_HORIZON_SECONDS: Final = 60.0
 
@@ -126,7 +126,7 @@ class ShedRate:
         self._live: deque[tuple[float, int]] = deque()
 
     def per_second(self, now: float, stats: Stats, pressure: Pressure) -> float | None:
-        """Return the rate; None if it is not known yet, or the live tasks are too many to count."""
+        """Return the rate; None if it is not known yet, or there are too many live tasks to count."""
         if any(state in stats.bounded for state in ("pending", "delayed")):
             self._live.clear()
             return None
@@ -158,14 +158,14 @@ class Waits:
 
 
 class WaitSamples:
-    """Collects the waits of tasks that were claimed first since the last snapshot, and are still in work."""
+    """Collects the waits of tasks that were first claimed since the last snapshot and are still running."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
         self._last_snapshot: float | None = None
 
     def add(self, now: float, held: Iterable[Task]) -> Waits:
-        """Take the tasks found in work, and return the waits of the last minute."""
+        """Take the running tasks, and return the waits of the last minute."""
         since = now if self._last_snapshot is None else self._last_snapshot
         for task in held:
             if task.first_claim_at is not None and since < task.first_claim_at <= now:
@@ -210,7 +210,7 @@ def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the last complete pass over the tasks found, or the first one so far.
+    """The result of the last complete pass over the tasks, or of the first one so far.
 
     Attributes:
         tasks: How many tasks it read.
@@ -304,7 +304,7 @@ class Surveyor(Passes[Survey]):
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """The causes of dead letters that the last complete pass over them found, or the first one so far.
+    """The causes of dead letters found in the last complete pass, or in the first one so far.
 
     Attributes:
         found: The causes, the most frequent first.
@@ -375,7 +375,7 @@ def listed_row(task: Task, now: float) -> dict[str, Any]:
 
 
 def details(task: Task, now: float) -> dict[str, Any]:
-    """Return all about a task but its payload and result, and its history as far as the queue keeps it."""
+    """Return everything about a task except payload and result, with the history that is kept."""
     return _row(task, now) | {
         "delayed": task.delayed,
         "deadline": task.deadline,
@@ -482,7 +482,7 @@ class PageSnapshot:
         dead_letters: The latest dead letters, the last first, and when each is stale to claims.
         causes: All dead letters by cause.
         turned_away: Number of puts that admission control rejected, by reason.
-        forecast: What becomes of the queue; None if it is not known, or the queue is paused.
+        forecast: The future of the queue; None if it is not known, or the queue is paused.
     """
 
     at: float

@@ -54,7 +54,7 @@ class TaskAdmin(admin.ModelAdmin):
         return False
 
     def has_delete_permission(self, _request: Any, _task: Task | None = None) -> bool:
-        """A cancelled task stays until its retention ends."""
+        """A cancelled task is kept until its retention ends."""
         return False
 
     def has_act_permission(self, request: Any) -> bool:

@@ -73,7 +73,7 @@ class MatchHistories(History, Protocol):
     """The histories of resources and callers.
 
     Attributes:
-        queues: The names under which the pipeline has the resources and the callers.
+        queues: The pipeline's names for the resources and the callers.
     """
 
     queues: tuple[str, str]
@@ -136,13 +136,13 @@ class MatchStore(Protocol):
         """Return the greatest name ever added; empty if there is none."""
 
     def get(self, resource_id: str) -> Resource | None:
-        """Return a resource; None if there is none of this id."""
+        """Return a resource; None if the id is unknown."""
 
     def commit(self, change: Change) -> None:
         """Replace versions and their entries by the next: all or nothing.
 
         A QUEUED resource has an entry at each of its places, and a WAITING caller has one in the line and a
-        key for each of its questions; other versions have none. Keys may be deleted after the others.
+        key for each of its questions; other versions have none. Keys may be deleted later than the rest.
 
         Raises:
             Changed: If something is not as in `change`; nothing was written.
@@ -150,7 +150,7 @@ class MatchStore(Protocol):
         """
 
     def caller(self, caller_id: str) -> Caller | None:
-        """Return a caller; None if there is none of this id."""
+        """Return a caller; None if the id is unknown."""
 
     def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
         """Return waiting callers in order; fewer than the limit only if there are no more.

@@ -297,8 +297,8 @@ def ranks_of(text: str) -> Any:
 def caller_actions(table: str, change: Change) -> list[Item]:
     """Return the actions that replace a version of a caller, and its entry in the line.
 
-    A caller who leaves the line keeps the items of its questions for now: the resource that it is matched
-    with may need all other actions of the transaction.
+    A caller who leaves the line keeps the items of its questions for now: the matched resource may need all
+    other actions of the transaction.
     """
     before, after = change.caller_before, change.caller_after
     caller = after or before
@@ -324,9 +324,9 @@ def caller_actions(table: str, change: Change) -> list[Item]:
 def forgetting_actions(table: str, question: str, key: str) -> list[Item]:
     """Return the actions that delete the item of a question, unless a caller waits under its key.
 
-    A query may see the items of a transaction one by one: a caller who just joined the line asks already, and
-    is not read as waiting yet. That nobody has an entry under the key is checked by a deletion of none, as a
-    check would need one more permission.
+    A query may see the items of a transaction one at a time: a caller who has just joined the line already
+    asks, but is not yet read as waiting. Deleting a nonexistent item checks that nobody has an entry under
+    the key; a condition check would need one more permission.
     """
     nobody = {"Key": _line_key(key), **guard(None)}
     asked = {"Key": asking_key(question, key)}
@@ -422,9 +422,9 @@ class TransactionCalls:
                 out once.
 
         Raises:
-            ConditionFailed: If a condition did not hold, with the item of the first action if it was
-                that one's.
-            Throttled: If it still conflicted with others, or was throttled, at the last retry.
+            ConditionFailed: If a condition did not hold, with the item of the first action if its condition
+                failed.
+            Throttled: If it still conflicted with other writes, or was throttled, at the last retry.
             StoreError: If it can never succeed, or no answer came.
         """
         self.retried(lambda: self._write(actions, token))
@@ -684,7 +684,7 @@ class DynamoDBMatchStore(MatchStore):
 
 
 def _made(item: Item | None, change: Change) -> bool:
-    """Return whether an earlier try of this change made the item whose condition failed, the first of it."""
+    """Return whether an earlier attempt of this change wrote the item whose condition failed first."""
     before, after = change.leading
     if after is None:
         return before is not None and item is None

@@ -43,7 +43,7 @@ DIGEST_CHARS: Final = 64
 # A group, with both strings quoted; the time and an id; and their separator.
 SORT_KEY_BYTES: Final = 800
 LINE_KEY_BYTES: Final = 16 + 1 + MAX_RESOURCE_ID_BYTES
-# Most lives whose events one call of `prune` deletes.
+# Maximum number of lives whose events one call of `prune` deletes.
 PRUNE_LIVES: Final = 1_000
 # Rows of resources to read at a time.
 PAGE_ROWS: Final = 1000
@@ -307,7 +307,7 @@ class MatchHistory(SqlHistory):
             connection.execute(self._insert, rows)
 
     def prune_all(self, now: float) -> None:
-        """Delete some of the events that are past their retention.
+        """Delete a portion of the events that are past their retention.
 
         Args:
             now: The time, in seconds since the epoch.
@@ -498,7 +498,7 @@ class SqlMatchStore(MatchStore):
         key = entries.c.sort_key
         conditions = [
             entries.c.place == digest(span.partition),
-            key >= span.low,  # not BETWEEN, in which PostgreSQL takes no collation
+            key >= span.low,  # not BETWEEN, which takes no collation in PostgreSQL
             key <= span.high,
             resources.c.status == ResourceStatus.QUEUED.value,
         ]
@@ -580,7 +580,7 @@ class SqlMatchStore(MatchStore):
         self._exchange(connection, self._tables.asks, asks_rows(before), asks_rows(after))
 
     def _skip_locked(self, connection: sa.Connection, before: Resource) -> None:
-        """Leave a queued resource that another caller is taking at this moment, instead of waiting for it.
+        """Skip a queued resource that another caller is taking at this moment, rather than waiting for it.
 
         Raises:
             Changed: If it is locked, or is not as before.

@@ -34,7 +34,7 @@ COUNT_SECONDS: Final = 1.0
 class AdmissionControl:
     """Rejects a share of the new tasks while the queue is overloaded. Thread-safe.
 
-    One thread at a time measures the pressure; the others use the last measure instead of waiting.
+    One thread at a time measures the pressure; other threads use the last measurement rather than wait.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AdmissionControl:
     def rejections(
         self, tasks: Sequence[Task], late: Sequence[Overloaded | None], now: float
     ) -> list[Overloaded | None]:
-        """Return the rejection of each task, None if it is admitted; `late` are rejected already.
+        """Return the rejection of each task, None if it is admitted; `late` tasks are already rejected.
 
         Raises:
             StoreError: If the pressure could not be measured. The next call tries again.
@@ -175,7 +175,7 @@ class BacklogBound:
             raise
 
     def _evict_excess(self, limit: BacklogLimit, more: int, now: float) -> int:
-        """Count and evict once; return how many tasks put meanwhile still exceed the limit."""
+        """Count and evict once; return how many of the tasks put in between still exceed the limit."""
         before = self._admitted
         backlog = CountedBacklog(limit, self._count(limit, more, now), seconds_of=self._seconds_of)
         self._evict(backlog.excess(), now)

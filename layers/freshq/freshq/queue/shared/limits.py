@@ -42,8 +42,8 @@ class SharedSlots:
     The claim loop calls `free`, `started` and `leave`; any thread may call the others.
 
     Each worker writes the shared record once per window: the signals of the downstream that it saw, and the
-    slots that it takes. The shares never add up to more than the limit, except for tasks that run while the
-    limit falls. The share of a worker that dies lasts two more windows.
+    slots that it takes. The shares never add up to more than the limit, except for tasks that are running
+    when the limit falls. The share of a worker that dies lasts two more windows.
     """
 
     def __init__(self, store: Store, queue: str, limit: ConcurrencyLimit, wanted: int) -> None:
@@ -68,7 +68,7 @@ class SharedSlots:
         self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
 
     def started(self) -> None:
-        """Record that a task was started: it counts towards the peak even if it ends before the exchange."""
+        """Record the start of a task: it counts towards the peak even if it ends before the exchange."""
         self._in_flight += 1
         self._peak = max(self._peak, self._in_flight)
 
@@ -241,15 +241,15 @@ class SharedRetries:
 
 
 class SharedRunning:
-    """The tasks in work by group, of every process, in one shared record. Thread-safe.
+    """The running tasks by group, of every process, in one shared record. Thread-safe.
 
-    Each process writes its own tasks in work, with the time at which their leases end: a killed process
-    counts until then. A claim counts only once it is written, and the write is conditional, so no two
-    processes start tasks on the same count. A task claimed beyond a limit is released before it runs.
+    Each process writes its own running tasks, with the end of their leases: a killed process counts until
+    then. A claim counts only once it is written, and the write is conditional, so no two processes start
+    tasks on the same count. A task claimed beyond a limit is released before it runs.
     """
 
     def __init__(self, store: Store, queue: str) -> None:
-        """Start with nothing in work."""
+        """Start without running tasks."""
         self._store = store
         self._queue = queue
         self._process = uuid.uuid4().hex[:12]
@@ -310,7 +310,7 @@ class SharedRunning:
             self._publish(now)
 
     def _publish(self, now: float) -> None:
-        """Write this process's tasks in work; if that fails, they count until their leases end."""
+        """Write this process's running tasks; if that fails, they count until their leases end."""
 
         def write(values: Mapping[str, Any]) -> dict[str, Any]:
             with self._lock:

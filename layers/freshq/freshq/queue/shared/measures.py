@@ -53,7 +53,7 @@ def change_record(
             None to leave the record unchanged. May be called several times.
 
     Returns:
-        False if other processes changed the record each time; nothing was written then.
+        False if other processes changed the record at every try; nothing was written then.
 
     Raises:
         StoreError: If the store did not answer.
@@ -135,7 +135,7 @@ class FlowMeter:
             now: When it ended, in seconds.
             group: Group of the task.
             work_seconds: How long a worker held the task.
-            in_time: Whether it was done in time; None if it is not done.
+            in_time: Whether it was done in time; None if it was not done.
         """
         with self._lock:
             self._counter.ended(now, work_seconds, in_time=in_time)
@@ -289,7 +289,7 @@ class SharedReserve:
                 self._reserve.observe(service_seconds)
 
     def needed_seconds(self, kind: str | None, now: float) -> float:
-        """Return how long a task of a kind takes, as far as this process knows; otherwise the reserve."""
+        """Return the duration of a kind's tasks as known to this process; otherwise the reserve."""
         with self._of_kinds.lock:
             seconds = self._of_kinds.times.seconds(kind, self._share, now)
         return seconds or self._reserve.seconds

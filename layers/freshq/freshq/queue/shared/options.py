@@ -136,7 +136,7 @@ class SharedOptions:
 
         Args:
             options: The options by name.
-            forget: Whether to forget the options stored before. The number of shards stays.
+            forget: Whether to forget the options stored before. The number of shards is kept.
 
         Raises:
             ValueError: If an option is wrong, or cannot be stored with this queue; nothing was written.

@@ -41,7 +41,7 @@ MORE_KEYS: Final = 1000
 
 
 class DynamoAgenda(DynamoPart):
-    """The tasks of a queue that fall due: delayed, leased or stale."""
+    """The tasks of a queue that have a due time: delayed, leased or stale."""
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -124,7 +124,7 @@ class DynamoAgenda(DynamoPart):
                 yield {name: item[name] for name in (*index_keys, KEY)}
 
     def _pending(self, keys: Iterator[Item]) -> Iterator[tuple[Task, str]]:
-        """Yield the PENDING tasks among some keys, each with its cursor."""
+        """Yield the PENDING tasks among the given keys, each with its cursor."""
         keys = (key for key in keys if not key[KEY]["S"].startswith(RESERVED_ID_PREFIX))
         size = DUE_PAGE_KEYS
         while some := {key[KEY]["S"]: key for key in islice(keys, size)}:
@@ -194,7 +194,7 @@ class DynamoAgenda(DynamoPart):
         return tasks
 
     def _tidy_lease_record(self, record: Item, next_due_at: float | None) -> None:
-        """Move a lease record to the next time to look at it, or delete it if there is none.
+        """Move a lease record to the next time at which it is due, or delete it if there is none.
 
         If its process has rewritten it since it was read, leave it unchanged.
         """

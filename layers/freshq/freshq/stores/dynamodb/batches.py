@@ -50,7 +50,7 @@ TRANSIENT_CODES: Final = frozenset(
         "TransactionConflict",
     }
 )
-# Codes of a statement whose condition did not hold.
+# Error codes of a statement whose condition did not hold.
 REFUSING_CODES: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
 # Codes of a call or a statement that the role or the endpoint does not allow, perhaps only in this form.
 ACCESS_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
@@ -61,8 +61,8 @@ STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
 def update_statement(table: str, arguments: Item) -> Item:
     """Return the statement equivalent to an UpdateItem with these arguments; it returns the item.
 
-    Both forms come from one set of expressions, so that they cannot differ. PartiQL has no ADD: the attribute
-    that is added to must exist.
+    Both forms come from one set of expressions, so that they cannot diverge. PartiQL has no ADD: the
+    attribute that is added to must exist.
 
     Args:
         table: Name of the table.

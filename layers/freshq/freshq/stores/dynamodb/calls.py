@@ -167,7 +167,7 @@ class TableCalls:
     In an expression every name has a `#` in front.
 
     Attributes:
-        repeats: Changes with each write that was sent more than once, of which a copy may still arrive.
+        repeats: Changes with each write that was sent more than once and may still have a copy under way.
     """
 
     def __init__(self, client: DynamoDBClient, table: str, names: Names | None = None) -> None:

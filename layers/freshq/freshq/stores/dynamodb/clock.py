@@ -28,9 +28,9 @@ DATE_RESOLUTION_SECONDS: Final = 1.0
 DATE_LAG_SECONDS: Final = 1.0
 # The clocks of the servers of one region differ by less than this.
 SPREAD_SECONDS: Final = 0.25
-# Maximum drift between two clocks, per second: far above the drift of crystals.
+# Maximum drift between two clocks, per second: far above a crystal's.
 MAX_DRIFT: Final = 0.0005
-# If answers have no Date header, look for one again after this time.
+# If answers have no Date header, check again after this time.
 CHECK_INTERVAL_SECONDS: Final = 30.0
 # A clock that was wrong counts as right again once it is this part of the range away from both ends.
 INNER_PART: Final = 0.25
@@ -75,7 +75,7 @@ class ServerTime:
         self._wall = wall
         self._lock = threading.Lock()
         self._sent = threading.local()
-        # How far the server's clock is ahead of the steady one, at least and at most; when that was found;
+        # How far the server's clock is ahead of the steady one, at least and at most; when that was measured;
         # how far the wall clock was ahead of the steady one then.
         self._ahead: tuple[float, float] | None = None
         self._as_of = 0.0
@@ -140,7 +140,7 @@ class ServerTime:
         if ahead is None:
             return None
         least, most = ahead[0] + steady, ahead[1] + steady
-        # With answers at many parts of a second, the least comes close to the true time.
+        # With answers at many parts of a second, the minimum comes close to the true time.
         likely = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
         return TimeRange(least - SPREAD_SECONDS, most + SPREAD_SECONDS, likely)
 
@@ -226,6 +226,6 @@ def server_clock(client: BaseClient, ask: Callable[[], object]) -> Callable[[], 
 
     Args:
         client: The client.
-        ask: Makes a call by which to learn the time, if it is not known.
+        ask: Makes a call from which to learn the time, if it is not known.
     """
     return ComparedClock(time.time, partial(server_time(client).now, ask))

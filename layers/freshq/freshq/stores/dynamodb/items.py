@@ -43,8 +43,8 @@ TAKEN: Final[Item] = {"S": TaskStatus.TAKEN.value}
 CLAIMABLE: Final = (
     "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :deadlineAfter "
     "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now) "
-    # A copy of a claim that comes late must take neither a task that its own lease has left, nor a later task
-    # under the same id.
+    # A late copy of a claim must take neither a task that its own lease has released, nor a later task under
+    # the same id.
     "AND #taskCreated < :createdBefore AND (attribute_not_exists(#endedToken) OR #endedToken <> :leaseToken)"
 )
 # Creation times of one producer differ by at least this.
@@ -108,7 +108,7 @@ class Keyspace:
         return f"{queue}#DUE#{shard}"
 
     def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
-        """Return all partitions of the claimable tasks of some lines."""
+        """Return all partitions of the claimable tasks of the given lines."""
         return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
 
     def due_partitions(self, queue: str) -> list[str]:
@@ -142,7 +142,7 @@ class Keyspace:
 
 
 def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
-    """Return the attributes that hold some fields of a task; None for a field that it does not have."""
+    """Return the attributes for the given fields of a task; None for a field that it does not have."""
     found: Item = {}
     for field in fields:
         name, kind = field.name, field.kind

@@ -1,4 +1,4 @@
-"""Keep lease records, by which expired claims are found."""
+"""Keep lease records, through which expired claims are found."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def due_attributes(due_at: float) -> Item:
 
 
 def next_check(record: Item, lease_ends: Collection[float], now: float) -> float | None:
-    """Return when to look at a lease record again, in seconds; None if it can be deleted.
+    """Return when a lease record is due again, in seconds; None if it can be deleted.
 
     Args:
         record: The record.
@@ -74,7 +74,7 @@ def next_check(record: Item, lease_ends: Collection[float], now: float) -> float
 
 
 def due_at(record: Item) -> float:
-    """Return when to look at a lease record, in seconds."""
+    """Return when a lease record is due, in seconds."""
     return seconds(record["dueAt"])
 
 
@@ -102,7 +102,7 @@ class _Version:
     Attributes:
         in_hand: The tasks it names that are held, or about to be.
         ahead: The tasks it names that may be claimed next.
-        due_at: When the sweep looks at it, in seconds.
+        due_at: When the sweep checks it, in seconds.
         held_until: No lease that it covers ends later.
         number: 1 for the first version. A copy that arrives late does not replace a later version.
     """
@@ -127,7 +127,7 @@ class _Version:
         Args:
             held: The tasks that the process holds, without expired leases.
             naming: The tasks to name.
-            previous: The version in the table, if it is known.
+            previous: The version in the table, if known.
             returned: The tasks that the process returned to their lines before their leases ended.
             number: The number of the version.
         """
@@ -142,7 +142,7 @@ class _Version:
             due_at = previous.due_at
         held_until = max((held | returned).values())
         if ahead:
-            # Those ahead may be claimed until the record is due, for a lease as long as this one.
+            # The tasks ahead may be claimed until the record is due, for a lease as long as this one.
             held_until = max(held_until, due_at + lease_seconds)
         return cls(in_hand, ahead, due_at, held_until, number)
 
@@ -183,7 +183,7 @@ class LeaseRecord:
         # Whether a claim under the version in the table was sent more than once.
         self._is_left = False
         self._versions = 0
-        # When the sweep looks at the version in the table, at the earliest.
+        # When the sweep checks the version in the table, at the earliest.
         self._due_at = inf
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None
@@ -304,7 +304,7 @@ class LeaseRecords:
         if record.cover(naming):
             return
         with record.writing:
-            if record.cover(naming):  # by the version that another thread wrote meanwhile
+            if record.cover(naming):  # by the version that another thread wrote in between
                 return
             record_id, version = record.begin(naming)
             number = {"N": str(version.number)}

@@ -43,7 +43,7 @@ CLOSING: Final = "closing"
 TTL_SECONDS: Final = 7 * 86_400
 # A record is written again when its TTL leaves less than this after the deadline of a task.
 TTL_MARGIN_SECONDS: Final = 86_400
-# A line whose tasks come more often than this stays announced while it is empty.
+# A line that receives tasks more often than this stays announced while it is empty.
 QUIET_SECONDS: Final = 2.0
 LIST_SECONDS: Final = 1.0
 # A listing reads the records announced since the last one, and this much earlier: writes may be slow, the
@@ -63,12 +63,12 @@ LONGEST_DEADLINE_SECONDS: Final = 366 * 86_400.0
 MIN_LINES_FOR_THREADS: Final = 4
 # Groups of a level among which a claim of one task chooses; a larger claim has as many more as it wants.
 WINDOW: Final = 64
-# Lines found empty into which a claim looks again, and how often into each.
+# Number of lines found empty that a claim checks again, and how often each.
 EMPTY_IN_WINDOW: Final = 2
 EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is looked into again before its record is taken away.
 OUTDATED_SECONDS: Final = 1.0
-# Lines whose records a producer remembers to have seen.
+# Number of lines whose records a producer remembers having seen.
 MAX_CHECKS: Final = 10_000
 # How many closed lines the upkeep within a claim looks into, and how often; the background does more.
 CLAIM_RECHECKS: Final = 1
@@ -185,7 +185,7 @@ def line_record(queue: str, line: Line, now: float, deadline: float) -> Item:
 
 
 def outlasts(record: Item, deadline: float) -> bool:
-    """Return whether a line record stays until well after a deadline."""
+    """Return whether a line record remains until well after a deadline."""
     try:
         return int(record["ttl"]["N"]) >= deadline + TTL_MARGIN_SECONDS
     except (KeyError, TypeError, ValueError):
@@ -203,7 +203,7 @@ def closings_partition(queue: str) -> str:
 
 
 def closing_item(queue: str, lines: Iterable[Line], due_at: float) -> Item:
-    """Return the closing of some lines, due at a time in seconds."""
+    """Return the closing of the given lines, due at a time in seconds."""
     return {
         "taskId": {"S": f"{LINE_PREFIX}{queue}#{CLOSING}#{uuid.uuid4().hex}"},
         "dueShard": {"S": closings_partition(queue)},
@@ -243,7 +243,7 @@ class LineRules:
     """The times of the protocol, in seconds.
 
     Attributes:
-        trust_seconds: How long a producer puts into a line without another look at its record.
+        trust_seconds: How long a producer puts into a line without checking its record again.
         send_seconds: How long after its closing was written a record may still be deleted.
         landing_seconds: From sending a write to its effect, unless the sender notices that it took longer.
         index_lag_seconds: From the effect of a put until every query of the index finds the task.
@@ -292,7 +292,7 @@ class LineListing:
         self._queue = queue
         self._next_at = NEVER
         self._next_whole_at = NEVER
-        # Where reading the whole list continues; None if it is complete.
+        # Where the reading of the list continues; None if it is complete.
         self._resume: Item | None = None
         self._read_until = NEVER
 
@@ -402,7 +402,7 @@ class LineClosings:
         return done
 
     def _ripe(self, entries: Sequence[tuple[str, float]], now: float) -> list[str]:
-        """Return the closings whose lines can be looked into.
+        """Return the closings that can be checked now.
 
         Either this process has known them for long enough, whatever the clocks say, or they are overdue by
         more than clocks differ.
@@ -541,7 +541,7 @@ class KnownLines:
         return lines + self.due_checks(EMPTY_IN_WINDOW, now)
 
     def due_checks(self, count: int, now: float) -> list[Line]:
-        """Return up to `count` lines found empty into which it is time to look again."""
+        """Return up to `count` lines found empty that are due for another check."""
         return [
             line
             for line, empty in islice(self._empty.items(), count)
@@ -600,14 +600,14 @@ class KnownLines:
         return {line: empty.drained_here for line, empty in islice(self._closing.items(), most)}
 
     def closed(self, lines: Iterable[Line]) -> None:
-        """Forget lines whose records were deleted, unless they were announced again meanwhile."""
+        """Forget lines whose records were deleted, unless they were announced again in between."""
         for line in lines:
             if self._closing.pop(line, None) is not None:
                 del self._announced_at[line]
 
 
 class _Check(NamedTuple):
-    """A producer's look at the record of a line.
+    """A producer's check of the record of a line.
 
     Attributes:
         since: The time since it began.

@@ -195,7 +195,7 @@ class GroupSearch:
 
     Attributes:
         line: The line.
-        shards_left: Shards of which there are more pages.
+        shards_left: Shards that have more pages.
         task_ids: The tasks that it showed.
         newest_created: When the newest of them was created.
     """
@@ -257,7 +257,7 @@ class Candidates:
         queue, lines = self.request.queue, self._store.line_records
         full = () if self.request.room is None else self.request.room.full
         for line in self._windowed:
-            if line[1] in full:  # so that the next claim looks into others
+            if line[1] in full:  # so that the next claim checks others
                 lines.served(queue, line)
         for search in self._searches:
             if search.shards_left or search.task_ids - tried or self.request.passes_over:
@@ -374,7 +374,7 @@ class Taking:
         """Name tasks in the lease record, then claim them while tokens are left.
 
         Args:
-            wanted: Ids, best first; more than there are tokens after a lost race.
+            wanted: Ids, best first; more than tokens after a lost race.
         """
         tokens, request, leases = self._free_tokens, self._request, self._store.lease_records
         ahead = self._candidates.ahead_of(wanted, MIN_NAMED - len(wanted))

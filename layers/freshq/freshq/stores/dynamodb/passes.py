@@ -82,7 +82,7 @@ class WorkerPasses:
             self._leave(slot_id, holder)
 
     def all_taken(self, slots: int = 1) -> bool:
-        """Return whether every slot is taken; then a running pass will look at the queue again."""
+        """Return whether every slot is taken; then a running pass will check the queue again."""
         now = self._clock()
         until = [seconds_or(slot.get("leaseUntil"), 0.0) for slot in self._calls.get_many(self._ids(slots))]
         return sum(now < each <= now + LONGEST_SECONDS for each in until) >= slots

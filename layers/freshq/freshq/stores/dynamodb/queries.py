@@ -139,7 +139,7 @@ class KeysPage:
 
     Attributes:
         entries: The tasks, in the order of the query.
-        is_last: Whether there are no more.
+        is_last: Whether the search reached the end.
         passed_over: Number of stale tasks that the query also read.
     """
 
@@ -167,7 +167,7 @@ def claimable_pages(
         live: Which tasks are live.
         limit: How many tasks are wanted. Pages are read as needed.
         newest_first: Which end comes first.
-        resume_at: Where an earlier query ran out of pages; goes on there after the first page.
+        resume_at: Where an earlier query ran out of pages; the search continues there after the first page.
     """
     arguments = live.query(partition) | {
         "ScanIndexForward": not newest_first,
@@ -231,7 +231,7 @@ class _ResumedQuery:
         self._resume_at.pop(self._end, None)
 
     def further(self, key: Item) -> Item:
-        """Return a key or the one to continue after, whichever is later: bounds of queries move with time."""
+        """Return a key or the key to continue after, whichever is later: bounds of queries move with time."""
         resume = self._resume_at.get(self._end)
         if resume is None:
             return key

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
 Item: TypeAlias = dict[str, Any]
 KEY: Final = "taskId"
-# The name under which an item has the application's attributes, as a map.
+# The attribute of an item that holds the application's attributes, as a map.
 RECORD: Final = "record"
 # Where the key cannot hold it, freshq's own items have their id in this attribute.
 OWN_ID: Final = "itemId"
@@ -39,7 +39,7 @@ _KEYS: Final = ("Key", "ExclusiveStartKey")
 OWN_KEY: Final = TableKey.named(KEY)
 STATUS_INDEX: Final = "status-created-index"
 DUE_INDEX: Final = "due-index"
-# Beside its keys the status index has this, so that a query passes over tasks stale by their own max age.
+# The status index has this besides its keys, so that a query skips tasks that are stale by their own max age.
 STATUS_INDEX_ATTRIBUTE: Final = "deadline"
 TTL_ATTRIBUTE: Final = "ttl"
 # A waiter polls every second, for 2 minutes at most.
@@ -85,7 +85,7 @@ class Names:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the table is an application's, to whose records freshq only adds attributes."""
+        """Whether the table belongs to an application, so that freshq only adds attributes to its records."""
         return bool(self.prefix)
 
     def attribute(self, name: str) -> str:

@@ -276,7 +276,7 @@ def key_schema(hash_key: Key, sort_key: Key | None) -> list[Item]:
 
 
 def throughput(read_units: int | None, write_units: int | None) -> Item:
-    """Return capacities as an argument of CreateTable, the default for those that are not positive."""
+    """Return capacities as an argument of CreateTable; the default replaces nonpositive ones."""
     given = {"ReadCapacityUnits": read_units, "WriteCapacityUnits": write_units}
     return {name: units if units and units > 0 else DEFAULT_CAPACITY_UNITS for name, units in given.items()}
 
@@ -353,7 +353,7 @@ class TablePlan:
         create: Whether it does not exist.
         billing: The change of billing and capacity, if any.
         indexes: Global indexes to add.
-        kept: Indexes that are not described; they stay.
+        kept: Indexes that are not described; they are kept.
     """
 
     table: Table
@@ -565,7 +565,7 @@ class TableChanges:
     def wait(self) -> Item:
         """Return the description once the table and all its indexes can be used and changed.
 
-        If DynamoDB fails to describe the table, ask again: the change goes on meanwhile.
+        If DynamoDB fails to describe the table, ask again: the change continues.
 
         Raises:
             TableMissing: If the table does not exist.
@@ -599,7 +599,7 @@ class TableChanges:
 
         Args:
             index: As in CreateTable.
-            definitions: Attribute definitions of its keys, perhaps among others.
+            definitions: Attribute definitions of its keys, possibly among others.
         """
         name = index["IndexName"]
         keys = {key["AttributeName"] for key in index["KeySchema"]}
@@ -623,7 +623,7 @@ class TableChanges:
         self.wait()
 
     def _update(self, change: Item, made_by_another: Callable[[], bool]) -> None:
-        """Request a change. If another change is in progress, return so that the caller looks again."""
+        """Request a change. If another change is in progress, return so that the caller checks again."""
         try:
             with translated(self._table):
                 self._client.update_table(TableName=self._table, **change)
@@ -720,7 +720,7 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
     """Look at a table of freshq's own; change nothing.
 
     Args:
-        client: A client; some of the calls may be denied to it.
+        client: A client, which may lack permission for some of the calls.
         table: Name of the table.
 
     Raises:
@@ -751,7 +751,7 @@ def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
     """Say where deleted items of a table still are, and until when.
 
     Args:
-        client: A client; some of the calls may be denied to it.
+        client: A client, which may lack permission for some of the calls.
         table: Name of the table.
     """
     versions = "the last versions in the stream, payloads included"
@@ -777,7 +777,7 @@ def _kept_backups(client: DynamoDBClient, table: str) -> Finding:
 
 
 def identity(client: DynamoDBClient) -> str | None:
-    """Return the ARN of a client's user; None if nobody knows it: at a local substitute of DynamoDB."""
+    """Return the ARN of a client's user; None if it is unknown, as at a local substitute of DynamoDB."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is None and ".amazonaws.com" not in client.meta.endpoint_url:
         return None

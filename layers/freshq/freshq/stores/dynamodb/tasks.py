@@ -47,7 +47,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 # Tries to put over a task that keeps changing.
 MAX_TRIES: Final = 10
-# Tasks whose lines are announced at a time: they are put within a second, or their records are read again.
+# Number of tasks whose lines are announced at a time: they are put within a second, or their records are read
+# again.
 ANNOUNCED_TASKS: Final = 100
 # Dead letters that are read at a time: first one page of a listing, then as many as BatchGetItem takes.
 FIRST_TASKS: Final = 25
@@ -76,7 +77,7 @@ class DynamoTasks(DynamoPart):
         return True
 
     def _insert_many(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        """Add tasks whose ids are free, no id twice; return for each the answer of `_insert`."""
+        """Add tasks whose ids are free, no id twice; return the answer of `_insert` for each."""
         answers = self.batches.insert([encode(task, self.keyspace) for task in tasks])
         return [_inserted(answer) for answer in answers]
 
@@ -232,7 +233,7 @@ class DynamoTasks(DynamoPart):
         try:
             return super()._replaced_or_none(task, guard)
         except TooLarge as error:
-            logger.warning("left as it is: %s", error)  # the others are not held up
+            logger.warning("left as it is: %s", error)  # the other tasks are not held up
             return None
 
     @contextmanager

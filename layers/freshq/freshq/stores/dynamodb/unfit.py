@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # Tasks shed at a time, and by one portion of upkeep, so that due tasks need not wait long.
 BATCH: Final = 25
 MAX_SHED: Final = 200
-# A status that this version does not know belongs to a newer one, which may still run the task.
+# A status unknown to this version belongs to a newer one, which may still run the task.
 WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
 # The errors of a task whose item has no room for a new version. The second fits in the room of `pendingShard`
 # and the spare room, unless a redrive has used that up.
@@ -60,8 +60,8 @@ class StaleItems:
         self._keyspace = keyspace
         self._index = status_index
         self._lock = threading.Lock()
-        # By queue, the partitions in which claims passed over tasks: the queue's max age, and where the
-        # next look goes on.
+        # By queue, the partitions in which claims skipped tasks: the queue's max age, and where the next
+        # search continues.
         self._passed: dict[str, dict[str, tuple[float, Item | None]]] = {}
 
     def passed_over(self, queue: str, partition: str, max_age_seconds: float) -> None:
@@ -139,7 +139,7 @@ class Quarantine:
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
-        admitted: How many tasks became dead letters since the agenda took this count.
+        admitted: Number of tasks that became dead letters since the agenda last took this count.
     """
 
     calls: TableCalls

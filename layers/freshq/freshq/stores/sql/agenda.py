@@ -214,7 +214,7 @@ class SqlAgenda(SqlPart):
         """Yield from the index of the agenda; the cursor is the place there."""
         agendas = LISTED[status]
         if start_after is None:
-            # The deadlines that passed come first.
+            # Passed deadlines come first.
             starts = [(each, microseconds(now) if each == STALE else 0, "") for each in agendas]
             return self._listed(queue, status, created_after, starts)
         agenda, _, place = start_after.partition("/")

@@ -170,7 +170,7 @@ class ExactStatements(Statements):
     def exact(self) -> dict[str, sa.CompoundSelect[Any]]:
         """Number of tasks by state and shed reason, with the oldest and newest creation time.
 
-        One statement, so that it counts each task once, whatever is committed meanwhile.
+        One statement, so that it counts each task once, whatever is committed at the same time.
         """
         return {f"windows: {windows}": self.exact_with(windows) for windows in (0, 1)}
 
@@ -208,7 +208,7 @@ class ExactStatements(Statements):
 
 
 class SqlCounts(SqlPart):
-    """Counts tasks, and looks at waiting ones."""
+    """Counts tasks, and examines waiting ones."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
@@ -218,7 +218,7 @@ class SqlCounts(SqlPart):
         self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
-        """Return the lines of a queue that have a task; None if there are too many to query one by one."""
+        """Return the lines of a queue that have a task; None if there are too many to query separately."""
         where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": WINDOW_LINES + 1}
         keys = connection.execute(self._line_sql.finds[FOLLOWING], where).scalars().all()
         return [parse_line(key) for key in sorted(keys)] if len(keys) <= WINDOW_LINES else None
@@ -302,7 +302,7 @@ class SqlCounts(SqlPart):
         return self.database.read(oldest)
 
     def _asked_lines(self, connection: sa.Connection, request: OldestRequest) -> list[Line] | None:
-        """Return the lines to query for the oldest tasks; None if there are too many to query one by one."""
+        """Return the lines to query for the oldest tasks; None if there are too many to query separately."""
         if request.groups is not None:
             levels = LEVELS if request.level is None else (request.level,)
             return [(level, group) for level in levels for group in request.groups]

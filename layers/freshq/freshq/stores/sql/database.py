@@ -83,7 +83,7 @@ _DATABASES: Final[WeakSet[Database]] = WeakSet()
 class StatementPool(Pool):
     """A bounded pool for SQLAlchemy that also lends bare cursors for single statements.
 
-    A checkout through SQLAlchemy takes as long as some of the statements. `borrow` avoids it, and keeps
+    A checkout through SQLAlchemy takes as long as many a statement. `borrow` avoids it, and keeps
     one cursor per connection. The connection used last is reused first.
     """
 
@@ -721,7 +721,7 @@ class Database:
 
     @contextmanager
     def translating(self, *others: type[Exception]) -> Iterator[None]:
-        """Turn the errors of SQLAlchemy and the driver, and others, inside this block into freshq's."""
+        """Turn errors of SQLAlchemy, the driver and others inside this block into freshq's."""
         try:
             yield
         except (*self._errors, *others) as error:

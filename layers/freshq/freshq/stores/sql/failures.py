@@ -20,11 +20,11 @@ MISSING_STATES: Final = ("42P01", "3F000")
 OLDER_STATES: Final = ("42703",)
 # Insufficient privilege.
 DENIED_STATES: Final = ("42501",)
-# Read-only transaction: the server is a standby, or a primary that another one is about to replace.
+# Read-only transaction: the server is a standby, or a primary that is about to be replaced.
 READ_ONLY_STATES: Final = ("25006",)
 # The corresponding error numbers of MariaDB and MySQL.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
-# 1290 is also said of other options, none of which concerns freshq's statements.
+# 1290 also reports other options, none of which concerns freshq's statements.
 READ_ONLY_NUMBERS: Final = frozenset({1290, 1792, 1836})
 BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})

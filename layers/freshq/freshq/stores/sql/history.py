@@ -342,7 +342,7 @@ class SqlHistory(History):
         return landed_events(history_id, row)
 
     def forget(self, queue: str, task_ids: Collection[str], group: str | None) -> int | None:
-        """Erase the group from the events of some tasks, or of all tasks of a group.
+        """Erase the group from the events of the given tasks, or of all tasks of a group.
 
         Returns:
             The number of events that had it; None if the table has no histories.
@@ -356,7 +356,7 @@ class SqlHistory(History):
         return self._database.transaction(lambda connection: connection.execute(erased).rowcount)
 
     def prune(self, queue: str, now: float, limit: int) -> int:
-        """Delete some events that are past their retention.
+        """Delete a portion of the events that are past their retention.
 
         If the database's user has no right to delete events, log one warning and delete none. Someone else
         must then delete old events; claims go on.

@@ -1,10 +1,10 @@
 """Pass over index entries that PostgreSQL cannot remove while an old snapshot is open.
 
-A finished task leaves entries in the indexes until no snapshot can see the versions of its row. Beside a
+A finished task leaves entries in the indexes until no snapshot can see the versions of its row. Next to a
 report, a backup or a lagging standby they pile up exactly where a claim begins to search, and each costs a
-visit of its row. So while such a snapshot is open, a process finds out now and then which parts of a line are
-empty, and its claims search only the rest. It searches everything again after some seconds, because another
-process may have returned a task to its old place.
+visit to its row. So while such a snapshot is open, a process occasionally finds out which parts of a line are
+empty, and its claims search only the rest. It searches everything again after several seconds, because
+another process may have returned a task to its old place.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ COMMIT_US: Final = 250_000
 # More empty ranges of a line are not worth a search each.
 MAX_RANGES: Final = 4
 # What keeps row versions: snapshots and unfinished writes of sessions (a standby's among them), replication
-# slots, and prepared transactions. Everybody may read these columns, but not everybody when others began.
+# slots, and prepared transactions. Everyone may read these columns, but only some users may read when other
+# sessions began.
 OLDEST: Final = sa.text(
     "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds,"
     " (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass(:table)) AS dead_rows FROM ("
@@ -191,7 +192,7 @@ def _without(ranges: Iterable[Span], created_us: int) -> list[Span]:
 
 
 class Horizon:
-    """Finds old snapshots, and keeps what this process may pass over beside them. Thread-safe.
+    """Finds old snapshots, and keeps the ranges that this process may skip while they are open. Thread-safe.
 
     Attributes:
         watches: Whether there can be any: on PostgreSQL only.
@@ -259,7 +260,7 @@ class Horizon:
         return passed
 
     def known(self, queue: str) -> Passed | None:
-        """As `passed`, but within a claim: read nothing, and stay with the same answer."""
+        """As `passed`, but within a claim: read nothing, and keep the same answer."""
         return self._passed.get(queue)
 
     def searches_again(self, queue: str) -> bool:
@@ -285,7 +286,7 @@ class Horizon:
             passed.floors_us[agenda] = where["now_us"] - COMMIT_US
 
     def entered(self, tasks: Iterable[Task | None]) -> None:
-        """Note that this process has stored new versions of tasks, some of which may be in a line."""
+        """Note that this process has stored new versions of tasks, which may be in a line."""
         for task in tasks if self._passed else ():
             if task is not None and task.status is TaskStatus.PENDING and task.not_before is None:
                 passed = self._passed.get(task.queue)

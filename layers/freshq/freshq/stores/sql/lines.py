@@ -256,7 +256,7 @@ class ClaimStatements(Statements):
 
     @cached_property
     def best(self) -> dict[bool, sa.Select[Any]]:
-        """When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL."""
+        """When each line's best waiting task was created, in the line's spans. PostgreSQL."""
         return {newest_first: self._best_of_array(newest_first, is_taken=False) for newest_first in ORDERS}
 
     @cached_property
@@ -265,7 +265,7 @@ class ClaimStatements(Statements):
         return {newest_first: self.prepared(statement) for newest_first, statement in self.best.items()}
 
     def _best_of_array(self, newest_first: bool, *, is_taken: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
-        """The best tasks of some lines, as many of each as `wanted` says, created in its spans.
+        """The best tasks of the given lines, as many of each as `wanted` says, created in its spans.
 
         Args:
             newest_first: The order.
@@ -447,7 +447,7 @@ class SqlLines(SqlCounts):
 
     def _claim(self, request: ClaimRequest) -> list[Stored]:
         passes_over = self.horizon.watches and self.horizon.passed(request.queue) is not None
-        # Beside an old snapshot, a check for other lines may read many dead entries.
+        # While an old snapshot is open, a check for other lines may read many dead entries.
         window = None if passes_over else self.window.known(request.queue)
         taken: list[Stored] = []
         if window is not None and self.claim_sql.has_returning and not request.groups.has_limits:
@@ -478,7 +478,7 @@ class SqlLines(SqlCounts):
         request.effort.bounded &= len(taken) < request.limit
 
     def clear_stale(self, request: ClaimRequest) -> int:
-        """Remove some tasks that are past their deadline from their lines; return how many."""
+        """Remove a portion of the tasks past their deadline from their lines; return how many."""
         cleared = self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
         if cleared and (passed := self.horizon.known(request.queue)) is not None:
             passed.lines.clear()  # a search may have ended among the stale tasks
@@ -512,7 +512,7 @@ class SqlLines(SqlCounts):
         return found_lines
 
     def _remembering(self, queue: str, find: Find) -> Find:
-        """Return a function that, beside an old snapshot, remembers what it found; not if lines are many."""
+        """Return a function that remembers its findings under an old snapshot; not with many lines."""
         passed = self.horizon.known(queue)
         if passed is None or self.window.is_partial(queue):
             return find
@@ -709,8 +709,8 @@ class SqlLines(SqlCounts):
         if not chosen:
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-        # Repeated after a lost reply, it may take what a sweep has recovered meanwhile, under the same lease
-        # token. Another sweep that read the lost lease must not take this one for it.
+        # Repeated after a lost reply, it may take a task that a sweep has recovered in between, under the
+        # same lease token. Another sweep that read the lost lease must not take this one for it.
         version = new_token()
         taken = listed | taken_parameters(request, moment) | {"version": version}
         connection.execute(self.claim_sql.take, taken)

@@ -3,8 +3,8 @@
 NOTIFY blocks the commits of the whole database while its own is written. So
 it is sent only if a process waits: such a process holds a shared advisory lock. A process that changes a task
 tries that lock after the commit, and sends a NOTIFY if it is taken. Afterwards it is silent for a moment, so
-that a busy producer hardly pays. A waiting process looks when it has the lock or hears of a task, and once
-more when that moment has passed, so it misses nothing.
+that a busy producer hardly pays. A waiting process looks when it gets the lock or hears of a task, and again
+when that moment has passed, so it misses nothing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
 
 # A process keeps its lock this long after its last wait: most workers wait again soon.
 LINGER_SECONDS: Final = 0.2
-# A process does not try a lock again for this time after it found that nobody waits.
+# After finding that nobody waits, a process does not try the lock again for this time.
 UNASKED_SECONDS: Final = 0.05
-# A process tells of no task to claim for this time after it told of another one.
+# After announcing a task to claim, a process announces no other one for this time.
 SILENT_SECONDS: Final = 0.01
 # Bytes of ids in a NOTIFY, which has room for 7,999.
 IDS_BYTES: Final = 6000
 # Sent by a transaction of the caller: the process that sends it does not know when it commits.
 ANY_SENDER: Final = "-"
 NOTIFY: Final = sa.text("SELECT pg_notify(:channel, :payload)")
-# Return whether nobody waits. Nobody else sees the lock that is tried, and released in the same statement.
+# Return whether nobody is waiting. Nobody else sees the lock that is tried, and released in the same
+# statement.
 TELL: Final = sa.text(
     "SELECT CASE WHEN pg_try_advisory_lock(CAST(:key AS bigint))"
     " THEN pg_advisory_unlock(CAST(:key AS bigint)) ELSE pg_notify(:channel, :payload) IS NULL END"
@@ -75,7 +76,7 @@ class Listener(TableWatcher):
 
     Attributes:
         channel: The channel of the table.
-        silent_until: By topic, until when this process need not tell others, by the monotonic clock.
+        silent_until: By topic, until when this process need not notify others, by the monotonic clock.
     """
 
     def __init__(self, table: str, signals: Signals, connect: Callable[[], Any]) -> None:
@@ -90,7 +91,7 @@ class Listener(TableWatcher):
         return number_of(self._table, *topic)
 
     def payload_of(self, queue: str, task_ids: Sequence[str] = ()) -> str:
-        """Return the payload that tells of ended tasks; without ids, of a task to claim."""
+        """Return the payload that announces ended tasks; without ids, a task to claim."""
         return json_text([self._sender, queue, *task_ids])
 
     @override
@@ -111,7 +112,7 @@ class Listener(TableWatcher):
             self._look_again()
 
     def _hold_locks(self, connection: Any) -> None:
-        """Hold the locks of the topics that are waited for, and release the others."""
+        """Hold the locks of the topics with waiters, and release the others."""
         with self._lock:
             awaited = self._awaited(LINGER_SECONDS)
             released, wanted = self._held - awaited, awaited - self._held
@@ -131,7 +132,7 @@ class Listener(TableWatcher):
         for payload in payloads:
             try:
                 sender, queue, *task_ids = json.loads(payload)
-            except ValueError:  # sent by nobody of freshq
+            except ValueError:  # not sent by freshq
                 continue
             if sender == self._sender:
                 continue
@@ -179,7 +180,7 @@ class PostgresWakes(TableWakes):
             self._tell(Topic(queue, "end"), some)
 
     def _tell(self, topic: Topic, task_ids: Sequence[str] = ()) -> None:
-        """Tell other processes, if somebody waits and may not know it."""
+        """Notify other processes, if somebody waits and may not know it."""
         listener, now = self._listener, time.monotonic()
         if now < listener.silent_until.get(topic, now):
             return
@@ -188,7 +189,7 @@ class PostgresWakes(TableWakes):
         told = self._database.execute_once(self._tell_sql, arguments)
         if told and told[0][0]:
             listener.silent_until[topic] = now + UNASKED_SECONDS
-        elif told and topic.what == "line":  # who waits for an end is told of each
+        elif told and topic.what == "line":  # each end is announced to its waiters
             listener.silent_until[topic] = now + SILENT_SECONDS
 
     @property

@@ -127,8 +127,8 @@ class Triggers:
     def create_missing(self, connection: sa.Connection) -> None:
         """Create the triggers that are missing or do not work.
 
-        Working triggers stay: recreating one waits for all writers of the table, and MariaDB would miss the
-        writes in between.
+        Working triggers are kept: recreating one waits for all writers of the table, and MariaDB would miss
+        the writes in between.
         """
         for event in CHANGES.keys() - self._found(connection):
             for text in self.texts(event):

@@ -72,7 +72,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 class _Lent:
-    """A connection whose owner ends its transaction; SQLAlchemy would add a handler of notices."""
+    """A connection whose owner ends its transaction; SQLAlchemy would add a handler for notices."""
 
     def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
         self._raw = raw

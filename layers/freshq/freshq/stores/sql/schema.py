@@ -202,7 +202,7 @@ def _index_tasks(table: str, tasks: sa.Table, dialect: str) -> None:
     # The queue is not first, or PostgreSQL without statistics might look for lines in this index. The status
     # comes last, so that the index alone counts the tasks by status.
     sa.Index(f"{table}_agenda", tasks.c.agenda, tasks.c.queue, tasks.c.due_us, tasks.c.status)
-    # Counts the tasks in work by group, for limits. MariaDB counts through the index of the agenda instead,
+    # Counts the running tasks by group, for limits. MariaDB counts through the index of the agenda instead,
     # because an index that is not partial would cost every write.
     if dialect in PARTIAL_INDEXES:
         in_work = sa.and_(tasks.c.status == sa.literal_column("'TAKEN'"), tasks.c.task_group.is_not(None))

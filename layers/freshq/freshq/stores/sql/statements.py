@@ -160,7 +160,7 @@ class SqlPart(Store):
         database: Runs the statements.
         schema: The tables.
         queue: The queue whose tasks `get` returns; None for any queue of the table.
-        horizon: What to pass over beside an old snapshot.
+        horizon: The ranges to skip while an old snapshot is open.
     """
 
     counts_groups = True

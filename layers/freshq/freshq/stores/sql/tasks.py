@@ -94,7 +94,7 @@ class PutStatements(Statements):
 
     @cached_property
     def put_tokens(self) -> sa.Select[Any]:
-        """Puts remembered by some tasks, by id."""
+        """Puts remembered by the tasks, by id."""
         return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
 
     @cached_property
@@ -217,7 +217,7 @@ class SettleStatements(Statements):
 
     @cached_property
     def replace_many(self) -> sa.Update:
-        """Store new versions of several tasks, except tasks whose row is locked; on PostgreSQL."""
+        """Store new versions of several tasks, except tasks with a locked row; on PostgreSQL."""
         given, current = self._given, self.tasks.alias("current_tasks")
         admitted = sa.and_(
             current.c.status == given.c.of_status,

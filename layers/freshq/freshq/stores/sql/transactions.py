@@ -242,7 +242,7 @@ def runner_of(given: Any, dialect: str) -> Runner:
         dialect: Name of the dialect of the queue's database.
 
     Raises:
-        ValueError: If it is no such connection, or one to another kind of database.
+        ValueError: If it is not such a connection, or its database is of another kind.
     """
     if isinstance(given, LentConnection):
         _check_class(
@@ -317,7 +317,7 @@ def _raw_engine(drivername: str) -> sa.Engine:
 
 
 def _raw(given: Any) -> tuple[Any, _Driver] | None:
-    """Return the driver's connection, given it or Django's, and its driver; None if it is neither.
+    """Return the driver's connection, given that or Django's, and its driver; None for anything else.
 
     Raises:
         ValueError: If Django's is not in a transaction.
@@ -395,7 +395,7 @@ def _async_classes() -> tuple[type, ...]:
 
 
 def _loaded(module: str, *names: str) -> tuple[type, ...]:
-    """Return classes of a module; none if nobody has imported it, and so nobody has an instance."""
+    """Return classes of a module; empty if the module was not imported, and so there are no instances."""
     loaded = sys.modules.get(module)
     return () if loaded is None else tuple(getattr(loaded, name) for name in names)
 

@@ -213,7 +213,7 @@ def _meant(name: str) -> str | None:
 
 
 def _with_hosts_apart(url: str) -> str:
-    """Return a url with several hosts of PostgreSQL in a form that SQLAlchemy takes; others as given."""
+    """Return a url with several hosts of PostgreSQL in a form that SQLAlchemy takes; other urls unchanged."""
     found = SEVERAL_HOSTS.fullmatch(url)
     if found is None:
         return url

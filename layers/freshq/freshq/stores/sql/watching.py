@@ -125,7 +125,7 @@ class TableWatcher(Watcher, ABC):
         return self._thread is None
 
     def _deafen(self) -> None:
-        """Have everybody who waits poll from now on."""
+        """Have all waiters poll from now on."""
         with self._lock:
             self.hears, self._held = False, set()
         self._notify([*self._signals.by_topic])
@@ -154,7 +154,7 @@ class Poller(TableWatcher):
 
     @abstractmethod
     def _changed(self, connection: Any, topics: set[Topic]) -> set[Topic]:
-        """Return the topics of which something may have changed."""
+        """Return the topics that may have changed."""
 
     @override
     def _serve(self, connection: Any) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Lines of a level that one claim reads: enough for fair turns, few enough for a claim of a millisecond.
 WINDOW_LINES: Final = 64
-# Up to this many lines, every claim looks for new ones; with more, only an occasional claim does.
+# Up to this many lines, every claim checks for new ones; with more, only an occasional claim does.
 FEW_LINES: Final = 8
 REUSE_SECONDS: Final = 0.5
 STARTS: Final = "freshq#group-starts"
@@ -242,19 +242,19 @@ class LineWindow:
 
 
 class LimitStatements(Statements):
-    """Statements that count the tasks in work by group."""
+    """Statements that count the running tasks by group."""
 
     @cached_property
     def _in_work(self) -> Conditions:
         tasks = self.tasks.c
         conditions = (self.in_queue, tasks.status == TAKEN, tasks.task_group.is_not(None))
-        # Only the other databases have an index of the tasks in work.
+        # Only the other databases have an index of the running tasks.
         is_mysql = self.dialect.name in ("mysql", "mariadb")
         return (*conditions, tasks.agenda == DUE) if is_mysql else conditions
 
     @cached_property
     def by_group(self) -> sa.Select[Any]:
-        """The number of tasks in work of each group."""
+        """The number of running tasks of each group."""
         group = self.tasks.c.task_group
         return sa.select(group, sa.func.count()).where(*self._in_work).group_by(group)
 
@@ -269,7 +269,7 @@ class LimitStatements(Statements):
 
     @cached_property
     def below(self) -> sa.Select[Any]:
-        """The number of tasks in work of all groups between two names."""
+        """The number of running tasks of all groups between two names."""
         group = self.tasks.c.task_group
         between = (group >= sa.bindparam("of_first"), group <= sa.bindparam("of_last"))
         return sa.select(sa.func.count()).where(*self._in_work, *between)
@@ -409,14 +409,14 @@ class LimitedClaim:
         return self.room.started
 
     def count(self, groups: Sequence[str | None]) -> None:
-        """Count the tasks in work of some groups in one statement, if no group has groups below it."""
+        """Count the running tasks of the given groups in one statement, if no group has groups below it."""
         names = [group for group in groups if group is not None and group not in self._counts]
         if self.request.groups.separator is None and names:
             found = self.connection.execute(self._sql.of_groups, self._queue | {"of_names": names})
             self._counts |= dict.fromkeys(names, 0) | {row[0]: int(row[1]) for row in found}
 
     def counted(self) -> GroupRoom:
-        """Return the room of all groups, by one statement that counts every task in work."""
+        """Return the room of all groups, by one statement that counts every running task."""
         rules, counts = self.request.groups, Counter[str]()
         for group, number in self.connection.execute(self._sql.by_group, self._queue):
             for name in rules.lineage(group):

@@ -11,7 +11,7 @@ from freshq.contrib.django.migrations import to_version
 
 
 class Migration(migrations.Migration):
-    """The tables, and the model by which the admin reads them."""
+    """The tables, and the model through which the admin reads them."""
 
     initial = True
     atomic = False  # it opens a transaction itself

@@ -204,7 +204,7 @@ def _key_of(description: Item) -> TableKey:
 
 
 def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attachment | None:
-    """Return how a table was attached; None if it was not, or not completely.
+    """Return how a table was attached; None if it was not attached, or not completely.
 
     Raises:
         StoreError: If DynamoDB did not answer, or the table does not exist.

@@ -64,7 +64,7 @@ _NOT_QUEUED: Final = (
 
 
 class AttachedDynamoDBStore(TableStore):
-    """Tasks as records of an application's table. They are only ever updated, so its attributes stay."""
+    """Tasks as records of an application's table. They are only updated, so its attributes survive."""
 
     def __init__(self, attachment: Attachment, client: DynamoDBClient) -> None:
         """Use an attached table.
@@ -190,7 +190,7 @@ class AttachedDynamoDBStore(TableStore):
         return replace(task, version=version_of(item))
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
-        """Return the id of a record in the one form in which freshq keeps it.
+        """Return the id of a record in its canonical form.
 
         Args:
             task_id: The id.
@@ -335,7 +335,7 @@ class AttachedDynamoDBStore(TableStore):
             try:
                 self.calls.update(_leave_arguments(queue, task.task_id, self.keyspace))
             except ConditionFailed:
-                return False  # it was taken out or deleted meanwhile
+                return False  # it was taken out or deleted in between
             return True
 
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
@@ -343,7 +343,7 @@ class AttachedDynamoDBStore(TableStore):
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
-        """Take a record out of the queue if the guard holds; the record stays, and is READY."""
+        """Take a record out of the queue if the guard holds; the record remains, and is READY."""
         out = replace(task, status=TaskStatus.READY, request_token=new_token())
         try:
             self.replace(out, guard)
@@ -404,7 +404,7 @@ def _also(arguments: Item, condition: str, values: Item) -> Item:
 
 
 def _task_or_record(item: Item) -> Task:
-    """Return the task that a record is; if it is in no queue, READY with neither times nor queue."""
+    """Return the task of a record; if it is in no queue, READY with neither times nor queue."""
     if is_task(item):
         return decode(item)
     return Task(
