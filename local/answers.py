@@ -363,7 +363,7 @@ def _printed(line: str, files: Mapping[str, str], folder: Path) -> str:
 
 
 def parsed(printed: str) -> list[Any]:
-    """Return the values of a text, one after the other."""
+    """Return the values in a text, one after the other."""
     decoder, values, text = json.JSONDecoder(), [], printed.strip()
     while text:
         value, end = decoder.raw_decode(text)
@@ -373,7 +373,7 @@ def parsed(printed: str) -> list[Any]:
 
 
 def name_of(line: str) -> str:
-    """Return the name of a command, with the flag that changes what it prints."""
+    """Return the name of a command, with the flag that changes its output."""
     words = line.split()
     length = 2 if words[0] in ("archive", "group", "match", "record") else 1
     name = " ".join(words[:length])
@@ -383,12 +383,12 @@ def name_of(line: str) -> str:
 
 
 def described_command(name: str) -> str:
-    """Return the command of an answer, without the flag that changes what it prints."""
+    """Return the command of an answer, without the flag that changes its output."""
     return re.split(r" (?=--|\()", name)[0]
 
 
 def commands_with_json() -> set[str]:
-    """Return the commands that take `--json`, except the shell, which prints what its commands print."""
+    """Return the commands that take `--json`, except the shell, which prints its commands' output."""
     return set(_with_json(get_command(app), ())) - {"shell"}
 
 

@@ -255,7 +255,7 @@ def recorded(
 
     Args:
         lives: The recorded tasks, in order of arrival.
-        occupied_seconds: How long each task occupies its slot.
+        occupied_seconds: The time for which each task occupies its slot.
         load_seconds: Duration of the arrivals.
         deadlines: Their deadlines, in seconds since the epoch.
         priorities: Their priorities; empty if all are 0.

@@ -291,7 +291,7 @@ def _survivor(mutant: Mutant, known: Reasons) -> str:
 
 
 def least_killed(tried: int, ratio: float) -> int:
-    """Return how many mutants of a random sample must be killed for a room to pass.
+    """Return the number of mutants of a random sample that must be killed for a room to pass.
 
     Args:
         tried: Size of the sample.

@@ -1,4 +1,4 @@
-"""Build what leaves the repository: a release of freshq, and the pipeline's package for a cluster.
+"""Build the packages for others: a release of freshq, and the pipeline's package for a cluster.
 
     python -m local.packages release
     python -m local.packages cluster [--python X.Y] [--processor NAME]

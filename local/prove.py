@@ -53,8 +53,8 @@ class Check:
         module: The specification.
         name: The part of the code that it leaves out, or the name of a check that holds.
         constants: Values of the constants, as TLA+ text.
-        invariants: What must hold in each state.
-        properties: What must hold in each behavior.
+        invariants: Invariants that must hold in each state.
+        properties: Properties that must hold in each behavior.
         violates: The invariant or the property that is refuted; empty if all hold.
         length: The number of states of the shortest counterexample; 0 if all hold.
         symmetry: The definition that names interchangeable values; empty for none.
@@ -87,7 +87,7 @@ class Answer:
     """What TLC found.
 
     Attributes:
-        states: How many distinct states it reached.
+        states: Number of distinct states that it reached.
         depth: Length of the longest shortest path to a state; of a refuted check, of the counterexample.
         seconds: How long it took.
     """
@@ -130,7 +130,7 @@ def answer_of(check: Check, output: str, seconds: float) -> Answer:
     """Return TLC's findings.
 
     Raises:
-        NotProved: If that is not what the check expects.
+        NotProved: If that is not the expected answer.
     """
     violated = _VIOLATED.search(output)
     where = f"{check.module}, {check.name}"
@@ -175,7 +175,7 @@ def run(check: Check) -> Answer:
     """Run TLC on one processor, so that the shortest counterexample is always found first.
 
     Raises:
-        NotProved: If it does not find what the check expects.
+        NotProved: If it does not find the expected answer.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="freshq-prove-") as folder:

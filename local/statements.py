@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "contributing" / "sql"
-# Placeholders by name, which is how one reads a statement.
+# Placeholders by name, for readers.
 DIALECTS: Final[Mapping[str, sa.Dialect]] = {
     "sqlite": sqlite.dialect(paramstyle="named"),
     "postgresql": postgresql.psycopg.dialect(paramstyle="named"),  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ def entries(dialect: str) -> Iterator[Entry]:
     for section, of_class in SECTIONS.items():
         shown: set[str] = set()
         for entry in _of_section(section, of_class, dialect):
-            # A statement is there once, whether or not it is also prepared for the driver.
+            # A statement is listed once, whether or not it is also prepared for the driver.
             if entry.text not in shown:
                 shown.add(entry.text)
                 yield entry
@@ -195,7 +195,7 @@ def _triggers(dialect: str) -> Iterator[Entry]:
     triggers = Triggers(schema("tasks", dialect), DIALECTS[dialect], lambda _table: place)
     for event in CHANGES:
         text = ";\n".join(map(_formatted, triggers.texts(event)))
-        yield Entry(f"trigger {event}", "Keep what was written, if the queue has a history.", text)
+        yield Entry(f"trigger {event}", "Keep the recorded events, if the queue has a history.", text)
 
 
 def _of_section(section: str, of_class: type[Statements], dialect: str) -> Iterator[Entry]:

@@ -29,7 +29,7 @@ connect_at_init(_archive)
 @traced_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Deliver a batch; answer with the first record that must be sent again.
+    """Deliver a batch; answer with the first record that must be resent.
 
     Raises:
         ValueError: If the event is not a batch of a DynamoDB stream.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.aws.pass_options import StoredPassOptions
     from freshq.queue.base import BaseQueue
 
-# Kept at the end of the function's timeout for the current batch and the answer.
+# Time reserved at the end of the function's timeout for the current batch and the answer.
 ANSWER_SECONDS: Final = 10.0
 
 

@@ -163,7 +163,7 @@ class IllegalTransition(RefusedError):
 
     @classmethod
     def already_queued(cls, task_id: str, status: str, queue: str) -> Self:
-        """Return the error of a record that is in a queue, PENDING or TAKEN, and keeps its position."""
+        """Return the error for a record that is in a queue, PENDING or TAKEN, and keeps its position."""
         message = (
             f"task {task_id!r}: already {status} in queue {queue!r}, nothing was changed; "
             "cancel it or wait until it is over"
@@ -261,11 +261,11 @@ class WaitTimeout(FreshqError, TimeoutError):
     Attributes:
         task_id: The task.
         status: Its last known status.
-        not_ended: How many of the tasks waited for have not ended.
+        not_ended: Number of awaited tasks that have not ended.
     """
 
     def __init__(self, task_id: str, status: str, waited_seconds: float, others: int = 0) -> None:
-        """Name the task, its status, the waited time, and how many other tasks have not ended either."""
+        """Name the task, its status, the time waited, and how many other tasks have not ended either."""
         more = f", and {others + 1} tasks have not ended" if others else ""
         super().__init__(
             f"task {task_id!r}: still {status} after {waited_seconds:.1f} s{more}; "

@@ -83,13 +83,13 @@ class Threads:
 
 
 def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T]) -> None:
-    """Undo what a call did, if it did anything."""
+    """Undo the effects of a call, if any."""
     if job.cancelled() or job.exception() is not None:
         return
     call = partial(_logged, partial(undo, job.result()))
     try:
         pool.submit(call)
-    except RuntimeError:  # the pool is closing, and waits for this thread, which is its own
+    except RuntimeError:  # the pool is closing, and waits for this very thread
         call()
 
 
@@ -128,7 +128,7 @@ class Lent(LentConnection):
     async def serve(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call in a thread and return its result, and do its work on the connection in this coroutine.
 
-        So a cancelled caller ends the work as it ends any other use of its connection.
+        So a cancelled caller ends the work like any other use of its connection.
         """
         job = asyncio.ensure_future(call)
         try:
@@ -210,8 +210,8 @@ def verb(
 
     Args:
         method: The verb.
-        undo: Undoes a call that is no longer awaited, given the queue and the answer; None if nothing needs
-            to be undone.
+        undo: Undoes a call that is no longer awaited, given the queue and the answer; None if there is
+            nothing to undo.
     """
 
     @wraps(method)

@@ -130,7 +130,7 @@ def _new_violations(
 def _new_by_spark(
     spark: SparkSession, out: Folder, runs: list[tuple[State, int]], days: list[str]
 ) -> Counter[str | None]:
-    """Return the same by Spark: one row for each queue reaches this process."""
+    """Do the same with Spark: one row for each queue reaches this process."""
     parts = []
     for one, known in runs:
         rows = spark.read.schema(ddl(TOTALS)).parquet(*map(out.at, paths_of(one.tables, TOTAL)))

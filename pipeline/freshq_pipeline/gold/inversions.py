@@ -143,7 +143,7 @@ def _covering(claims: DataFrame, spans: DataFrame, chunk_us: int) -> DataFrame:
 def inversions_here(
     steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, hours: Collection[int] | None = None
 ) -> pa.Table:
-    """Return the same without starting a Python worker, which takes longer than comparing few steps.
+    """Do the same without starting a Python worker, which takes longer than comparing few steps.
 
     Args:
         steps: Steps from `distinct_steps`, whose claims and waits must fit into memory.

@@ -237,7 +237,7 @@ def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tupl
 
 
 def _days_that_share(out: Folder, state: State) -> set[tuple[int, int, bool]]:
-    """Return pairs of days with an id in common, and whether it is a root's; the first has fresh events.
+    """Return pairs of days with an id in common, and whether it is a root's; the first day has fresh events.
 
     A day is paired with itself if two of its hours have an id.
     """

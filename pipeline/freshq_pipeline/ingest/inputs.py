@@ -89,7 +89,7 @@ def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -
 
 
 def is_redelivered(events: Folder, path: str, before: DamagedFile) -> bool:
-    """Return whether a file begins with the lines that were read of it when it was damaged."""
+    """Return whether a file still begins with the lines that were read from it when it was damaged."""
     digest, rest_bytes = hashlib.sha256(), before.text_bytes
     try:
         for chunk in chunks(events, path):
@@ -98,7 +98,7 @@ def is_redelivered(events: Folder, path: str, before: DamagedFile) -> bool:
             if not rest_bytes:
                 break
     except (EOFError, zlib.error):
-        return False  # it is damaged earlier than before
+        return False  # the damage begins earlier than before
     return not rest_bytes and digest.hexdigest() == before.text_sha256
 
 

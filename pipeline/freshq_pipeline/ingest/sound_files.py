@@ -2,7 +2,7 @@
 
 A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
 fraction of the time that Spark takes. All other files are left to Spark, which can tell what is wrong with
-each line. Both make the same events of a sound file.
+each line. Both produce the same events from a sound file.
 """
 
 from __future__ import annotations

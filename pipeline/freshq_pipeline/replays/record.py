@@ -1,4 +1,4 @@
-"""The recorded load of each queue, its outcome, and how busy its servers were."""
+"""The recorded load of each queue, its outcome, and the utilization of its servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Ending(IntEnum):
-    """How a task ends in every replay that serves it: as it did in the recording."""
+    """How a task ends in every replay that serves it: as in the recording."""
 
     SUCCESS = 0
     FAILURE = 1
@@ -66,7 +66,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How busy the servers were while tasks waited.
+    """The utilization of the servers while tasks waited.
 
     Attributes:
         servers: Number of servers: the median of the tasks in progress.
@@ -88,7 +88,7 @@ def occupancy(
     service: NDArray[np.float64],
     servers: int | None = None,
 ) -> Occupancy:
-    """Return how busy the servers were while tasks waited.
+    """Return the utilization of the servers while tasks waited.
 
     No server should be idle while tasks wait, so the usual number of tasks in progress is the number of
     servers. If no task ever waited, the maximum number of tasks in progress is.

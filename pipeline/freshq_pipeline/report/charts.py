@@ -281,7 +281,7 @@ def _replayed(rows: pd.DataFrame, measure: str, title: str) -> Drawn:
     )  # fmt: skip
     names = list(dict.fromkeys(rows["policy"]))
     colour = _lines("policy", names) if len(names) <= len(LINES) else alt.Color("policy:N", title=None)
-    # The width of so narrow a chart is measured before the number of columns is known.
+    # The width of such a narrow chart is measured before the number of columns is known.
     colour = colour.legend(columns=3 if max(map(len, names)) <= LONGEST_OF_THREE else 1)
     drawn = _chart(rows, f"{title} by capacity, for each policy").mark_line(point=True)
     # Dashes keep overlapping lines of equal policies apart.

@@ -189,7 +189,7 @@ def finish(
 
 
 def _exit(problems: Sequence[Unfinished], *statuses: tuple[bool, int]) -> None:
-    """Raise the first problem, or else exit with the first status that applies."""
+    """Raise the first problem, or otherwise exit with the first status that applies."""
     for problem in problems:
         raise problem
     for applies, status in statuses:

@@ -1,4 +1,4 @@
-"""The published tables as the report reads them: batch by batch, whatever their size."""
+"""The published tables for the report: read batch by batch, whatever their size."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def short_recording(tables: Tables, as_of_ms: int) -> pd.DataFrame | None:
     """
     files = list(tables.newest("tasks").values())
     first = tables.dataset("tasks", files[0])
-    # Statistics of the files would do, but other writers may omit them.
+    # Statistics of the files would suffice, but other writers may omit them.
     firsts_ms = (pc.min(batch["created_ms"]).as_py() for batch in first.to_batches(columns=["created_ms"]))
     if as_of_ms - min(at for at in firsts_ms if at is not None) > SHORT_MS:
         return None

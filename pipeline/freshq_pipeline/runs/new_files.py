@@ -132,7 +132,7 @@ def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
 def smallest(sizes_bytes: Mapping[str, int]) -> list[str]:
     """Return the parts to join: the smallest, up to a part that is larger than all smaller ones together.
 
-    So an event is written again as often as the size doubles, and not whenever a stream has brought more.
+    So an event is rewritten each time the size doubles, and not whenever a stream has brought more.
     """
     ordered = sorted(sizes_bytes, key=lambda part: (sizes_bytes[part], part))
     together = list(accumulate(sizes_bytes[part] for part in ordered))

@@ -77,7 +77,7 @@ class RunProgress:
         self._line.stop()
 
     def begin(self, part: str, how: str = "") -> None:
-        """Show that a part of `PARTS` begins, and how it is done."""
+        """Show that a part of `PARTS` begins, and how it is executed."""
         place = f"{list(PARTS).index(part) + 1}/{len(PARTS)}"
         described = f"{PARTS[part]} {how}".rstrip()
         self._line.update(self._task, description=described, place=place, completed=0, done="")

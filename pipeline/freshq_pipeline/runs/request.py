@@ -155,7 +155,7 @@ class RunRequest:
         self.check_beside_events("out", self.out)
 
     def check_beside_events(self, name: str, folder: Folder) -> None:
-        """Check that a folder and the events are not inside each other: files in it would be read as events.
+        """Check that neither the folder nor the events are inside the other, and would be read as such.
 
         Args:
             name: Name of the option.

@@ -27,7 +27,7 @@ _LONGEST_YEAR: Final = 4
 
 @dataclass(slots=True)
 class Hour:
-    """What is known about the tasks created in an hour.
+    """The facts known about the tasks created in an hour.
 
     Attributes:
         first_us: Earliest time at which their events matter to other tasks or to a minute.
@@ -53,7 +53,7 @@ class Hour:
 
 @dataclass(slots=True)
 class Day:
-    """What is known about the tasks created on a day.
+    """The facts known about the tasks created on a day.
 
     Attributes:
         silver: Size in bytes of the day's files in each part of silver.

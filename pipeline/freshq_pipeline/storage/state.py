@@ -1,4 +1,4 @@
-"""What a run stores for the next one: immutable run folders, a pointer to the current run, and a lock."""
+"""State that a run leaves for the next one: run folders, a pointer to the current run, and a lock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STATE_VERSION: Final = 13
 
 @dataclass(slots=True)
 class State:
-    """What is known after a run.
+    """The facts known after a run.
 
     Attributes:
         run_id: Id of the run; ids sort by time.
@@ -256,7 +256,7 @@ def published_runs(out: Folder) -> list[str]:
 def show(out: Folder, run_id: str) -> None:
     """Show the tables and the summary of the current run to readers.
 
-    A run may have been killed before it did so itself.
+    A killed run may not have done so itself.
     """
     show_tables(out, run_id)
     if not out.exists(SUMMARY) or out.read_json(SUMMARY)["run_id"] != run_id:
@@ -266,7 +266,7 @@ def show(out: Folder, run_id: str) -> None:
 def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
     """Delete old runs, and files that no kept run, catalog or next run needs.
 
-    It lists what exists, and so also deletes what a killed run left. It deletes nothing if another run was
+    It lists existing files, and so also deletes what a killed run left. It deletes nothing if another run was
     published in the meantime: that run decides what is needed.
     """
     if published_runs(out)[-1:] != [state.run_id]:
@@ -293,7 +293,7 @@ _OF_RUNS: Final = ("runs", "silver", "ids", "quarantine", "salvage")
 
 
 def prune_killed(out: Folder) -> None:
-    """Delete what killed and failed runs left, given that no run is in progress.
+    """Delete leftovers of killed and failed runs, given that no run is in progress.
 
     On a disk, the lock of this run shows that there is no other. In a bucket, the next publication prunes.
     """

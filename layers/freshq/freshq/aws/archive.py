@@ -109,12 +109,13 @@ class Archive:
     def deliver(self, records: Iterable[Mapping[str, Any]], seconds_left: Callable[[], float]) -> Delivery:
         """Deliver the events of stream records.
 
-        A record that cannot be read is delivered as the reason, which the pipeline quarantines. If it were
+        An unreadable record is delivered as the reason, which the pipeline quarantines. If it were
         sent again, it would block the other records of its shard.
 
         Args:
             records: The records as Lambda passes them.
-            seconds_left: Returns the remaining time. Retries stop when it is too short for a call.
+            seconds_left: Returns the remaining time. Retries stop when the remaining time is too short for a
+                call.
 
         Raises:
             StoreError: If the answer of Firehose does not match the request.

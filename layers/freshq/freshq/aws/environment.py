@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Lambda sets it; tests and local programs do not.
 ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
-# Whether many environments will go on from a snapshot of this one.
+# Whether many environments will be restored from a snapshot of this one.
 SNAP_START: Final = os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
 # With the default of 60 s, a lost answer would outlast the function, which would time out without a log line.
 # For the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.

@@ -25,7 +25,7 @@ T = TypeVar("T")
 ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# The first instant after the range of `datetime`, as in `model.new_task`, which the archive does not load.
+# The first instant after the range of `datetime`, as in `model.new_task`, which the archive does not import.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800
 # Fields of the event that copy an attribute of the item, with types.
 _TYPES: Final = {FieldType.TEXT: str, FieldType.WHOLE: int, FieldType.TIME: float}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
 # At DEBUG they log requests and responses, with payloads and signing credentials.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
-# Kind of the task that a new version does before it gets traffic, and how the queues of such tasks begin.
+# Kind of the task that a new version runs before it gets traffic, and the prefix of the queues of such tasks.
 CANARY: Final = "canary"
 CANARY_QUEUE: Final = "canary-"
 QUEUE_VARIABLE: Final = "FRESHQ_QUEUE_NAME"
@@ -72,7 +72,7 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 class _FieldUnpacking(logging.Filter):
-    """Sets the fields of a line on its record, over existing ones: saved queries search for them."""
+    """Sets the fields of a line on its record, overriding existing ones: saved queries search for them."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:

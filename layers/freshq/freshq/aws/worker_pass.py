@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from freshq.worker.report import RunReport
     from freshq.worker.runner import Runner
 
-# The part of `settle_seconds` that is kept for the tail call and the last log lines.
+# The part of `settle_seconds` that is reserved for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0
-# A pass fails if its store gives no answer for this time, so that alarms see it; the sweep starts the next.
+# A pass fails if its store does not answer for this time, so that alarms notice; the sweep starts the next
+# pass.
 GIVE_UP_SECONDS: Final = 10.0
 # Kind of the task that a stack with SyntheticTask=on puts every minute.
 SYNTHETIC: Final = "freshq-synthetic"
@@ -63,14 +64,14 @@ class WorkerSettings(WakeUpSettings):
 
 
 def claiming_seconds(options: PassOptions, remaining_seconds: float) -> float:
-    """Return for how long a pass claims tasks.
+    """Return how long a pass claims tasks.
 
     Args:
         options: The options of the pass.
         remaining_seconds: Time until the function's timeout.
 
     Raises:
-        ValueError: If there is no time to claim: such a worker would start, and never do anything.
+        ValueError: If there is no time to claim: such a worker would start and do nothing.
     """
     seconds = min(options.pass_seconds, remaining_seconds - options.settle_seconds)
     if seconds <= 0:
@@ -141,7 +142,7 @@ def traced(runner: Runner) -> Runner:
 
 
 def _with_codec(run: Runner, runner: Runner) -> Runner:
-    """Give a function the codec of the runner that it calls, for which the worker asks."""
+    """Give a function the codec of the runner that it calls; the worker asks for it."""
     if isinstance(runner, CoroutineRunner):
         vars(run)["codec"] = runner.codec
     return run
@@ -282,7 +283,7 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
 
 
 def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
-    """Call the successor if claimable work is left, the pass made progress, and nothing forbids it.
+    """Start the successor if claimable work is left, the pass made progress, and nothing forbids it.
 
     Args:
         connections: The connections of the pass.

@@ -203,7 +203,7 @@ def open_queue(
 
 
 def open_together(addresses: Sequence[str], connections: int | None = None) -> list[BaseQueue]:
-    """Return the queues of several addresses. Those in the same tables share their connections.
+    """Return the queues of several addresses. Queues in the same tables share their connections.
 
     Args:
         addresses: The addresses; the queues of an application are not among them.
@@ -211,7 +211,7 @@ def open_together(addresses: Sequence[str], connections: int | None = None) -> l
             the default.
 
     Raises:
-        ValueError: If an address is wrong, or two name the same queue.
+        ValueError: If an address is wrong, or two addresses name the same queue.
     """
     firsts: dict[object, BaseQueue] = {}
     queues: dict[tuple[object, str], BaseQueue] = {}

@@ -216,7 +216,7 @@ class OneLineErrors(Group):
 
 
 def flushed(status: int) -> int:
-    """Flush the answer of a command, and return its status, or another status if the answer is lost."""
+    """Flush the answer of a command, and return its status, or a failure status if the answer is lost."""
     if sys.stdout is None:
         return status
     if status == ExitStatus.NOT_PRINTED:
@@ -238,7 +238,7 @@ def not_printed(error: OSError) -> int:
 
 
 def drop_output() -> None:
-    """Drop unprinted output, so that the exit of the process does not try again."""
+    """Drop unprinted output, so that the exit of the process does not try to print it again."""
     with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
@@ -325,7 +325,7 @@ class SessionCommand(PlainCommand):
 
 @contextmanager
 def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
-    """Yield the session of the shell that runs the command, or else a session on the queue of the options."""
+    """Yield the session of the shell that runs the command, or a new one on the options' queue."""
     if isinstance(context.obj, Session):
         shell = context.obj
         _refuse_other_queue(context)
@@ -346,7 +346,7 @@ def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
 
 
 class QueueCommand(SessionCommand):
-    """A command on a queue: takes `QueueFlags` besides its own, and opens the queue they name."""
+    """A command on a queue: takes `QueueFlags` besides its own flags, and opens the queue they name."""
 
     context_class = QueueContext
     options_class = QueueFlags
@@ -362,7 +362,7 @@ class QueueCommand(SessionCommand):
 
 @contextmanager
 def _noted(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
-    """Yield the session, and note in the queue's audit record how the command ended."""
+    """Yield the session, and record the command's outcome in the queue's audit record."""
     given = {name: value for name, value in context.params.items() if is_given(context, name)}
     with _session(context, options) as session:
         outcome = "done"
@@ -379,7 +379,7 @@ def _noted(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
 
 
 def _outcome_of(ended: BaseException) -> str:
-    """Return the outcome for the audit record; empty if the store is not there and can take no note."""
+    """Return the outcome for the audit record; empty if the store is missing and cannot take a record."""
     if isinstance(ended, typer.Exit):
         return f"status {ended.exit_code}" if ended.exit_code else "done"
     return "" if isinstance(ended, (TableMissing, Unreachable)) else type(ended).__name__

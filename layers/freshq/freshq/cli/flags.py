@@ -40,12 +40,12 @@ def with_flags(
     *,
     show_defaults: bool = True,
 ) -> Callable[[Command], Command]:
-    """Give a command, in place of its `**options`, a flag for each option.
+    """Replace a command's `**options` by a flag for each option.
 
     Args:
         model: The options.
-        panels: Which of them, each with the heading that help lists it under.
-        show_defaults: Whether a flag has the option's default; else it is None unless the user gives it.
+        panels: The options that get flags, each with the heading that help lists it under.
+        show_defaults: Whether a flag has the option's default; otherwise it is None unless the user gives it.
     """
 
     def decorate(command: Command) -> Command:

@@ -36,10 +36,10 @@ UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 
 INTERNAL: Final = ("expires", "request_token", "lease_token", "attempt_record")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
-# Width of pipes and files: wider than the line of any task, so nothing is wrapped.
+# Width of pipes and files: wider than any task's line, so nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
-# How a listing names the reason of a wait.
+# How a listing describes the reason of a wait.
 STATES: Final = {
     None: "PENDING",
     WaitsFor.DUE: "delayed",
@@ -217,13 +217,13 @@ def state(task: Task, now: float) -> dict[str, str]:
 
 
 def progress(task: Task) -> str:
-    """Return the progress of the last run of a task, such as ``40%, loading``."""
+    """Return the progress of a task's last run, such as ``40%, loading``."""
     done = percent(task)
     return done if task.progress_step is None else f"{done}, {printable(task.progress_step)}"
 
 
 def percent(task: Task) -> str:
-    """Return the share of the work that the last run did, such as ``40%``; empty if not known."""
+    """Return the share of the work that the last run did, such as ``40%``; empty if unknown."""
     if task.progress_fraction is None:
         return ""
     # Millionths are exact: 0.29 is 29%, not 28.999. Rounded down: only finished work is 100%.
@@ -451,7 +451,7 @@ def _state(task: Task, now: float) -> str:
 
 
 def details(facts: Mapping[str, str]) -> Table:
-    """Return names and values side by side, nothing cut off."""
+    """Return names and values side by side, without truncation."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

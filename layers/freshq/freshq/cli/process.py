@@ -202,7 +202,7 @@ class Reporter:
     """Receives events and statuses, and shows nothing. Several threads call it."""
 
     def event(self, event: str, **values: object) -> None:
-        """Receive an event, such as the start of the draining."""
+        """Receive an event, such as the start of draining."""
 
     def status(self, processes: Sequence[ProcessStatus]) -> None:
         """Receive the state of the processes, several times a second."""
@@ -212,7 +212,7 @@ class Reporter:
 
 
 class JsonLines(Reporter):
-    """Prints each event as a line of JSON, and the status from time to time."""
+    """Prints each event as a line of JSON, and the status at intervals."""
 
     def __init__(self, stream: TextIO, status_seconds: float) -> None:
         """Print to a stream.
@@ -238,7 +238,7 @@ class JsonLines(Reporter):
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                # The reader is gone; the tasks still need their worker.
+                # The reader is gone, but the tasks still need their worker.
                 self._is_read = False
 
     @override

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # record.
 AUDIT: Final = "audit"
 AUDIT_ENTRIES: Final = 50
-# Characters of an argument that an entry keeps.
+# Number of characters of an argument that an entry keeps.
 ARGUMENT_CHARS: Final = 100
 # Stands for the name of a group that was erased.
 FORGOTTEN: Final = "(forgotten)"
@@ -42,7 +42,7 @@ def note(queue: BaseQueue, verb: str, arguments: Mapping[str, Any], outcome: str
     Args:
         queue: The queue.
         verb: The command.
-        arguments: What it was given, by name. No command that is noted takes a payload.
+        arguments: Its arguments, by name. No command in the record takes a payload.
         outcome: How it ended.
     """
     from freshq.queue.core import core_of
@@ -97,7 +97,7 @@ class Session:
     seen: dict[str, None] = field(default_factory=dict)
 
     def task_id(self, given: str | None) -> str:
-        """Return the given id, or else the id of the current task.
+        """Return the given id, or otherwise the id of the current task.
 
         Raises:
             ValueError: If neither exists.
@@ -144,7 +144,7 @@ class Session:
         """Return the queue if it is on an attached table.
 
         Raises:
-            ValueError: If it is not; names the command.
+            ValueError: If it is not; the error names the command.
         """
         from freshq.queue.attached import AttachedQueue
 

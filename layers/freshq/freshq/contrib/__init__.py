@@ -1,1 +1,1 @@
-"""Integrations with frameworks. Each needs its framework, and nothing else imports it."""
+"""Integrations with frameworks. Each needs its framework, and is not imported elsewhere."""

@@ -48,7 +48,7 @@ DEFAULT_BATCH: Final = 100
 LEASE_SECONDS: Final = 60.0
 # Between batches while the destination fails or is overloaded.
 DESTINATION_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=30.0)
-# Suspects to put per batch, each alone; other suspects wait for the next batch.
+# Number of suspects to put per batch, each alone; other suspects wait for the next batch.
 MAX_ALONE: Final = 10
 # Errors unrelated to the task.
 TRANSIENT: Final = (Overloaded, Throttled, Unreachable)
@@ -65,7 +65,7 @@ Tried: TypeAlias = "tuple[Claim, Exception | None]"
 
 
 class Suspects:
-    """Counts the failures of a task while the destination took other tasks of its batch, or later ones.
+    """Counts the failures of a task while the destination accepted other tasks of its batch, or later ones.
 
     The first failure proves nothing: the destination may have recovered in between, or another task may have
     failed the whole batch. So a suspect is put alone; from its second failure on, it waits longer each time
@@ -103,7 +103,7 @@ class Suspects:
 
 
 class SameIds(ValueError):
-    """The destination already has the tasks of the source under their ids, so it can take none."""
+    """The destination already has the tasks of the source under their ids, so it cannot accept any."""
 
     def __init__(self) -> None:
         """Say what to do."""
@@ -134,8 +134,8 @@ class Relay:
     while it takes other tasks: see `Suspects`.
 
     Attributes:
-        duplicates: How many of the tasks that arrived had an id that the destination knew. An earlier relay
-            put them, or another program; the destination kept its own.
+        duplicates: Number of arrived tasks whose id the destination already knew. An earlier relay
+            put them, or another program; the destination kept its own tasks.
 
     Examples:
         >>> from freshq.feeds import Relay
@@ -323,7 +323,7 @@ class Relay:
             logger.warning("task %s was claimed by another relay", claim.task.task_id)
 
     def _put_off(self, claim: Claim, error: Exception, arrived_before: int) -> None:
-        """Return a task for which the destination failed; spend an attempt if it takes other tasks."""
+        """Return a task that the destination failed to accept; spend an attempt if it accepts other tasks."""
         task_id = claim.task.task_id
         takes_others = self._arrived > min(arrived_before, self._suspects.arrived_before(task_id))
         if takes_others or task_id in self._suspects:
@@ -341,7 +341,7 @@ class Relay:
             logger.warning("task %s was claimed by another relay", claim.task.task_id)
 
     def _retry(self, claim: Claim, error: Exception, delay_seconds: float | None) -> None:
-        """Spend an attempt of a task that the destination does not take."""
+        """Spend an attempt of a task that the destination does not accept."""
         task_id = claim.task.task_id
         logger.warning("task %s was refused by the destination: %s", task_id, error)
         if (
@@ -462,7 +462,7 @@ class TaskCopy:
             on_batch: Called after each batch.
 
         Raises:
-            StoreError: If a store did not answer; call again to go on.
+            StoreError: If a store did not answer; call again to continue.
         """
         tasks = self._asked_for()
         while batch := list(islice(tasks, COPIED_AT_ONCE)):
@@ -477,7 +477,7 @@ class TaskCopy:
             if status not in self._only:
                 self.report.left[status] += 1
                 continue
-            # Of its own: a store takes the second put of a token for the repetition of the first.
+            # Its own token: a store takes the second put with a token for a repetition of the first.
             copy = changed(task, queue=self._destination.name, request_token=new_token())
             if status is TaskStatus.TAKEN:
                 copy = changed(copy, status=TaskStatus.PENDING, lease_token=None, lease_until=None)

@@ -98,7 +98,7 @@ class HighWaterMarks:
         self._change(record_name, change)
 
     def failed(self, record_name: str, tick: float) -> None:
-        """Note that a tick failed, unless another node got past it.
+        """Record that a tick failed, unless another node got past it.
 
         Raises:
             StoreError: If the store did not answer, or other nodes changed the record at each try.
@@ -129,7 +129,7 @@ class Retries:
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
-        # By tick, how often it failed, and when to try it next.
+        # By tick, how often it failed, and when to retry it.
         self._failures: dict[float, tuple[int, float]] = {}
 
     @property
@@ -427,7 +427,7 @@ class Scheduler:
         A new schedule starts now.
 
         Returns:
-            How many tasks this call put.
+            Number of tasks put by this call.
 
         Raises:
             Exception: The first error, after every tick was tried: a StoreError, Overloaded, or the error of

@@ -152,7 +152,7 @@ class Changes:
 
     Attributes:
         clock: Returns the time in seconds since the epoch.
-        stamp: Returns the time at which a wait begins, never the same twice.
+        stamp: Returns the time at which a wait begins, always a new one.
     """
 
     def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float | None) -> None:
@@ -206,7 +206,7 @@ class Changes:
         return recovered
 
     def change(self, resource_id: str, change: Callable[[Resource | None], AfterT]) -> AfterT:
-        """Read a resource, compute its next version and commit it, again if it changed in between.
+        """Read a resource, compute its next version and commit it; repeat if it changed in between.
 
         Args:
             resource_id: Its id.
@@ -268,7 +268,7 @@ class Changes:
         """Commit a change, with the current time.
 
         Raises:
-            Changed: If something is no longer as in `change`.
+            Changed: If something differs from `change`.
         """
         self._store.commit(replace(change, at=self.clock()))
 
@@ -287,7 +287,7 @@ class Changes:
 
 
 def repeated(lost: Callable[[int], LostRace], attempt: Callable[[], T]) -> T:
-    """Read, change and commit; try again if another writer came first.
+    """Read, change and commit; repeat if another writer came first.
 
     Args:
         lost: Returns the error that names the resource or the caller, for a number of tries.

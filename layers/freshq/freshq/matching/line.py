@@ -48,7 +48,7 @@ class CallerLine:
         """Use a store.
 
         Args:
-            store: Where the callers and resources are.
+            store: Where the callers and resources are stored.
             walk: Finds queued resources.
             changes: Gives times.
         """

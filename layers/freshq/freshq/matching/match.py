@@ -181,7 +181,7 @@ class Walk:
     def _all_groups(self, partition: str) -> Iterator[Entry]:
         """Yield a whole partition, its groups merged.
 
-        Reads the head of each group and skips from there to the next, since no list of the groups is kept.
+        Reads the head of each group and skips from there to the next, since there is no list of the groups.
         A partition of less than a page takes one query.
         """
         streams: list[Iterator[Entry]] = []
@@ -217,7 +217,7 @@ def taken(
     Args:
         walk: Finds the candidates.
         ranks: The asks by rank, best first.
-        take: Matches an entry for an ask of a rank; returns None if another caller was first.
+        take: Matches an entry for an ask of a rank; returns None if another caller was faster.
     """
     tried: set[str] = set()
     losses = skip = 0
@@ -261,7 +261,7 @@ class Matches:
             yield from taken(self._walk, ranks, self._take)
 
     def _take(self, entry: Entry, ask: Ask, rank: int) -> Match | None:
-        """Match one resource; return None if another caller was first."""
+        """Match one resource; return None if another caller was faster."""
         resource = self._walk.whole(entry)
         if resource is None:
             return None

@@ -65,7 +65,7 @@ class Place:
         return self.group + END_OF_GROUP, self.group + PAST_GROUP
 
     def sort_key(self, since: float, resource_id: str) -> str:
-        """Return the key within the partition: group, time, then id, so that no two are equal."""
+        """Return the key within the partition: group, time, then id, so that keys are unique."""
         return f"{self.group}{END_OF_GROUP}{round(since * MICROSECONDS):016d}{END_OF_GROUP}{resource_id}"
 
 

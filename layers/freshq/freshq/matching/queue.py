@@ -212,7 +212,7 @@ class MatchQueue:
         return (found for found in self._store.resources() if wanted in (None, found.status))
 
     def offer(self, resource_id: str) -> Resource:
-        """Let an available resource wait, behind all waiting resources.
+        """Put an available resource into the queue, behind all waiting resources.
 
         If it fits callers in the line, it is matched to the first of them immediately: its new status is then
         MATCHED, and `caller_id` names the caller. A resource whose caller's lease has expired gets its old
@@ -237,7 +237,7 @@ class MatchQueue:
         """Return how many resources wait for each full combination of values, by its name.
 
         A resource counts in every combination that it can serve: the depth of ``gender=F&language=English``
-        is the number of such resources. The store counts; exact while nothing changes.
+        is the number of such resources. The store counts; the result is exact while nothing changes.
 
         Args:
             limit: Where to stop counting in each combination, which bounds the reads; None counts all.
@@ -328,7 +328,7 @@ class MatchQueue:
         return self._line.callers()
 
     def complete(self, match: Match) -> Resource:
-        """End a match: its resource is available, not waiting; `offer` puts it last in line again.
+        """End a match: its resource is available, but not queued; `offer` puts it last in the queue again.
 
         Raises:
             LeaseLost: If the match no longer holds it.

@@ -245,7 +245,7 @@ class Caller:
         status: Its state.
         token: New with every change of status; for a served caller, the token of the match.
         ranks: Its asks by rank, best first.
-        since: When it came, in seconds since the epoch.
+        since: When it arrived, in seconds since the epoch.
         resource_id: The resource that serves it.
         rank: Rank of the ask below.
         criteria: The ask that the resource answers.
@@ -262,7 +262,7 @@ class Caller:
 
     @property
     def sort_key(self) -> str:
-        """The key within the line: time, then id, so that no two are equal."""
+        """The key within the line: time, then id, so that keys are unique."""
         return f"{round(self.since * MICROSECONDS):016d}{END_OF_GROUP}{self.caller_id}"
 
     @property

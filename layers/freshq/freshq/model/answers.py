@@ -89,7 +89,7 @@ class Claims(list[Claim]):
 
     Attributes:
         more: Whether the claim reached a bound of its work, such as much stale work to skip, before it had
-            searched every line. Then it may be short, or empty, although tasks wait: claim again.
+            searched every line. It may then be short, or empty, although tasks wait: claim again.
 
     Examples:
         >>> claims = queue.claim(10)
@@ -117,7 +117,7 @@ class DeadLetterCounts(NamedTuple):
 
 
 class WaitsFor(StrEnum):
-    """What a waiting task waits for besides a claim: its due time, a paused queue, its group's turn."""
+    """Other reasons why a waiting task waits: its due time, a paused queue, its group's turn."""
 
     DUE = "due"
     RESUME = "resume"

@@ -46,7 +46,7 @@ class Codec(Protocol):
         the task is tried again.
 
         Args:
-            annotation: The type, as a handler annotates its payload; `Any` where it does not.
+            annotation: The type in the handler's annotation; `Any` without one.
 
         Raises:
             Exception: Any, if the type is unknown to the codec.
@@ -55,7 +55,7 @@ class Codec(Protocol):
 
 @runtime_checkable
 class Kinds(Protocol):
-    """The kinds of messages that a queue takes, and the types of their payloads; `Handlers` is one."""
+    """The kinds of messages that a queue accepts, and their payloads' types, such as `Handlers`."""
 
     @property
     def codec(self) -> Codec:
@@ -73,7 +73,7 @@ class DoesNotFit(ValueError):
     """A JSON value is not of a type.
 
     Attributes:
-        path: Where in the value, such as ("legs", 0, "price").
+        path: Position in the value, such as ("legs", 0, "price").
         problem: The problem there, without the value.
     """
 
@@ -94,7 +94,7 @@ class JsonCodec:
         """Return a copy of a value, as every store returns it.
 
         Raises:
-            ValueError: If JSON cannot express it, or would change it; says where.
+            ValueError: If JSON cannot express it, or would change it; the error says where.
         """
         return json_copy(json_text(value), value)
 

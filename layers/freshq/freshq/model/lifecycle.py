@@ -414,7 +414,7 @@ def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
 
     Args:
         task: The task.
-        moment: The times of the write that takes it.
+        moment: The times of the write that claims it.
         token: Proves who holds it, and identifies the write.
     """
     return changed(
@@ -437,7 +437,7 @@ def _moved_deadline(task: Task, created: float) -> float | None:
 
 
 def _not_before(task: Task, now: float, delay_seconds: float) -> float | None:
-    """Return until when a task is delayed; None for a stale task, which needs no delay."""
+    """Return the time until which a task is delayed; None for a stale task, which needs no delay."""
     return round(now + delay_seconds, 6) if delay_seconds and task.stale_at > now else None
 
 
@@ -474,7 +474,7 @@ class Stamps:
 
         Args:
             now: A reading of the clock a moment ago, in seconds since the epoch.
-            count: How many times, 1 or more.
+            count: The count, 1 or more.
         """
         with self._lock:
             reading_us = round(now * MICROSECONDS)
@@ -502,7 +502,7 @@ class Settlement:
         error: For `fail` and `retry`: why the attempt failed.
         delay_seconds: For `retry` and `release`: delay before the task can be claimed again; None for the
             default of the verb.
-        request_token: Names the write; empty until it is first settled.
+        request_token: Identifies the write; empty until it is first settled.
         traceback: For `fail` and `retry`: the traceback, of which the queue keeps the end.
 
     Examples:

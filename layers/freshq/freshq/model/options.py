@@ -117,7 +117,7 @@ class QueueConfig(QueueRules):
     kinds: Kinds | None = Field(
         None,
         description="Kinds of messages that the queue takes, as `Handlers`: a put of another kind, or of a "
-        "payload that does not fit, is refused. By default the queue takes any.",
+        "payload that does not fit, is refused. By default the queue accepts any kind.",
     )
     telemetry: Telemetry = Field(
         Telemetry(),
@@ -160,7 +160,7 @@ class QueueConfig(QueueRules):
 
 
 def parse_options(options: QueueOptions) -> QueueConfig:
-    """Check the options of a queue, and that they go together.
+    """Check the options of a queue, and that they are consistent.
 
     Raises:
         ValueError: One line that names the first wrong option.

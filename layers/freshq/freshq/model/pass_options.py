@@ -1,4 +1,4 @@
-"""Options of the worker passes of a stack. The trigger reads them, and loads little else."""
+"""Options of the worker passes of a stack. The trigger reads them, and imports little else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STACK_RECORD: Final = "freshq#stack-options"
 class PassOptions(BaseModel):
     """The options of the worker passes of a stack, stored beside those of its queue.
 
-    A pass under way ends at a change, and the next one works with it: no deployment is needed.
+    A pass under way ends when they change, and the next pass uses the new ones: no deployment is needed.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)

@@ -132,7 +132,7 @@ class QueueRules(StorableOptions):
     )
     backlog: BacklogLimit | None = Field(
         None,
-        description="Maximum number of waiting tasks, and which ones to shed when it is reached. As text: "
+        description="Maximum number of waiting tasks, and which tasks to shed when it is reached. As text: "
         "`1000`, `1000,refuse-newest`, or `none`.",
     )
     door: Door | None = Field(

@@ -381,7 +381,7 @@ class Task(_Beside, Generic[PayloadT]):
             return None
         went_stale = (
             status is TaskStatus.SHED and self.shed_reason is None
-        )  # no rule shed it, nothing is stored
+        )  # no rule shed it, so nothing is stored
         return self.stale_at if went_stale else self.updated
 
     @property
@@ -524,7 +524,7 @@ make_task: Final = _by_draft(Task)
 
 
 def changed(task: Task, **changes: Any) -> Task:
-    """Return a copy of a task with other values, as `dataclasses.replace` does, in a third of the time."""
+    """Return a copy of a task with other values, like `dataclasses.replace`, in a third of the time."""
     draft = _Draft(*_values_of(task))
     for name, value in changes.items():
         setattr(draft, name, value)

@@ -28,7 +28,7 @@ class PutSpan:
     Attributes:
         queue: Name of the queue.
         tasks: The tasks to write; telemetry may replace them by copies that carry a trace context.
-        receipts: The answer, once the tasks are written.
+        receipts: The answer, after the tasks are written.
     """
 
     queue: str
@@ -42,7 +42,7 @@ class ClaimSpan:
 
     Attributes:
         queue: Name of the queue.
-        claims: The answer, once the store has given it.
+        claims: The answer, after the store has given it.
     """
 
     queue: str
@@ -55,8 +55,8 @@ class SettleSpan:
 
     Attributes:
         queue: Name of the queue.
-        ends: The claimed tasks, and how each is settled.
-        answers: The task or the error of each, in the same order, once the store has answered.
+        ends: The claimed tasks, and how to settle each.
+        answers: The task or the error of each, in the same order, after the store has answered.
     """
 
     queue: str

@@ -22,7 +22,7 @@ class WhenFull(StrEnum):
 
 
 class Victim(StrEnum):
-    """Which task is shed: the oldest of the lowest level, the same within one group, or the newcomer."""
+    """Which task is shed: the oldest of the lowest level, or of one group there, or the new task."""
 
     OLDEST = "oldest"
     OLDEST_OF_GROUP = "oldest-of-group"
@@ -131,7 +131,7 @@ class CountedBacklog:
 
     @property
     def room(self) -> int:
-        """How many more tasks fit within the bound."""
+        """Number of tasks that still fit within the bound."""
         return max(0, self._limit.max_waiting - self._waiting)
 
     def admit(self, group: str | None) -> Eviction | None:

@@ -1,4 +1,4 @@
-"""Fairness among groups: which has the next turn, and how much of a limited rate each may use."""
+"""Fairness among groups: which group has the next turn, and how much of a limited rate each may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Step: TypeAlias = tuple[Group, Group, float]
 
 # The cost of a turn before any task was seen to end. Only ratios matter, and then all turns cost the same.
 UNKNOWN_SECONDS: Final = 1.0
-# Least cost of a turn: a claim and a settlement take time as well. Without it a group whose tasks take no
+# Minimum cost of a turn: a claim and a settlement also take time. Without it a group whose tasks take no
 # measurable time would have every turn.
 LEAST_SECONDS: Final = 1e-3
 # Averages follow about this many of the last tasks of a group, and of the queue.
@@ -103,11 +103,11 @@ class GroupTurns:
     Newest first alone lets one tenant that floods the queue starve the others, because its tasks are
     nearly always the newest. Turns alone would let a tenant with long tasks do so too. So groups share
     time: this is start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling
-    algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where the
-    last one of its group finished, in virtual time, and lasts for its cost divided by the group's weight.
-    The earliest start has the next turn. The cost is an average until the task has ended; then `correct`
-    replaces it by the time that the task took. With a separator each parent has a virtual time for its
-    children, which share its turns (hierarchical, section 3 of the paper).
+    algorithm for integrated services packet switching networks", SIGCOMM 1996). Each turn starts where its
+    group's last turn finished, in virtual time, and lasts for its cost divided by the group's weight. The
+    earliest start has the next turn. The cost is an average until the task has ended; then `correct` replaces
+    it by the time that the task took. With a separator each parent has a virtual time for its children, which
+    share its turns (hierarchical, section 3 of the paper).
 
     A group that used less than its share may catch up: its next turn starts up to `credit_turns` average
     turns in the past, as in borrowed-virtual-time scheduling (Duda and Cheriton, SOSP 1999). So a quiet group
@@ -123,9 +123,9 @@ class GroupTurns:
         """Start with no group served.
 
         Args:
-            costs: What the turns of groups cost; None: all the same.
+            costs: The costs of groups' turns; None: all equal.
             rules: Weights and hierarchy; None: equal weights, no hierarchy.
-            credit_turns: How many average turns a group may catch up, 1 or more.
+            credit_turns: Number of average turns that a group may catch up, 1 or more.
 
         Raises:
             ValueError: If it is less than 1.
@@ -142,7 +142,7 @@ class GroupTurns:
         self._turns_until_cleanup = TURNS_PER_CLEANUP
 
     def __len__(self) -> int:
-        """Return how many groups and parents are remembered."""
+        """Return the number of groups and parents that are remembered."""
         return sum(len(siblings.finish) for siblings in self._siblings.values())
 
     def copy(self) -> GroupTurns:
@@ -188,7 +188,7 @@ class GroupTurns:
         return next(group for group, start in zip(groups, starts, strict=True) if start <= floor)
 
     def plan(self, groups: Sequence[_Group], count: int) -> dict[_Group, int]:
-        """Return how many of the next turns each group has if all of them always have work.
+        """Return how many of the next turns each group gets if all of them always have work.
 
         Args:
             groups: Groups that may have work.
@@ -287,7 +287,7 @@ class GroupTurns:
             heapq.heapreplace(heap, (finish, place, weight, group, turns))
 
     def _clean_up(self, credit: float) -> None:
-        """Forget the groups that are as unknown groups, so that memory follows the groups in use."""
+        """Forget the groups that equal unknown ones, so that memory follows the groups in use."""
         self._turns_until_cleanup = TURNS_PER_CLEANUP
         for parent, siblings in list(self._siblings.items()):
             floor = siblings.now - credit

@@ -209,7 +209,7 @@ class StartLog:
     __slots__ = ("_starts",)
 
     def __init__(self, values: Mapping[str, Sequence[Sequence[float]]] | None = None) -> None:
-        """Start with what `values` returned; None: no start.
+        """Start with the values that `values` returned; None: no start.
 
         Raises:
             TypeError, ValueError: If the values are damaged.
@@ -220,7 +220,7 @@ class StartLog:
         }
 
     def __len__(self) -> int:
-        """Return how many groups and parents have starts."""
+        """Return the number of groups and parents with starts."""
         return len(self._starts)
 
     def room(self, name: str, rate_per_second: float, now: float) -> int:

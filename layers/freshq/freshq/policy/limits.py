@@ -55,7 +55,7 @@ class TokenBucket:
 
 
 class Prefetch:
-    """How many tasks a worker claims beyond its free slots, so that a call of the store serves more tasks.
+    """Number of tasks that a worker claims beyond its free slots, so that one store call serves more tasks.
 
     These tasks wait for about `PREFETCH_SECONDS`. The mean time of a run is an exponential moving average.
     """
@@ -96,7 +96,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """A token bucket as a store keeps it, written on condition that it did not change.
+    """A token bucket in stored form, written on condition that it has not changed.
 
     Attributes:
         tokens: Number of tokens at `filled_at`.
@@ -114,7 +114,7 @@ class TokenBlock:
     Attributes:
         count: Number of tokens; 0 if there were none.
         until: When they expire, in seconds: a worker that paused cannot spend old tokens in a burst.
-        retry_after_seconds: When there will be tokens again, if there were none.
+        retry_after_seconds: When tokens will be available again, if there were none.
     """
 
     count: int
@@ -191,7 +191,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """The limit as the workers share it, in one small record.
+    """The limit shared by the workers, in one small record.
 
     Attributes:
         limit: Maximum number of running tasks, over all workers; rounded down.
@@ -253,7 +253,7 @@ class ConcurrencyLimit:
         return cls(limit, limit)
 
     def initial(self) -> LimitState:
-        """Return where to start if the store has no record: at the lowest, as for a cold downstream."""
+        """Return the initial limit if the store has no record: the lowest, as for a cold downstream."""
         return LimitState(float(self.lowest))
 
     def window(self, now: float) -> int:
@@ -264,8 +264,8 @@ class ConcurrencyLimit:
         """Return the limit after a window; None if there is nothing to write.
 
         The write is conditional, so that the limit moves once per window whoever is first: for a lower
-        limit on the stored `lowered` being less than the window, otherwise on `moved`. So a worker that
-        saw no push-back cannot hide what another saw.
+        limit on the stored `lowered` being less than the window, otherwise on `moved`. So a worker that saw
+        no push-back cannot hide another's.
 
         Args:
             state: The limit before.
@@ -316,7 +316,7 @@ class RetryBudget:
         self.balance = float(reserve)
 
     def at(self, balance: float) -> RetryBudget:
-        """Return a budget of the same rules with this balance."""
+        """Return a budget with the same rules and this balance."""
         budget = RetryBudget(self._fraction, 0.0, self._cap)
         budget.balance = min(self._cap, balance)
         return budget
@@ -326,7 +326,7 @@ class RetryBudget:
         self.balance = min(self._cap, self.balance + self._fraction * first_attempts)
 
     def spend(self) -> bool:
-        """Return whether a retry may be made, and take it if so."""
+        """Return whether a retry may be made, and deduct it if so."""
         if self.balance < 1 - ROUNDING:
             return False
         self.balance = max(0.0, self.balance - 1)

@@ -44,7 +44,7 @@ MOST_COUNTED_SERVERS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """How overloaded a queue is, as reported to producers.
+    """The degree of overload of a queue, as reported to producers.
 
     Attributes:
         offered_per_second: Tasks put, including rejected ones.
@@ -72,11 +72,11 @@ class Pressure:
 
 
 def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float, uniform: float) -> Pressure:
-    """Return how overloaded the queue is.
+    """Return the degree of overload of a queue.
 
     It is overloaded while the oldest live task is older than 0.4 of the deadline, or tasks are shed
-    early. Then a new task's chance is the share of the load that is served in time; else it is 1. What
-    the door rejects is no evidence of overload: it would keep the door closed.
+    early. Then a new task's chance is the share of the load that is served in time; else it is 1. The tasks
+    that the door rejects are no evidence of overload: they would keep the door closed.
 
     Backlog over capacity does not estimate the wait here: newest first, a task does not wait for older
     ones. The retry spreads the excess of one deadline over the time that serving it takes.

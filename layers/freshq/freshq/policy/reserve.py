@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from freshq.policy.order import Order
 
-# How often a process shares the service times it saw: a read and a write each.
+# How often a process shares its observed service times: a read and a write each.
 SYNC_SECONDS: Final = 5.0
-# Most service times kept between two syncs; the oldest are dropped.
+# Maximum number of service times kept between two syncs; the oldest are dropped.
 MOST_KEPT: Final = 5000
 # Shared weights are rounded to multiples of 1 / this, so that the record stays small.
 WEIGHT_SCALE: Final = 1e6
@@ -33,7 +33,7 @@ LARGEST_WEIGHT: Final = 1e12
 
 
 class Reserve(Protocol):
-    """How much time a task must have left to be claimed.
+    """The time that a task must have left to be claimed.
 
     Without a reserve, FIFO above capacity finishes every task just after its deadline. With
     a reserve r its goodput is the share of services that take no longer than r: C * F(r).
@@ -45,7 +45,7 @@ class Reserve(Protocol):
     seconds: float
 
     def observe(self, service_seconds: float) -> None:
-        """Record how long a task took, in time or not."""
+        """Record the duration of a task, in time or not."""
 
 
 class FixedReserve:
@@ -94,7 +94,7 @@ class QuantileReserve:
             self.refresh()
 
     def observe(self, service_seconds: float) -> None:
-        """Record how long a task took."""
+        """Record the duration of a task."""
         self._new.append(service_seconds)
         if len(self._new) >= self._refresh_at:
             self.refresh()
@@ -130,7 +130,7 @@ class KindTimes:
         self._of_kind: dict[str | None, tuple[QuantileSketch, float]] = {}
 
     def observe(self, kind: str | None, service_seconds: float, now: float) -> None:
-        """Record how long a task took that ended `now` (seconds)."""
+        """Record the duration of a task that ended `now` (seconds)."""
         known = self._of_kind.pop(kind, None)
         sketch = QuantileSketch() if known is None else known[0]
         sketch.add((service_seconds,))
@@ -364,7 +364,7 @@ class QuantileSketch:
         return GAMMA ** indexes[place]
 
     def counts(self) -> dict[int, float]:
-        """Return the weight of each bucket, in units of the newest value, as a store may keep it."""
+        """Return the weight of each bucket, in units of the newest value, in the form that stores keep."""
         return {index: weight / self._weight for index, weight in self._buckets.items()}
 
     def rounded_counts(self, scale: float) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""When a failed task may be tried again, and how a failed call is repeated."""
+"""When to retry a failed task, and how to repeat a failed call."""
 
 from __future__ import annotations
 
@@ -121,8 +121,7 @@ class CallRetry:
 def until_committed(attempt: Callable[[], T], conflict: Errors, max_tries: int) -> T:
     """Repeat a read-change-commit immediately when another writer came first.
 
-    This is optimistic concurrency, not the retry of a failed call: each conflict means that another
-    writer succeeded, so a pause would only give the next one the chance to come first.
+    The errors that say that something changed.
 
     Args:
         attempt: Reads, computes the change and commits it on condition that nothing changed in between.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import QuantileSketch
 
 
-# How the reserve that depends on the order is written.
+# How to write the reserve that depends on the order.
 AUTO: Final = "auto"
 # Share of the runs for which that reserve suffices.
 DEFAULT_QUANTILE: Final = 0.9

@@ -49,7 +49,7 @@ def too_late(now: float, deadline: float, reserve_seconds: float) -> ShedReason 
     Args:
         now: Current time in seconds.
         deadline: When the task is stale, in seconds.
-        reserve_seconds: How long it is expected to take.
+        reserve_seconds: Its expected duration.
     """
     if deadline <= now:
         return ShedReason.EXPIRED
@@ -77,7 +77,7 @@ class Codel:
         """Start not overloaded.
 
         Args:
-            target_seconds: Shortest wait that is still good, such as a twentieth of the deadline.
+            target_seconds: Shortest wait that is still acceptable, such as a twentieth of the deadline.
             interval_seconds: Over which the shortest wait is taken; twice the wake-up latency or more.
             order: Order of the queue.
 
@@ -109,7 +109,7 @@ class Codel:
 
         Args:
             now: Current time in seconds.
-            waited_seconds: How long the task has waited.
+            waited_seconds: How long the task has waited so far.
         """
         if now >= self._interval_ends:
             self.overloaded = self._shortest > self._target_seconds

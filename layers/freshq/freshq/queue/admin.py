@@ -124,7 +124,7 @@ class Tending(Verbs):
             ValueError: If an argument is wrong.
             NotFound: If the queue has no task with one of `task_ids`; names the first.
             IllegalTransition: If one of `task_ids` is no dead letter, or is stale, and the arguments do not
-                allow it; or its record lacks the attribute that orders the table.
+                permit it; or its record lacks the attribute that orders the table.
         """
         ids = _checked_ids(task_ids, limit, where)
         if force and not (as_new and ids is not None):
@@ -223,7 +223,7 @@ class Tending(Verbs):
         return True
 
     def _purge_each(self, ids: Sequence[str], wanted: TaskStatus | None) -> int:
-        """Delete tasks by their ids, if each of them may be; return how many."""
+        """Delete tasks by their ids, if each of them may be deleted; return how many."""
         core = self._core
 
         def checked(task: Task, now: float) -> Task:
@@ -366,8 +366,8 @@ class Reading(Verbs):
         """Return a page of the queue's tasks, in an order that depends on the store.
 
         Dead letters (FAILURE) are listed latest first, at the cost of the page. DynamoDB and SQL databases
-        list PENDING and TAKEN tasks through an index. Other listings read tasks of every status until the
-        page is full.
+        list PENDING and TAKEN tasks through an index. Listings of other statuses read tasks of every status
+        until the page is full.
 
         Args:
             status: Return only tasks with this status.
@@ -537,7 +537,7 @@ class Admin(Verbs):
         One process at a time does the upkeep of a queue, under a lease of a few seconds.
 
         Returns:
-            How many tasks moved, and whether there is more to do; nothing while another process does it.
+            How many tasks moved, and whether more is left to do; nothing while another process does it.
 
         Raises:
             StoreError: If the store did not answer.

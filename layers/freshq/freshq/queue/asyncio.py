@@ -194,7 +194,7 @@ class AsyncQueue(AwaitedQueue):
 
     Attributes:
         name: Name of the queue.
-        admin: What operators, workers and functions call.
+        admin: The methods for operators, workers and functions.
         queue: The `Queue` itself, for threads.
         threads: The threads of its calls.
 

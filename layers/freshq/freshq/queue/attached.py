@@ -122,7 +122,7 @@ class AttachedCore(Core):
         super()._follow(config)
 
     def _check_order(self, config: QueueConfig) -> None:
-        """Reject options that need lines ordered by time."""
+        """Reject options that need lines ordered by creation time."""
         switches = config.order.switches
         if (switches or config.codel is not None) and not self.store.is_by_time:
             name, given = ("order", config.order) if switches else ("codel", "CoDel")

@@ -57,7 +57,7 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
         began: When the claim began, in seconds.
 
     Returns:
-        The claims with at least `MIN_PART_LEFT` of their lease, in the same order.
+        The claims with at least `MIN_PART_LEFT` of their lease left, in the same order.
 
     Raises:
         StoreError: If the store did not answer, and no claim is fresh.
@@ -89,7 +89,7 @@ def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, beg
 
 
 def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float) -> None:
-    """Warn, at most once a minute, that a claim was too slow for its leases to return all that it took."""
+    """Warn, at most once a minute, that a claim was too slow to keep the leases of all its tasks."""
     now = core.now()
     if 0 <= now - core.warned_of_slow_claim_at < WARNING_SECONDS:
         return
@@ -213,7 +213,7 @@ def within_limits(core: Core, running: SharedRunning, claims: list[Claim]) -> li
 def waiting(
     claimable: Sequence[Task], delayed: Sequence[Task], order: Order | None, *, paused: bool
 ) -> list[Waiting]:
-    """Return tasks with what they wait for.
+    """Return tasks with the reason why each waits.
 
     Args:
         claimable: Tasks in the order of claims.
@@ -235,7 +235,7 @@ def waiting(
 def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
     """Yield tasks; a task waits for its turn if another task of its level precedes it against the order.
 
-    Within a group the order holds, so the other task belongs to another group.
+    Within a group tasks keep the order, so the other task belongs to another group.
     """
     latest: dict[int, float] = {}
     for task in claimable:
@@ -355,7 +355,7 @@ class Claiming(Verbs):
         and `upkeep` bring in the rest.
 
         Args:
-            limit: Most claims to return: as many as the caller can start now.
+            limit: Maximum number of claims: as many as the caller can start now.
             lease_seconds: Length of the leases; None for the queue's default.
             wait_seconds: How long to wait for the first task; None: indefinitely. While nothing is claimable,
                 it claims again every second, and as soon as this process puts or returns a task.
@@ -425,9 +425,9 @@ class Claiming(Verbs):
         """Return waiting tasks in the order in which claims would take them, and take none.
 
         Claimable tasks come first, in the order this process would claim them if nobody else claimed or put
-        any; then delayed tasks by due time. Each shows what it waits for besides a claim. The number of calls
-        is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are very many.
-        CoDel may shed a task that it shows.
+        any; then delayed tasks by due time. Each shows why it waits, besides the lack of a claim. The number
+        of calls is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are
+        very many. CoDel may shed a task that it shows.
 
         Args:
             limit: Most tasks to return.
@@ -479,9 +479,9 @@ class Claiming(Verbs):
         """Hold the next task in a database transaction, by the lock of its row. SQL only.
 
         The writes of the block through the connection are committed together with the task's SUCCESS.
-        An exception rolls them back, is recorded as a failed attempt, and is raised again, except Retry,
-        Reject and Busy, which end the attempt as they say. If the process dies, the task is claimable as
-        before, and the attempt is not counted.
+        An exception rolls them back, is recorded as a failed attempt, and is raised again; Retry, Reject and
+        Busy instead end the attempt with their outcome. If the process dies, the task is claimable as before,
+        and the attempt is not counted.
 
         Yields:
             The task and the connection; None if nothing is claimable or the queue is paused.

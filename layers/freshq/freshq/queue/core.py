@@ -71,7 +71,7 @@ class Core:
         lifecycle: Returns the next version of a task under each verb.
         orders: Decides which end of each line is served.
         turns: Decides which line of a level is served next.
-        running: Keeps the limits of groups; None if the store does.
+        running: Enforces the limits of groups; None if the store does.
         reserve: Time that must be left before the deadline for a task to be claimed.
         codel: Decides which claimed tasks to shed because they waited too long; None to shed none.
         meter: Counts the flow, and measures the pressure on the queue.
@@ -80,7 +80,7 @@ class Core:
         telemetry: Receives every verb.
         observer: Do the same, but only log its own errors. None if it records nothing.
         codec: Turns payloads and results into JSON values.
-        kinds: The kinds of messages that it takes; None: any.
+        kinds: The kinds of messages that it accepts; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
             None if the check of the value does so.
         parse: Checks the arguments of a put, given with a prefix for field names in errors.
@@ -89,7 +89,7 @@ class Core:
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
-    # Made once the stored options are known, and again when they change.
+    # Built once the stored options are known, and rebuilt when they change.
     config: QueueConfig
     stale_after_seconds: float
     lifecycle: Lifecycle
@@ -241,7 +241,7 @@ class Core:
         return self.upkeep.portion_in_claim().moved
 
     def stamp(self, now: float) -> float:
-        """Return a creation time that no other task of this producer has, given the current time."""
+        """Return a creation time that is unique for this producer, given the current time."""
         return self.stamps.take(now, 1)[0]
 
     def _parsed(self, task: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
@@ -251,7 +251,7 @@ class Core:
         return self.checked(parse_new_task(task, where), where)
 
     def checked(self, new: NewTask, where: str = "") -> NewTask:
-        """Check that this queue takes the arguments of a put; return them.
+        """Check that this queue accepts the arguments of a put; return them.
 
         Args:
             new: The arguments.
@@ -272,7 +272,8 @@ class Core:
         """Return the function that puts tasks into the store.
 
         Args:
-            on_conflict: What to do with a live task of the same id; None: an id that is known is a duplicate.
+            on_conflict: What to do with a live task of the same id; None: a put with a known id is a
+                duplicate.
             connection: The caller's transaction; None: commit each call.
 
         Raises:
@@ -323,14 +324,15 @@ class Core:
             return None
 
     def with_current_status(self, task: Task) -> Task:
-        """Return a stored task as claims of this queue see it, with its current status."""
+        """Return a stored task from this queue's point of view, with its current status."""
         task = self.with_own_deadline(task)
         return replace(task, status=task.status_at(self.now()))
 
     def with_own_deadline(self, task: Task) -> Task:
         """Return a waiting task with a deadline no later than this queue's max age allows.
 
-        Its producer may have a longer max age. Claims here go by the age, and never take it after that.
+        Its producer may have a longer max age. Claims of this queue go by the age, and never take the task
+        after that.
         """
         deadline = self.lifecycle.live_until(task)
         if task.status is not TaskStatus.PENDING or deadline == task.stale_at:

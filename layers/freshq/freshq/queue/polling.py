@@ -54,7 +54,7 @@ class Interval:
     seen: int
 
 
-# Returns the answer, or how long to wait for the next poll.
+# Returns the answer, or the time to wait until the next poll.
 Poll: TypeAlias = Callable[[], T | Interval]
 
 
@@ -115,7 +115,7 @@ class Lookout:
         self._began = self._core.now()
 
     def seconds(self) -> float:
-        """Return how long to wait after a look that found too few tasks."""
+        """Return the time to wait after a look that found too few tasks."""
         core, seconds = self._core, self._longest_seconds
         hears = core.store.wakes.hears
         if not hears:
@@ -219,7 +219,7 @@ class EndsPoll:
         self._signal = core.store.wakes.ends(core.name, self._left)
 
     def __call__(self) -> list[Task] | Interval:
-        """Look once; return the tasks that ended, or how long to wait for the next look."""
+        """Look once; return the tasks that ended, or the time to wait until the next look."""
         left, seen, now = self._left, self._signal.count, time.monotonic()
         told = left.keys() & self._signal.take()
         rest_seconds = min(self._look_at, self._deadline) - now
@@ -248,5 +248,5 @@ def _ended(tasks: Iterable[Task]) -> list[Task]:
 
 
 def _end_of_wait(name: str, seconds: float | None) -> float:
-    """Check how long to wait; return the end of the wait, by the monotonic clock; infinite for None."""
+    """Check the time to wait; return the end of the wait, by the monotonic clock; infinite for None."""
     return math.inf if seconds is None else time.monotonic() + checked_seconds(name, seconds)

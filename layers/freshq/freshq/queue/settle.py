@@ -40,7 +40,7 @@ class Settling(Verbs):
         return self._settle(Settlement(claim, Verb.COMPLETE, result=result))
 
     def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
-        """Settle claims, each in its own way, together where the store can.
+        """Settle claims, each in its own way, in one call if the store supports it.
 
         On SQL databases it takes one statement for all tasks that end, and one for all tasks that return to
         their lines.

@@ -39,7 +39,7 @@ class Portion:
 
     Attributes:
         moved: How many expired leases and due tasks it returned to their lines, or made dead letters.
-        more: Whether there is more to do that another call can do immediately.
+        more: Whether more is left to do that another call can do immediately.
     """
 
     moved: int

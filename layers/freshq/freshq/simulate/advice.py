@@ -53,7 +53,7 @@ DEADLINES_OF_LONG_BLOCK: Final = 4
 TASKS_PER_BLOCK: Final = 1000
 # Of a longer recording, the last tasks.
 MOST_TASKS: Final = 200_000
-# How many settings are simulated on resamples at most, until they prove better than today's.
+# Maximum number of settings simulated on resamples, until they prove better than today's.
 TRIED: Final = 3
 # The share done in time that servers are counted for, if the objective names none.
 ENOUGH: Final = 0.99
@@ -78,7 +78,7 @@ class Settings(QueueRules):
         """Return the settings in a table, such as ``{"order": "fifo", "servers": 10}``.
 
         Raises:
-            ValueError: If one is wrong or unknown; names the place.
+            ValueError: If one is wrong or unknown; the error names the place.
         """
         try:
             settings = cls.model_validate(given)
@@ -119,7 +119,7 @@ class Settings(QueueRules):
         )
 
     def changed(self, **options: Any) -> Settings:
-        """Return the settings with other options."""
+        """Return the settings with the given options."""
         return self.model_copy(update=options)
 
     def difference(self, today: Settings) -> dict[str, str]:
@@ -137,7 +137,7 @@ def read_settings(given: Path | Mapping[str, Any], name: str = "settings") -> Se
 
     Args:
         given: The file or the mapping.
-        name: How an error names the mapping.
+        name: The mapping's name in errors.
 
     Raises:
         ValueError: If it cannot be read, or a setting is wrong or unknown.
@@ -156,7 +156,7 @@ def read_settings(given: Path | Mapping[str, Any], name: str = "settings") -> Se
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What settings are judged by: a share of tasks, or of their value.
+    """The criterion for settings: a share of tasks, or of their value.
 
     Attributes:
         text: As it was given.
@@ -236,11 +236,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What settings make of a recording.
+    """The results of settings on a recording.
 
     Attributes:
         settings: The settings.
-        share: Worth of the tasks, as a share of the most that it can be.
+        share: Worth of the tasks, as a share of the maximum.
         worths: Their worth in each block.
     """
 
@@ -250,7 +250,7 @@ class Outcome:
 
 
 def _block_count(recording: Recording) -> int:
-    """Return how many blocks of a recording hardly depend on each other."""
+    """Return the number of blocks of a recording that hardly depend on each other."""
     most = max(LEAST_BLOCKS, len(recording) // TASKS_PER_BLOCK)
     ages = [age for age in recording.ages if age < math.inf]
     if not ages:
@@ -306,7 +306,7 @@ class Samples:
     def has_long_blocks(self) -> bool:
         """Whether blocks are too long for orders to move much work from one block to another.
 
-        Shorter ones overstate differences: an order that serves a task later serves it in another block.
+        Shorter blocks overstate differences: an order that serves a task later serves it in another block.
         """
         return self._longest == math.inf or self._block_seconds >= DEADLINES_OF_LONG_BLOCK * self._longest
 
@@ -364,7 +364,7 @@ class Samples:
         return Interval(estimate, estimate - half, estimate + half) if estimate else Interval(0.0, 0.0, 0.0)
 
     def confirmed(self, outcome: Outcome, other: Outcome) -> Interval:
-        """Return by how much an outcome is better, with an interval from the resamples.
+        """Return the gain of an outcome, with an interval from the resamples.
 
         If the blocks are long, it is the wider of that interval and the interval from the blocks.
         """
@@ -440,7 +440,7 @@ class Compared:
     Attributes:
         change: The options that differ from today's, as text.
         share: Worth of the tasks, as a share of the most that it can be.
-        gain: What that is above the share of today.
+        gain: The gain of that share over today's.
     """
 
     change: dict[str, str]
@@ -462,7 +462,7 @@ class Advice:
         enough_servers: Number of servers with which the settings reach the objective, or 0.99; None if up to
             16 times as many do not.
         tasks: Number of tasks that were simulated.
-        drawn: How many of them had no service time.
+        drawn: Number of tasks without a service time.
     """
 
     settings: Settings
@@ -573,7 +573,7 @@ class Outage:
         order: Name of the order.
         tips_over_seconds: Shortest outage after which goodput does not recover; None if it recovers after the
             longest that the recording has room for.
-        longest_seconds: The longest outage after which it came back; None if there is none.
+        longest_seconds: The longest outage after which it recovered; None if there is none.
         recovery_seconds: How long that took.
     """
 
@@ -584,7 +584,7 @@ class Outage:
 
 
 def outages(recording: Recording, today: Settings, clients: Clients, seed: int = 1) -> list[Outage]:
-    """Return how each order stands outages, when clients try again.
+    """Return how well each order withstands outages, when clients try again.
 
     The outage begins after a fifth of the first tasks; goodput has to be back in the last fifth.
 
@@ -639,11 +639,11 @@ def _outage(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How much worse a change may make a load, as a share of its tasks.
+    """The tolerated loss, as a share of the load's tasks.
 
     Attributes:
         metric: The objective: in_time or value.
-        below: The change below which it is too much worse, such as -0.01.
+        below: The change below which the loss is too great, such as -0.01.
     """
 
     metric: str
@@ -696,13 +696,13 @@ class Replay:
 def replay(
     recording: Recording, settings: Settings, against: Settings, threshold: Threshold, seed: int = 1
 ) -> Replay:
-    """Serve a recording under present and new settings, and return what changes.
+    """Serve a recording under present and new settings, and return the changes.
 
     Args:
         recording: The load.
         settings: The present settings.
         against: The new settings.
-        threshold: How much worse it may be.
+        threshold: The tolerated loss.
         seed: Seed of all draws.
 
     Raises:
@@ -713,7 +713,7 @@ def replay(
     change = samples.gain(after, before)
     if change.estimate < threshold.below:
         change = samples.confirmed(after, before)
-    # A loss twice as large as allowed on the recorded load itself needs no resamples to agree.
+    # A loss twice as large as allowed on the recorded load itself counts even if the resamples do not agree.
     beyond_doubt = change.high < 0 or change.estimate < 2 * threshold.below
     fails = change.estimate < threshold.below and beyond_doubt
     return Replay(

@@ -336,7 +336,7 @@ class LineBacklog:
         self._own_deadlines: list[tuple[float, int]] = []
         # Tasks in the line that are past their own deadline.
         self._stale: set[int] = set()
-        # Whether the store still holds tasks that are not here any more.
+        # Whether the store still holds tasks that are no longer here.
         self._expired = False
 
     def _push_with_deadline(self, task: int) -> None:

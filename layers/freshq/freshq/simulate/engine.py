@@ -114,7 +114,7 @@ class SimulatedClaimer:
     """Takes tasks out of the backlog, as the claims of one process do.
 
     Attributes:
-        observe: Records how long a task took, in seconds.
+        observe: Records the duration of a task, in seconds.
         spans: When claims skipped tasks because of the reserve.
     """
 
@@ -251,13 +251,13 @@ class Engine:
         unreserved = rules.reserve == ReserveRule()
         plain = unreserved and rules.codel is None
         self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claimer.claim
-        # Whether a claim that finds nothing may be left out, because it would change nothing.
+        # Whether a claim that finds nothing may be skipped, because it would change nothing.
         self._pausing = unreserved and not rules.order.switches
         self._idle = servers
         # When each busy server ends.
         self._busy: list[float] = []
         self._door = rules.door is not None
-        # When which task ends; only kept if a rule observes it.
+        # When each task ends; only kept if a rule observes it.
         shares_time = rules.fair and bool(load.groups)
         observed = self._door or shares_time or rules.reserve.quantile is not None
         self._running: list[tuple[float, int]] | None = [] if observed else None
@@ -285,7 +285,7 @@ class Engine:
         self.fates.shed_waiting(self._load, self._claimer.spans)
 
     def _complete(self, now: float) -> None:
-        """Let the server that ends first, `now`, claim its next task."""
+        """Let the server that becomes free first, `now`, claim its next task."""
         if self._running is not None:
             self._observe(self._running, now)
         task = self._claim(now)
@@ -298,7 +298,7 @@ class Engine:
             self._start_idle(now)
 
     def _start_idle(self, now: float) -> None:
-        """Let idle servers claim, until one finds nothing."""
+        """Let idle servers claim, until one of them finds nothing."""
         waiting, pausing = self._backlog.waiting, self._pausing
         while self._idle and (waiting or not pausing):
             task = self._claim(now)

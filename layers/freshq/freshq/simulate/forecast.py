@@ -45,7 +45,7 @@ EVERY_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, and the bounds between which it is with a probability of 90 %."""
+    """A figure, with the bounds of its 90 % interval."""
 
     median: float
     low: float
@@ -119,7 +119,7 @@ class Forecast:
         in_time_ratio: Share of the tasks put in the next minute that will be done in time.
         backlog_in_time_ratio: The same for the tasks that wait now; None if there are none.
         backlog_over_seconds: When the last of these has been started or is stale, at most `horizon_seconds`.
-        horizon_seconds: How long the simulated tasks arrive.
+        horizon_seconds: The period in which simulated tasks arrive.
         more_slots: Slots that are missing for the offered work, by `wanted_servers`.
         better_order: The order that completes most in time, if it completes more in at least 95 % of the
             runs.
@@ -138,7 +138,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """How a queue is made smaller, so that a run has few tasks.
+    """The scale of a smaller queue, so that a run has few tasks.
 
     Attributes:
         batch: Tasks that one simulated task stands for.
@@ -226,11 +226,11 @@ class _Outcome:
 
 
 class _Run:
-    """One possible future: its arrivals and service times, which are the same under all rules.
+    """One possible future: its arrivals and service times, equal under all rules.
 
     Attributes:
         service_seconds: Its mean service time.
-        wanted: The slots that its load needs.
+        wanted: The number of slots that its load needs.
     """
 
     def __init__(self, moment: Moment, scale: _Scale, rules: OverloadRules, rng: Random) -> None:
@@ -323,7 +323,7 @@ class WaitingTasks:
 
 
 class Forecaster:
-    """Makes a forecast at intervals, and remembers how many slots were seen."""
+    """Makes a forecast at intervals, and remembers the number of slots seen."""
 
     def __init__(self) -> None:
         """Start with nothing seen."""

@@ -37,7 +37,7 @@ LOGNORMAL_SIGMA: Final = 1.0
 
 
 class ArrivalProcess(StrEnum):
-    """How arrivals are spread, unless they are read from a file."""
+    """The distribution of arrivals, unless they are read from a file."""
 
     POISSON = "poisson"
     DETERMINISTIC = "deterministic"
@@ -185,7 +185,7 @@ class Source:
         return [*parts, (burst.end, end, rate)]
 
     def _stream(self, use: str) -> Random:
-        # One stream per use: other service times do not change the arrivals.
+        # One random stream per use: other service times do not change the arrivals.
         return Random(f"{self.seed}/{use}")
 
 
@@ -251,7 +251,7 @@ class Arrival(BaseModel):
 
     Attributes:
         at_seconds: When the task arrived, by any clock. The simulation starts with the first arrival.
-        service_seconds: How long it ran, over all attempts; None: unknown, because it never ran to its end.
+        service_seconds: Its duration, over all attempts; None: unknown, because it never ran to its end.
         deadline_seconds: Age at which it was stale; None: the deadline of the simulation.
         level: Priority, 0 to 9, higher first.
         group: Tenant or key.
@@ -313,7 +313,7 @@ class Recording:
 
     @property
     def duration_seconds(self) -> float:
-        """How long tasks arrived; includes the last arrival, so that a single one has a duration."""
+        """The period of arrivals; includes the last arrival, so that a single one has a duration."""
         return math.nextafter(self.at[-1], math.inf)
 
     def add(self, arrival: Arrival) -> None:
@@ -503,11 +503,11 @@ def _parsed(place: str, given: str | dict[str, Any]) -> Arrival:
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a task that is not over.
+    """The facts known about a task that has not ended.
 
     Attributes:
         event: Its last event.
-        service_ms: How long it ran in the attempts that ended.
+        service_ms: Its duration in the attempts that ended.
         taken_ms: When its present attempt began; None if it waits.
     """
 
@@ -538,7 +538,7 @@ class Recorder:
     Attributes:
         queue: The queue; None until the first event, if none was given.
         tasks: Number of tasks in the recording so far.
-        unknown: How many of them have no service time.
+        unknown: Number of them without a service time.
         left_out: Number of tasks left out.
     """
 
@@ -578,7 +578,7 @@ class Recorder:
             yield from self._sweep()
 
     def rest(self) -> Iterator[dict[str, Any]]:
-        """Yield the tasks that are not over: they arrived, but how long they run is not known."""
+        """Yield the tasks that have not ended: they arrived, but their durations are unknown."""
         for task_id, life in list(self._lives.items()):
             ended = self._end(task_id, life, None)
             if ended is not None:

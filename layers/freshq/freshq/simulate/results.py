@@ -78,7 +78,7 @@ class Result:
         recovery_seconds: Time from the end of the burst or dip until arrivals are served in time again; None
             without a burst, a dip or a recovery.
         offered: Tasks that were put; each is served in time, served late or shed.
-        put_again: How many of them a client put again, because it had no answer in time.
+        put_again: Number of these that a client repeated, because it had no answer in time.
         served_in_time: Tasks done by their deadline, also after the last arrival.
         served_late: Tasks done after their deadline.
         order_switches: Number of switches of an adaptive order.

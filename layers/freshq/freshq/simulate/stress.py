@@ -1,4 +1,4 @@
-"""Simulate what tips a queue over: clients that try again, chains, a loss of capacity, slower service.
+"""Simulate causes of metastable failures: clients that try again, chains, lost capacity, slow service.
 
 A queue is in a metastable failure if its goodput stays low after the trigger is gone, because the work that
 failed comes again (Bronson, Aghayev, Charapko, Zhu, "Metastable Failures in Distributed Systems", HotOS 2021;
@@ -99,8 +99,8 @@ class Slowdown:
     """Service that takes longer under load: 1 + work * (running tasks - 1) + backlog * waiting tasks.
 
     The first term is the contention of the Universal Scalability Law (Gunther, Guerrilla Capacity Planning,
-    2007, chapter 4). The second stands for a backlog in the memory of the servers, as in the runs with
-    garbage collection of "Metastable Failures in the Wild".
+    2007, chapter 4). The second stands for a backlog in the servers' memory, as in the runs with garbage
+    collection of "Metastable Failures in the Wild".
 
     Attributes:
         work: Further share of the service time for each other running task.
@@ -232,10 +232,10 @@ class _StressedEngine(Engine):
         self._uniform = Random(f"{seed}/clients").uniform
         # By when each task has to be done to count.
         self._limits = array("d")
-        # The place in the requests of each task, and how often it was put before.
+        # The position of each task in the requests, and the number of earlier puts.
         self._request_of: list[tuple[int, int]] = []
         self._events: list[tuple[float, int, int]] = []
-        # How many parents each task has, and the times of the tasks with as many.
+        # The number of parents of each task, and the times of the tasks by number of parents.
         self._hops = stress.hops
         self._hop_of = bytearray()
         self._times = KindTimes()
@@ -260,7 +260,7 @@ class _StressedEngine(Engine):
         return Simulation(counted, servers, self.fates.codes, self.starts, self.fates.switches, again)
 
     def _run_until(self, until: float) -> None:
-        """Let everything happen that happens up to a time."""
+        """Process all events up to a time."""
         events = self._events
         while events and events[0][0] <= until:
             now, kind, number = heappop(events)

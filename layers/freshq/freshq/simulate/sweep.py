@@ -103,7 +103,8 @@ def load_sweep(
         arrivals: How arrivals are spread.
         service: Distribution of the service times.
         service_mean_seconds: Mean service time.
-        duration_seconds: How long tasks arrive under each load; None: `SERVICES` mean service times.
+        duration_seconds: The period in which tasks arrive under each load; None: `SERVICES` mean service
+            times.
         seed: Seed of the draws.
     """
     (deadline_seconds,) = {rules.deadline_seconds for rules in compared.values()}

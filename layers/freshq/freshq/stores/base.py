@@ -1,4 +1,4 @@
-"""The protocol of a store, and the values that go in and out. Every store passes the same contract suite."""
+"""The protocol of a store, and its arguments and answers. Every store passes the same contract suite."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         def rollback(self) -> Any:
             """Roll back the transaction."""
 
-    # What a put takes: with `AsyncQueue` also those for asyncio.
+    # Connections that a put accepts: with `AsyncQueue` also connections for asyncio.
     CallersConnection: TypeAlias = (
         sa.Connection
         | DriverConnection
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnConflict: TypeAlias = Literal["ignore", "update"]
-# What the put did, or the error that prevented it.
+# The outcome of the put, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of the history of a queue.
+    """The facts about the history of a queue.
 
     Attributes:
-        history_id: Names the history. A history that is started again has another id.
+        history_id: Names the history. A restarted history has another id.
         first_batch: The first batch of which nothing was deleted.
         last_batch: The last batch; less than `first_batch` if there is none.
     """
@@ -77,7 +77,7 @@ class Kept:
 
 
 class History(Protocol):
-    """The histories of the queues of a store. A batch never changes, but is deleted in the end.
+    """The histories of the queues of a store. A batch never changes, but is eventually deleted.
 
     Attributes:
         command: The command that begins a history.
@@ -146,7 +146,7 @@ class DeadLetters(NamedTuple):
     """The dead letters of a queue.
 
     Attributes:
-        number: How many there are; at least that many if there are more than a page.
+        number: The number of dead letters; a lower bound if there are more than a page.
         more: Whether there are more.
         oldest_at: When the first of them died, in seconds since the epoch; None if there is none.
     """
@@ -207,7 +207,7 @@ class HeldTask:
 
     Attributes:
         task: The task, as if it had been claimed.
-        connection: Its transaction. What you write through it is committed with the task, or not at all.
+        connection: Its transaction. Writes through it are committed with the task, or not at all.
         result: Set it to keep a JSON value with the task.
         settled: The completed task; None while it is held, and if the attempt failed.
         failed: The task after a failed attempt; None while it is held, and if that could not be stored.
@@ -235,7 +235,7 @@ class HeldTask:
 
 
 class SettlingContext(Protocol):
-    """What a store needs from a queue to settle a held task in the same transaction."""
+    """The parts of a queue that a store needs to settle a held task in the same transaction."""
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -275,7 +275,7 @@ class Transactions(Protocol):
     def put_into(
         self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
     ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
-        """Return a function that puts tasks in the caller's transaction and returns what each put did.
+        """Return a function that puts tasks in the caller's transaction and returns each put's outcome.
 
         Raises:
             ValueError: If the store cannot use the connection; names what it can use.
@@ -305,8 +305,8 @@ class Guard:
 
     Attributes:
         status: Its stored status.
-        lease_token: Its lease token, for a caller that holds it; None: any.
-        request_token: Its version, for a change computed from what was read; None: any.
+        lease_token: Its lease token, for a caller that holds it; None: any token.
+        request_token: Its version, for a change computed from a read version; None: any version.
     """
 
     status: TaskStatus
@@ -389,9 +389,9 @@ class Finding:
 
     Attributes:
         health: How bad it is.
-        subject: What was looked at, in a word or two.
+        subject: The subject of the check, in a word or two.
         text: What was found.
-        action: What to do; empty if nothing.
+        action: The remedy; empty if none is needed.
     """
 
     health: Health
@@ -568,7 +568,7 @@ class Tasks(Protocol):
     def index_dead(self, queue: str) -> int:  # noqa: ARG002 - the interface
         """Bring into the index of `dead` what an earlier version left out; return how many dead letters.
 
-        0 where the tables' migrations do it.
+        0 if the tables' migrations do it.
         """
         return 0
 
@@ -661,12 +661,12 @@ class Agenda(Protocol):
         """Take stale tasks out of their lines, and delete tasks past their retention.
 
         Returns:
-            How many, at most `limit`. 0 where the store does it by itself.
+            Maximum number of tasks. 0 if the store does it by itself.
         """
         return 0
 
     def tidy_in_claim(self, queue: str, now: float, limit: int) -> int:
-        """As `tidy`, within a claim, where it may be too slow: a store may do less, or nothing."""
+        """As `tidy`, but within a claim, where it may be too slow: a store may do less, or nothing."""
         return self.tidy(queue, now, limit)
 
     def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
@@ -700,7 +700,7 @@ class Records(Protocol):
         Args:
             queue: Name of the queue.
             name: Name of the record.
-            counts: What to add, by name; each name a Python identifier.
+            counts: The amounts to add, by name; each name is a Python identifier.
             expires: When the store may delete the record, in whole seconds; None: never.
         """
 
@@ -718,14 +718,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     """Durable home of the tasks of one or more queues.
 
     Attributes:
-        transactions: Present where tasks live in a database with transactions; None elsewhere.
+        transactions: Present if tasks live in a database with transactions; otherwise None.
         bills_reads: Whether each read is billed, so that an exact count has a price.
-        history: Present where the store can keep every change of a queue's tasks; None elsewhere.
+        history: Present if the store can keep every change of a queue's tasks; otherwise None.
         place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
         clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
             has none; raises StoreError if it was never read, and the store does not answer.
-        named_shards: How many the process named; None: none, so the stored number counts.
-        counts_groups: Whether its claims keep the limits of groups.
+        named_shards: The number that the process named; None: none, so the stored number applies.
+        counts_groups: Whether its claims enforce the limits of groups.
     """
 
     transactions: Transactions | None = None
@@ -748,7 +748,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         """Create the tables unless they exist; return once they can be used."""
 
     def examine(self) -> Iterator[Finding]:
-        """Look for what makes the store unsafe or out of date; change nothing.
+        """Look for reasons why the store is unsafe or out of date; change nothing.
 
         Raises:
             StoreError: If the store did not answer.
@@ -756,7 +756,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         yield from ()
 
     def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:  # noqa: ARG002
-        """Erase what the store keeps of deleted tasks elsewhere, such as their group in a history.
+        """Erase data of deleted tasks that the store keeps elsewhere, such as their group in a history.
 
         Args:
             queue: Name of the queue.
@@ -764,13 +764,13 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
             group: The group of the tasks; None if `task_ids` names them.
 
         Yields:
-            What was erased, and as a warning what could not be reached, and until when.
+            The erased data, and as a warning the data that could not be reached, and until when.
         """
         yield from ()
 
     def caller(self) -> str:
         """Return the identity of the store's user, by default the user of the operating system."""
-        import getpass  # noqa: PLC0415 - functions have no use of it
+        import getpass  # noqa: PLC0415 - functions do not use it
         import platform  # noqa: PLC0415
 
         try:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 # A larger step of the machine's clock is a jump.
 JUMP_SECONDS: Final = 1.0
-# A jump counts once it has lasted this long: a clock that is wrong for a moment moves no lease.
+# A jump counts once it has lasted this long: a momentarily wrong clock moves no lease.
 CONFIRM_SECONDS: Final = 5.0
 
 

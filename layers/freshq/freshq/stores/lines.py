@@ -123,7 +123,7 @@ class LineTurns:
                 turns.follow(rules)
 
     def claimed(self, tasks: Iterable[Task]) -> None:
-        """Note what the turns of claimed tasks cost, until they are settled."""
+        """Note the costs of the turns of claimed tasks, until they are settled."""
         with self._lock:
             for task in tasks:
                 self._charged[task.task_id] = self._costs.of(task.group)
@@ -131,7 +131,7 @@ class LineTurns:
                 del self._charged[next(iter(self._charged))]
 
     def settled(self, task: Task, took_seconds: float) -> None:
-        """Replace the cost of a task's turn by the time that it took."""
+        """Replace the cost of a task's turn by the time that the task took."""
         with self._lock:
             charged = self._charged.pop(task.task_id, None)
             if charged is None:  # another process claimed it
@@ -151,7 +151,7 @@ class LineTurns:
                 self._levels[level].record(group)
 
     def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
-        """Return how many of the next turns of a level each group has; see `GroupTurns.plan`."""
+        """Return how many of the next turns of a level each group gets; see `GroupTurns.plan`."""
         with self._lock:
             return self._levels[level].plan(groups, count)
 

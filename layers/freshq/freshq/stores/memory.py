@@ -65,7 +65,7 @@ LAST_ID: Final = chr(0x10FFFF)
 _Entry: TypeAlias = tuple[float, str, float]
 # Counts are dropped this long after they expire.
 EXPIRY_MARGIN_SECONDS: Final = 60
-# Ends of leases and delays among which a look finds delayed or held tasks.
+# Number of ends of leases and delays that a look for delayed or held tasks searches.
 COMING_PAGE: Final = 1000
 DEAD_PAGE: Final = 100
 
@@ -135,7 +135,8 @@ class StateCounts:
     def stats(self, now: float, created_after: float) -> Stats:
         """Return the counts; ages of the oldest and newest task are bounds if there are many.
 
-        Pending are those before their deadline, or those younger than the queue's max age, if they are fewer.
+        Pending tasks are those before their deadline, or those younger than the queue's max age, if they are
+        fewer.
         """
         young = len(self._in_line_since) - self._in_line_since.bisect_right(created_after)
         pending = min(self._live_count(self._in_line, now), young)
@@ -353,13 +354,13 @@ class QueueLines:
         self._levels: defaultdict[int, OrderedDict[str | None, WaitingLine]] = defaultdict(OrderedDict)
         # The lines of groups at their limit of running tasks: no claim considers them until a task ends.
         self._parked: dict[Line, WaitingLine] = {}
-        # By the group or parent that is at its limit: the lines that it holds back.
+        # The lines held back by each group or parent that is at its limit.
         self._parked_by: dict[str, list[Line]] = {}
         self._rules: GroupRules | None = None
         self.starts = StartLog()
 
     def line(self, line: Line) -> WaitingLine:
-        """Return a line, which is added if there is none."""
+        """Return a line, adding it if it is new."""
         groups = self._levels[line[0]]
         found = groups.get(line[1], self._parked.get(line))
         if found is None:
@@ -734,7 +735,7 @@ class MemoryAgenda(MemoryPart):
     def tidy(self, queue: str, now: float, limit: int) -> int:
         with self._lock:
             past = self._retention[queue].irange(maximum=(now, LAST_ID))
-            # What is due is brought in first.
+            # Due tasks are brought in first.
             over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
             doomed = list(islice(over, limit))
             for task_id in doomed:

@@ -48,7 +48,7 @@ class Signal:
         self._callbacks: list[Callable[[], object]] = []
 
     def notify(self) -> None:
-        """Note a change, which is committed."""
+        """Note a committed change."""
         with self._condition:
             self.count += 1
             self._condition.notify_all()
@@ -160,14 +160,14 @@ class Ends(Signal):
 
 
 class Topic(NamedTuple):
-    """What somebody waits for: a task in a line of a queue, or the end of a task."""
+    """The object of a wait: a task in a line of a queue, or the end of a task."""
 
     queue: str
     what: Literal["line", "end"]
 
 
 class Watcher(Protocol):
-    """Notifies signals of changes that other processes make.
+    """Notifies signals of other processes' changes.
 
     Attributes:
         hears: Whether it notifies the signals of all changes now.
@@ -220,7 +220,7 @@ class Wakes:
     """Wakes the waiters in this process for the tasks of one store's table.
 
     Attributes:
-        poll_seconds: Longest time between two looks, where not all changes wake.
+        poll_seconds: Longest time between two looks if not all changes wake.
         first_look_seconds: Shortest time between them.
     """
 

@@ -72,7 +72,7 @@ READING_SECONDS: Final = 0.5
 _of_providers: Final[WeakKeyDictionary[object, Instruments]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
 SYSTEM: Final = "freshq"
-# Always these headers, whatever the process propagates elsewhere: producers and workers must agree.
+# Always these headers, whatever else the process propagates: producers and workers must agree.
 W3C: Final = TraceContextTextMapPropagator()
 # A runner raises these to end its attempt, so their tracebacks say nothing.
 EXPECTED: Final = (Busy, Reject, Retry, CancelledRun)
@@ -134,7 +134,7 @@ class Instruments:
         self._histograms["RunSeconds"].record(run_seconds, {"queue": queue})
 
     def switched(self) -> None:
-        """Count an order switch, without its queue, which is not known."""
+        """Count an order switch, without the queue's name, which is not known."""
         self._counters["OrderSwitches"].add(1)
 
     def watch(self, queue: BaseQueue) -> None:
@@ -289,8 +289,7 @@ def _carried(task: Task) -> trace.SpanContext | None:
 def _keeps_its_own(task: Task) -> bool:
     """Return whether a put leaves the context of a task unchanged.
 
-    The context that a child inherits makes room for a later one of the same trace, which the run of its
-    parent gives.
+    The inherited context of a child gives way to a later one of the same trace, from the run of its parent.
     """
     current = trace.get_current_span().get_span_context()
     continues = current.is_valid and trace.format_trace_id(current.trace_id) == task.trace_id

@@ -108,7 +108,7 @@ def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_
     Args:
         queue: The queue; an AsyncQueue stands for the queue that it uses.
         runner: As a `Worker` takes it.
-        max_runs: Most runs; a runner that puts new tasks could go on indefinitely.
+        max_runs: Maximum number of runs; a runner that puts new tasks could go on indefinitely.
 
     Returns:
         One fate for each run, in order.
@@ -155,7 +155,7 @@ _FIELDS: Final = frozenset(field.name for field in fields(Task))
 
 
 def make_task(payload: Any = None, **values: Any) -> Task:
-    """Return a task as a runner gets it: claimed a moment ago, at its first attempt.
+    """Return a task as a runner receives it: claimed a moment ago, at its first attempt.
 
     `task.progress(...)` checks its arguments, and the task has them as `progress_fraction` and
     `progress_step`.
@@ -166,7 +166,7 @@ def make_task(payload: Any = None, **values: Any) -> Task:
             a run that should stop.
 
     Raises:
-        ValueError: If `Task` has no such attribute, or `put` would not take the payload.
+        ValueError: If `Task` has no such attribute, or `put` would not accept the payload.
 
     Examples:
         >>> from freshq.testing import make_task
@@ -269,7 +269,7 @@ def _checked(values: dict[str, Any]) -> None:
 
 
 def _stored(name: str, value: Any) -> Any:
-    """Return a payload or a result as a store returns it."""
+    """Return a payload or a result in the form that a store returns."""
     try:
         return json_copy(json_text(value), value)
     except ValueError as error:

@@ -140,7 +140,7 @@ class LeaseRenewal(BackgroundThread):
         wait(self._extensions.values(), self._queue.admin.config.lease_seconds)
 
     def _begin_extension(self, run: TaskRun) -> None:
-        """Extend a lease in a thread, unless one is doing so; wait while `MAX_EXTENSIONS` are under way."""
+        """Extend a lease in a thread, unless it is under way; wait while `MAX_EXTENSIONS` are."""
         if run in self._extensions:
             return
         while not self._free.acquire(timeout=self._pause_seconds):

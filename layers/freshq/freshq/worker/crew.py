@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 # Longest time for which finished runs are batched while claimed tasks wait for a thread or have just begun.
 GATHER_SECONDS: Final = 0.002
-# Most runs to settle in one call.
+# Maximum number of runs to settle in one call.
 MAX_TOGETHER: Final = 500
 # Other settlements wait for a call under way at most this long.
 SLOW_CALL_SECONDS: Final = 0.25
@@ -54,7 +54,7 @@ class OwnLoop:
 
 
 def _started_loop() -> asyncio.AbstractEventLoop:
-    import asyncio  # noqa: PLC0415 - slow to load; functions have no need of it
+    import asyncio  # noqa: PLC0415 - slow to load; functions do not use it
 
     loop = asyncio.new_event_loop()
     try:
@@ -154,7 +154,7 @@ class Crew:
                     self._prefetch.ended(now - run.began)
 
     def prefetched(self) -> int:
-        """Return how many tasks may be claimed beyond the free slots."""
+        """Return the number of tasks that may be claimed beyond the free slots."""
         return self._prefetch.limit(time.monotonic()) if self._slots < inf else 0
 
     def patience_seconds(self) -> float:
@@ -164,7 +164,7 @@ class Crew:
         return inf if waiting is None else max(0.0, waiting.began + MAX_WAIT_SECONDS - time.monotonic())
 
     def wait_again(self) -> None:
-        """Let tasks wait from now on: the process stood still, so the runs are not to blame."""
+        """Let tasks wait from now on: the process was suspended, so the runs are not to blame."""
         now = time.monotonic()
         with self._lock:
             for run in self._waiting():
@@ -267,7 +267,7 @@ class Crew:
         return bool(self._claimed) and self._occupied < self._slots
 
     def _may_settle(self) -> bool:
-        """Return whether there is something to settle, and no call under way worth waiting for."""
+        """Return whether there are runs to settle, and no call under way worth waiting for."""
         if not self._pending or len(self._calls) >= MAX_CALLS:
             return False
         return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS

@@ -1,4 +1,4 @@
-"""Handlers: one runner that chooses a function by the kind of a task, and gives it a typed payload."""
+"""Handlers: one runner that chooses a function by the kind of a task, and passes it a typed payload."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     Opened: TypeAlias = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
 ResultT = TypeVar("ResultT")
-# What a function returns; for an `async def`, a coroutine of its result.
+# A function's result; for an `async def`, a coroutine of its result.
 ReturnT_co = TypeVar("ReturnT_co", default=Any, covariant=True)
 
 # A handler takes the task, and its payload if it has a second parameter.
@@ -168,7 +168,7 @@ class TypedReceipt(Receipt, Generic[ReturnT_co]):
 class Handler(Generic[PayloadT, ReturnT_co]):
     """The function of one kind of task, which also puts such tasks. `Handlers.on` returns it.
 
-    A call of it calls the function.
+    Calling it calls the function.
 
     Attributes:
         kind: The kind.
@@ -486,7 +486,7 @@ class Handlers(CoroutineRunner):
 
     Attributes:
         codec: Decodes payloads and encodes results.
-        middleware: What runs around each run, the outermost first.
+        middleware: Functions that wrap each run, the outermost first.
         provided: Opens arguments by their type.
         loop: Runs the coroutines, unless the worker has a loop.
 
@@ -519,10 +519,10 @@ class Handlers(CoroutineRunner):
             middleware: Functions that run around every run, the first one outermost. Each takes `call` and
                 the task, and returns `call()`. Around an `async def` handler that is an awaitable. An `async
                 def` around a plain function runs that in a thread.
-            provide: By type, a function without arguments that makes the arguments of that type, for
-                handlers with such a parameter after the task and the payload. A generator function yields
-                the argument, and goes on after the run, which raises there if it failed. Either may be
-                async, for handlers that are.
+            provide: By type, a function without arguments that creates the arguments of that type, for
+                handlers with such a parameter after the task and the payload. A generator function yields the
+                argument, and goes on after the run, which raises there if it failed. Either may be async, for
+                handlers that are.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -705,7 +705,7 @@ def _checked_function(kind: str, function: object) -> Callable[..., Any]:
     """Return a function.
 
     Raises:
-        ValueError: If it is not one, or yields.
+        ValueError: If it is not a type, or yields.
     """
     if not callable(function):
         msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
@@ -788,7 +788,7 @@ def _hint(function: Callable[..., Any], name: str, annotation: Any) -> Any:
 def _decoder(
     kind: str, function: Callable[..., Any], parameters: Sequence[inspect.Parameter], codec: Codec
 ) -> Callable[[Any], Any] | None:
-    """Return the decoder of a function's payload; None if nothing says its type.
+    """Return the decoder of a function's payload; None if its type is unknown.
 
     Raises:
         ValueError: If its annotation cannot be read, or `Task[...]` names another type.

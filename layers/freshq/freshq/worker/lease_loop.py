@@ -108,7 +108,7 @@ class LeaseLoop(WorkLoop):
         return min(self._config.concurrency, self._held())
 
     def _held(self) -> int:
-        """Return how many tasks occupy a slot or wait for one."""
+        """Return the number of tasks that occupy a slot or wait for one."""
         return self._runs.occupied(self._config.concurrency + self._crew.prefetched())
 
     @override
@@ -173,7 +173,7 @@ class LeaseLoop(WorkLoop):
                 self._last_work = time.monotonic()  # it is not idle
 
     def _claim(self) -> tuple[Claims, int]:
-        """Claim what can start now, unless it backs off or nothing can have changed since the last claim.
+        """Claim the tasks that can start now, unless it backs off or nothing changed since the last claim.
 
         Returns:
             The claims, and how many there was room for; 0 if it did not claim.

@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 # Longest time between two turns, each of which asks whether to end.
 TURN_SECONDS: Final = 0.5
 MIN_SECONDS: Final = 0.001
-# Least time between two looks of a worker that ends when it is idle.
+# Minimum time between two looks of a worker that ends when it is idle.
 LEAST_IDLE_SECONDS: Final = 0.05
-# Overrunning threads at which the worker stops: each keeps its memory and other resources.
+# Number of overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
 
 
@@ -76,7 +76,7 @@ class StartLimits:
             self._retries = SharedRetries(store, name, config.retry_budget)
 
     def available(self, in_flight: int) -> int:
-        """Return how many tasks may start now.
+        """Return the number of tasks that may start now.
 
         Args:
             in_flight: Tasks that this worker runs.
@@ -105,7 +105,7 @@ class StartLimits:
             self._tokens.take(1)
 
     def seconds_to_wait(self, in_flight: int, poll_seconds: float) -> float:
-        """Return how long to wait for a start: less than `poll_seconds` if only a token is missing."""
+        """Return the time to wait for a start: less than `poll_seconds` if only a token is missing."""
         if in_flight >= self._concurrency:
             return poll_seconds
         waits = [poll_seconds]
@@ -248,7 +248,7 @@ class WorkLoop(ABC):
             queue: The queue.
             config: The options.
             limits: How many tasks may start.
-            end_request: How the end is asked for.
+            end_request: The way to request the end.
         """
         self.report = RunReport()
         self._queue = queue
@@ -294,7 +294,7 @@ class WorkLoop(ABC):
         )
 
     def abandon(self) -> None:
-        """Report what still runs; whatever the loop still claims is given back."""
+        """Report the tasks that still run; tasks that the loop still claims are given back."""
         self._abandoned = True
         self.report.unfinished = list(self._unfinished())
 
@@ -304,7 +304,7 @@ class WorkLoop(ABC):
 
     @abstractmethod
     def _in_flight(self) -> int:
-        """Return how many tasks occupy a slot."""
+        """Return the number of tasks that occupy a slot."""
 
     @abstractmethod
     def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
@@ -331,7 +331,7 @@ class WorkLoop(ABC):
         return self._is_busy()
 
     def _waits_for_tasks(self) -> bool:
-        """Return whether a slot is free, and the line had no task for it."""
+        """Return whether a slot is free and the line had no task for it."""
         return not self._lookout.is_due and self._in_flight() < self._config.concurrency
 
     def _is_at_rest(self) -> bool:
@@ -343,7 +343,7 @@ class WorkLoop(ABC):
         return False
 
     def _overrunning(self) -> int:
-        """Return how many runs are past their time limit and still run."""
+        """Return the number of runs that are past their time limit and still run."""
         return 0
 
     def _give_back(self) -> None:
@@ -411,8 +411,8 @@ class WorkLoop(ABC):
         """Back off before the next claim.
 
         Raises:
-            StoreError: The error, if the outage has lasted for `give_up_seconds`. At once if the store never
-                answered, and the error is not an outage: a missing table, for example, is a mistake.
+            StoreError: The error, if the outage has lasted for `give_up_seconds`. Immediately if the store
+                never answered, and the error is not an outage: a missing table, for example, is a mistake.
         """
         if not self._answered and not isinstance(error, OUTAGES):
             raise error

@@ -120,7 +120,7 @@ class WorkerConfig(BaseModel):
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether tasks may be claimed before their slots are free: nothing else bounds or times starts."""
+        """Whether tasks may be claimed before their slots are free: nothing else limits or times starts."""
         limits = (self.rate_per_second, self.limit, self.shared_bucket, self.max_run_seconds)
         return not self.at_most_once and all(each is None for each in limits)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FIELDS: Final = ("task_id", "kind", "queue", "attempt", "trace_id")
 # The run that executes in this thread or coroutine.
 RUNNING: Final[ContextVar[RunScope | None]] = ContextVar("freshq_run", default=None)
-# `logging` refuses extra fields that a record has already, and the application's record factory may have set
+# `logging` refuses extra fields that a record already has, and the application's record factory may have set
 # any, so the fields travel under this one name until the record is made.
 KEY: Final = "_freshq_task"
 
@@ -78,7 +78,7 @@ class TaskLogFilter(logging.Filter):
 
     Add it to a handler. Records of freshq about a task have these fields already. Records made by the runner,
     or by code that it calls, get the fields of the running task, in threads and in coroutines; in all other
-    records they are None. Records never contain anything else of a task.
+    records they are None. Records never contain anything else about a task.
     """
 
     @override

@@ -26,7 +26,7 @@ PROGRESS_SECONDS: Final = 5.0
 
 
 class Phase(IntEnum):
-    """Where a run is between its claim and its end.
+    """The state of a run between its claim and its end.
 
     RUNNING: Its function runs, or is about to, under a lease.
     SETTLING: Its function has returned, or has not begun, and its settlement is on its way.
@@ -64,7 +64,7 @@ class TaskRun:
         handle: Shared by the function that runs the task and the worker.
         stored: The last report that the store has.
         stored_at: When it was last written, by the queue's clock.
-        phase: Where it is between its claim and its end.
+        phase: Its state between its claim and its end.
         ended: How it ended, or the error that ended it; None until then.
         coroutine: The future of the coroutine that runs the task; None if a thread runs it.
         began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
@@ -184,7 +184,7 @@ class TaskRuns:
             return list(self._overrunning)
 
     def occupied(self, slots: int) -> int:
-        """Return how many slots are occupied.
+        """Return the number of occupied slots.
 
         A run that has succeeded frees its slot before it is settled, so that another task can be claimed in
         the meantime: at most as many runs as there are slots, and only if no settlement failed.
@@ -228,7 +228,7 @@ class TaskRuns:
         return run
 
     def end(self, run: TaskRun, ended: Outcome | BaseException) -> None:
-        """Note how a run ended, or the error that ended it."""
+        """Record how a run ended, or the error that ended it."""
         with self._lock:
             run.ended = ended
             self._ended.append(run)
@@ -280,7 +280,7 @@ class SerialCalls(Generic[T]):
 
         Args:
             name: The thread's name.
-            function: What to call; it raises nothing.
+            function: The function to call; it raises nothing.
         """
         self._name = name
         self._function = function

@@ -47,7 +47,7 @@ def load_object(argument: str, name: str, advice: str, *, what: str, example: st
     Args:
         argument: The argument that gave the name, for errors.
         name: The module, and the name in it.
-        advice: What to do if there is no such module, for the error.
+        advice: The remedy if the module does not exist, for the error.
         what: The expected kind of object, such as "function", for the error.
         example: A name of the right form, for the error.
 
@@ -84,7 +84,7 @@ def _imported(argument: str, name: str, advice: str) -> ModuleType:
 
 
 def _origin(error: Exception) -> str:
-    """Return one line that says where in the application a module failed, and how."""
+    """Return one line that says where and how a module of the application failed."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if _is_of_application(frame.filename)), frames[-1])
     file, line = last.filename, last.lineno
@@ -133,7 +133,7 @@ class CoroutineRunner(ABC):
             loop: A loop that runs in another thread; None for the runner's own.
 
         Returns:
-            The future of its result; None if the task needs a thread, and nothing was started.
+            The future of its result; None if the task needs a thread, so that nothing was started.
         """
 
 
@@ -206,7 +206,7 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
 
 
 def is_class(function: object) -> bool:
-    """Return whether a call would only make an instance; types of Python, such as str, are functions."""
+    """Return whether a call would only create an instance; Python's types, such as str, are functions."""
     return isinstance(function, type) and function.__module__ != "builtins"
 
 
@@ -222,10 +222,10 @@ def is_async_generator(function: Any) -> bool:
 
 
 def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
-    """Return a runner that does the same, and makes its runs known to the log and to telemetry.
+    """Return a runner that does the same, and reports its runs to the log and to telemetry.
 
     Args:
-        runner: Takes a task, and perhaps a connection.
+        runner: Takes a task, and possibly a connection.
         telemetry: Receives each run; its own errors are only logged.
     """
     telemetry = guarded(telemetry)

@@ -41,7 +41,7 @@ class RunEnd:
 
     Attributes:
         settlement: How to settle its claim.
-        outcome: The outcome for the worker once that is stored.
+        outcome: The outcome for the worker once the settlement is stored.
         error: Why it did not succeed; None if it did.
         downstream_ok: False if the downstream pushed back; None if the run gives no indication.
     """
@@ -55,7 +55,7 @@ class RunEnd:
         """Return the outcome, given the queue's answer to the settlement.
 
         Raises:
-            FreshqError: If it is not known whether it was stored.
+            FreshqError: If it is unknown whether it was stored.
         """
         if isinstance(answer, LeaseLost):
             return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
@@ -88,7 +88,7 @@ class PendingSettlement:
 def run_to_end(
     queue: BaseQueue, run: TaskRun, runner: Runner, codec: Codec, may_retry: Callable[[], bool]
 ) -> RunEnd:
-    """Run a task, and return how it ended. Whatever the runner raises ends only its attempt."""
+    """Run a task, and return how it ended. Exceptions of the runner end only its attempt."""
     try:
         result = runner(run.claim.task)
     except Busy as busy:
@@ -176,7 +176,7 @@ def ran_once(claim: Claim, runner: Runner) -> tuple[str | None, bool]:
 def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
     """Return how to give back a claim whose run must not start; None if it may start.
 
-    The task returns to its line without its attempt counted: past its deadline it is shed there.
+    The task returns to its line without counting the attempt; if it is past its deadline, it is shed there.
     """
     now = queue.admin.now()
     if claim.task.stale_at <= now:
@@ -188,7 +188,7 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
 
 
 def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
-    """Settle runs by one call; return those without an answer from the store.
+    """Settle runs in one call; return runs without an answer from the store.
 
     If a store that is available refuses the call, each run is settled separately, so that a run it never
     accepts does not hold up the others.

@@ -82,7 +82,7 @@ def warn_if_long(task: Task, seconds: float) -> bool:
 class TransactionLoop(WorkLoop):
     """Holds a task and runs it in one thread, inside one transaction.
 
-    While the queue has tasks, several threads ask at a time; once one finds none, one thread asks when
+    While the queue has tasks, several threads ask at a time; after one finds none, one thread asks when
     `Lookout` says.
     """
 
@@ -207,10 +207,10 @@ class TransactionLoop(WorkLoop):
         return outcome
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
-        """Call the runner; whatever it raises ends only its attempt.
+        """Call the runner; its exceptions end only its attempt.
 
         Raises:
-            Exception: What the runner raised, as an `Exception`.
+            Exception: The exception of the runner, as an `Exception`.
         """
         if self._draining.is_set():
             thread.raised = Busy("the worker ends")

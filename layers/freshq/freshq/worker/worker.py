@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.worker.runner import Runner, TransactionRunner
 
 logger = logging.getLogger(__name__)
-# After the drain, how long the calls under way may last, and then how long closing the queue may.
+# The time limits after the drain: for the calls under way, and then for closing the queue.
 END_SECONDS: Final = 1.0
 
 
@@ -134,7 +134,8 @@ class Worker:
 
         Raises:
             StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks;
-                immediately if the first claim finds no table, or another error that waiting does not cure.
+                immediately if the first claim finds no table, or meets another error that waiting does not
+                fix.
         """
         self._loop = loop = self._new_loop()
         self._end_request.asked_at = time.monotonic() if self._end_request.made else None
@@ -310,7 +311,7 @@ def load_worker(name: str, advice: str = "") -> Worker | None:
 
 
 def kinds_of(worker: Worker | Workers) -> list[str] | None:
-    """Return the kinds of the tasks that workers with one runner serve; None if it takes any."""
+    """Return the kinds of tasks that workers with a runner serve; None if it accepts any."""
     one = worker.workers[0] if isinstance(worker, Workers) else worker
     runner = one._runner  # noqa: SLF001 - for freshq's own command
     return runner.kinds if isinstance(runner, CoroutineRunner) else None

@@ -205,7 +205,7 @@ def group_set(
 
 @group.command("unset", cls=QueueCommand)
 def group_unset(context: QueueContext, group_name: GroupName) -> None:
-    """Remove the rule of a group: the default counts again."""
+    """Remove the rule of a group, so that the default applies again."""
     rules = context.session.queue.configure().groups
     if group_name != EVERY_OTHER and group_name not in rules.of:
         msg = f"group: {group_name!r:.80} has no rule of its own; freshq group ls shows which have"

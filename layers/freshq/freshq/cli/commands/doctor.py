@@ -132,7 +132,7 @@ def _of_stack(name: str) -> Iterator[Finding]:
 
 
 def _of_protection(stack: str) -> Iterator[Finding]:
-    """Look whether one wrong parameter could take the protection from a table in production."""
+    """Check whether one wrong parameter could remove the protection from a table in production."""
     with needs("aws"):
         from botocore.exceptions import BotoCoreError, ClientError
     try:

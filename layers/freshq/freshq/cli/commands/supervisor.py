@@ -74,7 +74,7 @@ class WorkProcess:
         self._drain_until = self._stop_at = float("inf")
 
     def statuses(self) -> Sequence[ProcessStatus]:
-        """Return the status of this process, as the only one."""
+        """Return the status of this process on its own."""
         return [ProcessStatus(1, os.getpid(), status_values(self._worker.status()))]
 
     def run(self) -> WorkStatus:
@@ -126,7 +126,7 @@ class WorkProcess:
 
 
 class Child:
-    """One slot of a supervisor, and the process in it.
+    """One slot of a supervisor, and its process.
 
     Attributes:
         number: Number of the slot, from 1.
@@ -186,7 +186,7 @@ class Child:
             self._lines.put(line)
 
     def allow(self) -> None:
-        """Let the first process start, unless it has started or must not start."""
+        """Let the first process start, unless it has started or must not."""
         if self._restart_at == float("inf"):
             self._restart_at = 0.0
 
@@ -234,7 +234,7 @@ class Child:
 
 
 class Supervisor:
-    """Keeps a number of processes running until they end or a signal ends them."""
+    """Keeps a number of processes running until they finish or a signal stops them."""
 
     def __init__(
         self, processes: int, command: Sequence[str], reporter: Reporter, control: ControlChannel
@@ -258,7 +258,7 @@ class Supervisor:
         return [child.status for child in self._children if child.status is not None]
 
     def run(self) -> int:
-        """Supervise until every process has ended; return the exit status for them all."""
+        """Supervise until every process has ended; return the combined exit status."""
         self._children[0].allow()  # a wrong runner is one error, not one error per process
         while not all(child.is_over for child in self._children):
             for child in self._children:

@@ -542,7 +542,7 @@ def selected_page(
         status: Their status; None for any.
         where: Whether a task is selected; None if all are.
         limit: Most tasks.
-        cursor: Where the page starts; None for the beginning.
+        cursor: Where the page starts; None for the first page.
     """
     if where is None:
         page = queue.list(status, limit=limit, cursor=cursor)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import OnConflict
 
 T = TypeVar("T")
-# Large enough to keep the store busy, small enough for the progress bar to move.
+# Large enough to keep the store busy, small enough to keep the progress bar moving.
 BATCH_TASKS: Final = 200
 
 Payload = Annotated[
@@ -116,7 +116,7 @@ def put(
 
 
 def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:
-    """Return the payload of a put; None on an attached table, where the record is the payload."""
+    """Return the payload of a put; None on an attached table, where the record itself is the payload."""
     if payload is None:
         if isinstance(session.queue, AttachedQueue):
             return None
@@ -226,7 +226,7 @@ def claim(
 
 
 def _print_completed(session: Session, claims: Sequence[Claim]) -> None:
-    """Complete claims before the work, and print what was completed: each is delivered at most once."""
+    """Complete claims before the work, and print the completed tasks: each is delivered at most once."""
     tasks: list[Task] = []
     for claim in claims:
         try:

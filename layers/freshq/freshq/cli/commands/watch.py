@@ -218,7 +218,7 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     if expected := _forecast(snapshot):
         working, working_rows = [*expected, *working], len(expected) + working_rows
     blank = Text()
-    # Each layout with its rows above the dead letters, and the minimum rows of these.
+    # Each layout with its rows above the dead letters, and the minimum number of rows for the dead letters.
     layouts: list[tuple[list[RenderableType], int, int]] = [
         (
             [head, blank, tables, blank, bars, blank, *working, *([blank] if working else [])],

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.worker.options import WorkerOptions
 
-# The option that makes a process one of a supervisor's.
+# The option that makes a process a child of a supervisor.
 SUPERVISED: Final = "--supervised"
 LIMITS: Final = "Limits"
 ENDS: Final = "Ends"
@@ -131,7 +131,7 @@ Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
 # A store call may take nine tenths of a lease, and a round of the loop makes a few calls.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
-# A store without an answer for this time is unreachable, even if the call has not failed yet.
+# A store that does not answer for this time is unreachable, even if the call has not failed yet.
 ANSWER_SECONDS: Final = 5.0
 # Connections besides one per task: for upkeep, the control record and shared limits.
 OTHER_CONNECTIONS: Final = 3
@@ -164,7 +164,7 @@ def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
 
 
 def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
-    """Return whether a process takes tasks."""
+    """Return whether a process accepts tasks."""
     return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
 
 
@@ -325,7 +325,7 @@ def _reporter(job: WorkJob) -> Reporter:
 def _stdout_for_lines() -> TextIO:
     """Return standard output for the lines to the supervisor; other output goes to standard error.
 
-    A program that the runner starts inherits the descriptor, whatever `sys.stdout` is.
+    A program that the runner starts inherits the descriptor, regardless of `sys.stdout`.
     """
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -420,7 +420,7 @@ def _options_of_worker(context: QueueContext, name: str) -> dict[str, Any]:
     """Return the options of the worker that the command names; none if it names a runner.
 
     Raises:
-        ValueError: If a flag contradicts them, or there is no such object.
+        ValueError: If a flag contradicts them, or the object does not exist.
     """
     with application_imports() as advice:
         worker = load_worker(name, advice)
@@ -460,7 +460,7 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
         names: The names of the queues.
 
     Raises:
-        ValueError: If it is neither, or names another queue.
+        ValueError: If it is neither, or belongs to another queue.
     """
     slots = dict.fromkeys(names, int(CONCURRENCY.default))
     for part in text.split(","):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not what it carries
+TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not its value
 # Other paths need no token and show nothing of the queue.
 API: Final = "/api/"
 # Nothing is loaded from elsewhere, no script is inline, no site may frame the page.
@@ -232,7 +232,7 @@ def palette_css() -> str:
 
 
 class Boards:
-    """The endpoints of each queue in the same tables, opened when it is first read. Thread-safe."""
+    """The endpoints of each queue in the same tables; queues are opened when first read. Thread-safe."""
 
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
@@ -262,7 +262,7 @@ class Boards:
         """Return the endpoints of a queue.
 
         Raises:
-            NotFound: If there is no such queue.
+            NotFound: If the queue does not exist.
             StoreError: If the store did not answer.
         """
         with self._lock:
@@ -400,7 +400,7 @@ class _Api:
         return Json({"said": said})
 
     def _done(self, name: str, verb: _Verb, task_id: str) -> str:
-        """Do what the page asks for, and note it in the queue's audit record."""
+        """Do what the page asks for, and record it in the queue's audit record."""
         outcome = "done"
         try:
             return verb(self._queue, task_id)

@@ -161,7 +161,7 @@ class Live:
         return self._last_hour.trend()
 
     async def sample(self) -> None:
-        """Keep the figures of now for the charts; while a page is open, its snapshots do."""
+        """Keep the current figures for the charts; while a page is open, its snapshots do."""
         if self._watching is not None or self._closed:
             return
         async with self._reading:

@@ -56,7 +56,7 @@ OVER: Final = {
     TaskStatus.CANCELLED: "cancelled",
     TaskStatus.SHED: "shed",
 }
-# Held tasks that are read, and how many of them are shown.
+# Number of held tasks that are read, and how many of them are shown.
 READ_LEASES: Final = 500
 SHOWN_LEASES: Final = 50
 SHOWN_GROUPS: Final = 12
@@ -69,7 +69,7 @@ MIN_HORIZON_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The waiting tasks as the picture shows them.
+    """The waiting tasks for the picture.
 
     Attributes:
         ages_ms: The age of each mark in whole milliseconds before the time of the snapshot, the youngest
@@ -103,7 +103,7 @@ def marks_of(
     one_in = 1
     while len(times) > MAX_MARKS * one_in:
         one_in *= 2
-    # Each rounded by itself: the creation time that the page computes is then the same in every snapshot.
+    # Each rounded separately, so that the page computes the same creation time from every snapshot.
     ages_ms = tuple(round(now * 1000) - round(time * 1000) for time in times if _hash(time) % one_in == 0)
     ages_seconds = [horizon_seconds * share for share in AGE_SHARES]
     by_age = tuple((age, sum(now - time < age for time in times)) for age in ages_seconds)
@@ -118,7 +118,7 @@ def _hash(created: float) -> int:
 class ShedRate:
     """Estimates the rate at which tasks end unserved, from the balance of the queue.
 
-    What was offered was served, is still live, or ended otherwise: shed, turned away, failed or cancelled.
+    Every offered task was served, is still live, or ended otherwise: shed, turned away, failed or cancelled.
     """
 
     def __init__(self, window_seconds: float) -> None:
@@ -147,8 +147,8 @@ class Waits:
     Attributes:
         tasks: How many.
         p50_seconds: The median; None without any.
-        p90_seconds: What nine in ten did not exceed.
-        p99_seconds: What 99 in a hundred did not exceed.
+        p90_seconds: The 90th percentile.
+        p99_seconds: The 99th percentile.
     """
 
     tasks: int
@@ -226,7 +226,7 @@ class Survey:
 
 
 class Passes(Generic[Found]):
-    """Reads a queue's tasks part by part, again and again; a subclass counts them."""
+    """Reads a queue's tasks in parts, over and over; a subclass counts them."""
 
     def __init__(self, queue: BaseQueue, status: TaskStatus | None = None) -> None:
         """Read nothing yet.
@@ -321,7 +321,7 @@ class Causes:
         return sum(one.count for one in self.found if cause in (None, (one.error, one.kind)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the most frequent causes as the page reads them."""
+        """Return the most frequent causes in the page's form."""
         rows = [
             asdict(cause) | {"stale": self.stale.get((cause.error, cause.kind), 0)}
             for cause in self.found[:SHOWN_CAUSES]
@@ -503,7 +503,7 @@ class PageSnapshot:
     forecast: Forecast | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the snapshot as the page reads it, without any payload, result or token."""
+        """Return the snapshot in the page's form, without any payload, result or token."""
         return {
             "at_ms": round(self.at * 1000),
             "paused": self.paused,
@@ -607,7 +607,7 @@ class PageWatcher:
         self._causes.restart()
 
     def sample(self) -> dict[str, Any]:
-        """Return only what the charts show.
+        """Return only the values of the charts.
 
         Raises:
             StoreError: If the store did not answer.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.stores.base import CallersConnection, OnConflict
 
-# Options in DATABASES that are Django's own, and mean nothing to a driver.
+# Django's own options in DATABASES, which mean nothing to a driver.
 _OF_DJANGO: Final = (
     *("assume_role", "isolation_level", "pool", "server_side_binding"),
     *("init_command", "sql_mode", "transaction_mode"),
@@ -89,7 +89,7 @@ class Project:
 
     @property
     def dialect(self) -> str:
-        """What freshq calls the kind of the database.
+        """The kind of the database, under freshq's name.
 
         Raises:
             ImproperlyConfigured: If freshq has no store for it.

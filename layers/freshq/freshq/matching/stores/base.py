@@ -21,7 +21,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transaction changes: a resource with its entries, a caller with its entry, or both.
+    """The changes of one transaction: to a resource with its entries, a caller with its entry, or both.
 
     Attributes:
         before: The stored version of the resource, identified by its status, its token and the end of its
@@ -93,10 +93,10 @@ class MatchStore(Protocol):
         return time.time()
 
     def create_table(self) -> None:
-        """Create what the store needs, unless it exists; return once it can be used."""
+        """Create the resources of the store, unless they exist; return once they can be used."""
 
     def delete_table(self) -> None:
-        """Delete what `create_table` made; return once it is gone. Missing is no error.
+        """Delete everything that `create_table` created; return once it is gone. Missing is no error.
 
         Raises:
             StoreError: If the table is not one of resources; nothing was deleted.
@@ -139,13 +139,13 @@ class MatchStore(Protocol):
         """Return a resource; None if the id is unknown."""
 
     def commit(self, change: Change) -> None:
-        """Replace versions and their entries by the next: all or nothing.
+        """Replace versions and their entries by the next ones, atomically.
 
         A QUEUED resource has an entry at each of its places, and a WAITING caller has one in the line and a
         key for each of its questions; other versions have none. Keys may be deleted later than the rest.
 
         Raises:
-            Changed: If something is not as in `change`; nothing was written.
+            Changed: If something differs from `change`; nothing was written.
             StoreError: If the store did not carry it out.
         """
 

@@ -220,7 +220,7 @@ def actions_of(table: str, change: Change) -> list[Item]:
     )
     actions: list[Item] = [own]
     for key in _entry_keys(before):
-        # A resource that left and returned at the same time has other entries, with another token.
+        # A resource that left and returned at the same time has different entries, with another token.
         same_entry = same_token("" if before is None else before.token)
         actions.append({"Delete": {"TableName": table, "Key": key, **same_entry}})
     for key in _entry_keys(after):
@@ -418,14 +418,14 @@ class TransactionCalls:
         Args:
             actions: Arguments of TransactWriteItems; the first one asks for its item if its condition
                 fails.
-            token: At most 36 characters. A transaction that is sent again with the same token is carried
-                out once.
+            token: At most 36 characters. A transaction that is sent twice with the same token is executed
+                once.
 
         Raises:
             ConditionFailed: If a condition did not hold, with the item of the first action if its condition
                 failed.
             Throttled: If it still conflicted with other writes, or was throttled, at the last retry.
-            StoreError: If it can never succeed, or no answer came.
+            StoreError: If it can never succeed, or there was no answer.
         """
         self.retried(lambda: self._write(actions, token))
 
@@ -451,7 +451,7 @@ class TransactionCalls:
 
         Raises:
             Throttled: If it still conflicted or was throttled at the last try.
-            StoreError: If DynamoDB did not carry it out for another reason.
+            StoreError: If DynamoDB rejected it for another reason.
         """
 
         def send_once() -> T:

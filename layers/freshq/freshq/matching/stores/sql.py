@@ -367,7 +367,7 @@ class SqlMatchStore(MatchStore):
             table: Name of the table of resources; the names of the others begin with it.
             limits: The limits of its connections; None for the defaults. An engine has its own.
             history_seconds: How long `create_table` makes the database keep the histories of resources and
-                callers; 0: it keeps none any more. None: unchanged.
+                callers; 0: no longer. None: unchanged.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -583,7 +583,7 @@ class SqlMatchStore(MatchStore):
         """Skip a queued resource that another caller is taking at this moment, rather than waiting for it.
 
         Raises:
-            Changed: If it is locked, or is not as before.
+            Changed: If it is locked, or has changed.
         """
         if before.status is not ResourceStatus.QUEUED:
             return

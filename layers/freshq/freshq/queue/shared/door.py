@@ -1,4 +1,4 @@
-"""Decide with the other processes of a queue which tasks are turned away or shed."""
+"""Decide together with the other processes of a queue which tasks are turned away or shed."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class SharedSlots:
 
     The claim loop calls `free`, `started` and `leave`; any thread may call the others.
 
-    Each worker writes the shared record once per window: the signals of the downstream that it saw, and the
-    slots that it takes. The shares never add up to more than the limit, except for tasks that are running
+    Each worker writes the shared record once per window: the signals of the downstream that it observed, and
+    the slots that it takes. The shares never add up to more than the limit, except for tasks that are running
     when the limit falls. The share of a worker that dies lasts two more windows.
     """
 
@@ -53,7 +53,7 @@ class SharedSlots:
             store: Where the shared record is.
             queue: Name of the queue.
             limit: The limit for all workers together.
-            wanted: How many slots this worker can use.
+            wanted: Number of slots that this worker can use.
         """
         self._store = store
         self._queue = queue
@@ -83,7 +83,7 @@ class SharedSlots:
             self._pushed_back += 1
 
     def free(self, in_flight: int, now: float) -> int:
-        """Return how many more tasks may be started.
+        """Return the number of further tasks that may be started.
 
         Args:
             in_flight: Tasks that this worker runs now.
@@ -101,7 +101,7 @@ class SharedSlots:
         return max(0, self._slots - in_flight)
 
     def _exchange(self, in_flight: int, now: float) -> None:
-        """Report the signals that this worker saw, and take its share for this window."""
+        """Report the signals that this worker observed, and take its share for this window."""
         window = self._limit.window(now)
         with self._lock:
             succeeded, pushed_back = self._succeeded, self._pushed_back
@@ -211,7 +211,7 @@ class SharedRetries:
             self._settle(spend=False)
 
     def spend(self) -> bool:
-        """Take a retry out of the budget; return whether it may be made.
+        """Take a retry out of the budget; return whether the retry may be made.
 
         Also returns True if the store does not answer: one retry too many does less harm than a task lost
         because of a failed call.

@@ -141,7 +141,7 @@ class FlowMeter:
             self._counter.ended(now, work_seconds, in_time=in_time)
             if in_time is not None and self._counts_groups:
                 self._counter.served_by(group, now, work_seconds)
-        # An attempt that will be repeated is written with the next count: alone it is not worth a write.
+        # An attempt that will be repeated is written with the next count: by itself it is not worth a write.
         if in_time is not None and now >= self._flush_at:
             self._flush_or_begin(now)
 
@@ -256,8 +256,8 @@ class ServiceTimes:
 class SharedReserve:
     """The time that a task must have left to be claimed. Thread-safe.
 
-    A fixed reserve is in the rules. All workers learn a quantile together: each adds the service times it saw
-    to a shared record, and continues with the times that all of them saw.
+    A fixed reserve is in the rules. All workers learn a quantile together: each adds its observed service
+    times to a shared record, and continues with the times of all workers.
 
     Attributes:
         fixed_seconds: The reserve if it is fixed; None if it is learned.
@@ -281,7 +281,7 @@ class SharedReserve:
         self._share = rules.reserve.quantile or DEFAULT_QUANTILE
 
     def observe(self, service_seconds: float, kind: str | None, now: float) -> None:
-        """Record how long a task of a kind took that ended `now` (seconds)."""
+        """Record the duration of a task of a kind that ended `now` (seconds)."""
         with self._of_kinds.lock:
             self._of_kinds.times.observe(kind, service_seconds, now)
         if self.fixed_seconds is None:

@@ -31,7 +31,7 @@ CHECK_SECONDS: Final = 4.0
 
 
 class SharedOptions:
-    """The options of a queue in one process: the stored ones, else the named ones, else defaults.
+    """The options of a queue in one process: the stored ones, otherwise the named ones, otherwise defaults.
 
     Thread-safe. Reads nothing before the first verb.
 
@@ -77,7 +77,7 @@ class SharedOptions:
     def follow(self) -> None:
         """Read the stored options, and use them if they are new.
 
-        An error ends the first call only. Later the queue keeps the options that it has, and tries again.
+        An error ends the first call only. Later the queue keeps its current options, and tries again.
         Without a table nothing is stored.
 
         Raises:
@@ -126,7 +126,7 @@ class SharedOptions:
             self._change(lambda stored: {**values, **stored})
 
     def source(self, name: str) -> str:
-        """Return where this process has the value of an option from, as last read."""
+        """Return where the value of an option comes from in this process, as last read."""
         if name in self._claims and (self.named.override or name not in self.stored):
             return "named"
         return "stored" if name in self.stored else "default"
@@ -145,7 +145,7 @@ class SharedOptions:
         """
         values = self._checked(options)
         named = self._claims
-        # What is stored by this queue is no contradiction to what it named.
+        # Options that this queue stores do not contradict the options that it named.
         self._claims = named - values.keys()
 
         def changed(stored: Mapping[str, Any]) -> dict[str, Any]:

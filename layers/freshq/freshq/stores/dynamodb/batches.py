@@ -1,4 +1,4 @@
-"""Write several items: in one call where the table allows it, else by several calls at a time."""
+"""Write several items: in one call if the table permits it, otherwise by several calls at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PUT_THREADS: Final = 8
 # Service quota of BatchExecuteStatement.
 BATCH_STATEMENTS: Final = 25
 IF_FREE: Final = {"ConditionExpression": f"attribute_not_exists(#{KEY})"}
-# Codes of a statement that is sent again.
+# Error codes of statements to resend.
 TRANSIENT_CODES: Final = frozenset(
     {
         "InternalServerError",
@@ -52,7 +52,8 @@ TRANSIENT_CODES: Final = frozenset(
 )
 # Error codes of a statement whose condition did not hold.
 REFUSING_CODES: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
-# Codes of a call or a statement that the role or the endpoint does not allow, perhaps only in this form.
+# Error codes of a call or a statement that the role or the endpoint does not permit, perhaps only in this
+# form.
 ACCESS_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
 CALL_NOT_ALLOWED: Final = ACCESS_DENIED | {"UnknownOperationException", "ValidationException"}
 STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
@@ -165,8 +166,8 @@ class Batches:
             updates: For each the arguments of a conditional UpdateItem, which set a requestToken.
 
         Returns:
-            For each, in order: the new version of the item, ConditionFailed, or the error for which it is not
-            known whether it was written.
+            For each, in order: the new version of the item, ConditionFailed, or the error if it is unknown
+            whether it was written.
         """
         writes = [
             _Write(
@@ -183,8 +184,8 @@ class Batches:
         """Add items whose ids are free, no id twice.
 
         Returns:
-            For each, in order: the item, ConditionFailed, or the error for which it is not
-            known whether it was written.
+            For each, in order: the item, ConditionFailed, or the error if it is unknown whether it was
+            written.
         """
         writes = [
             _Write(
@@ -324,8 +325,8 @@ class Batches:
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
     """Put tasks concurrently, tasks of the same id one after the other; return the answers in order.
 
-    Once a put was never answered, the remaining puts get the same error. So all end with the puts that are
-    under way, rather than each after its own timeout.
+    Once a put was never answered, the remaining puts get the same error. So all end with the puts under way,
+    rather than each after its own timeout.
     """
     unanswered: list[Callable[[], T]] = []
 

@@ -55,7 +55,7 @@ THROTTLING_CODES: Final = frozenset(
         "LimitExceededException",
     }
 )
-# The caller was refused: the same call is refused again until someone fixes it.
+# The caller was refused: the same call will be refused until someone fixes it.
 REFUSED_CODES: Final = frozenset(
     {
         "AccessDeniedException",
@@ -91,7 +91,7 @@ BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, 
 CONNECT_SECONDS: Final = 1
 READ_SECONDS: Final = 3
 MAX_ATTEMPTS: Final = 3
-# freshq checks the arguments of its calls. To validate them again would take a seventh of a batch's time.
+# freshq checks the arguments of its calls. Validating them again would take a seventh of a batch's time.
 CLIENT_CONFIG: Final = Config(
     parameter_validation=False,
     connect_timeout=CONNECT_SECONDS,
@@ -176,7 +176,7 @@ class TableCalls:
         Args:
             client: A low-level boto3 client.
             table: Name of the table.
-            names: The names that freshq uses in it; None for its own names.
+            names: freshq's names in it; None for the default names.
         """
         self.client = client
         self.table = table

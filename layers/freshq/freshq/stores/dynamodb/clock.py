@@ -172,7 +172,7 @@ def server_time(client: BaseClient) -> ServerTime:
 
 
 class ComparedClock:
-    """The clock of this machine, corrected when it is certainly not the store's time. Thread-safe."""
+    """The clock of this machine, corrected if it certainly differs from the store's time. Thread-safe."""
 
     def __init__(
         self,
@@ -217,12 +217,12 @@ class ComparedClock:
 
 
 def table_clock(calls: TableCalls) -> Callable[[], float]:
-    """Return the machine's clock, corrected when it is certainly not the time of a table's servers."""
+    """Return the machine's clock, corrected if it certainly differs from the time of a table's servers."""
     return server_clock(calls.client, partial(calls.get, NO_ITEM))
 
 
 def server_clock(client: BaseClient, ask: Callable[[], object]) -> Callable[[], float]:
-    """Return the machine's clock, corrected when it is certainly not the time of a client's servers.
+    """Return the machine's clock, corrected if it certainly differs from the time of a client's servers.
 
     Args:
         client: The client.

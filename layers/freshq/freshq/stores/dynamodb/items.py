@@ -180,7 +180,7 @@ def is_task(item: Item) -> bool:
 
 
 def decode_if_task(item: Item | None) -> Task | None:
-    """Return the task that an item holds; None if there is no item, it is no task, or it cannot be read.
+    """Return the task in an item; None if there is no item, it is not a task, or it cannot be read.
 
     An unreadable task is logged and left out, so that it never blocks other tasks.
     """
@@ -214,8 +214,8 @@ def _decoded(item: Item) -> Task:
     if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
         raise KeyError(POSITION)  # no index would list it
     found = _stored_fields(item)
-    # A claim writes only its own time, as a statement of PartiQL cannot say "if there is none". So the first
-    # claim is the last one until the next change writes both.
+    # A claim writes only its own time, because a PartiQL statement cannot say "if there is none". So the
+    # first claim time is the last one until the next change writes both.
     found.setdefault("first_claim_at", found.get("last_claim_at"))
     found["status"] = TaskStatus(found["status"])
     if "shed_reason" in found:
@@ -296,7 +296,7 @@ def _update_expression(changed: tuple[str, ...], removed: tuple[str, ...], added
 
     Args:
         changed: The names of all attributes that it changes.
-        removed: Those of them that it removes.
+        removed: The attributes among them that it removes.
         added: The attributes to increment, as an ADD clause without its keyword.
     """
     assigned = ", ".join([f"#{name} = :{name}" for name in changed if name not in removed])

@@ -142,7 +142,7 @@ class TableKey:
 
         Args:
             item: Its attributes under the names in the table, the key among them.
-            own_id: The id that one of freshq's own items names.
+            own_id: The id in the key of one of freshq's own items.
         """
         value = item[self.hash.name][self.hash.attribute_type]
         if own_id is not None and self.has_own_ids:
@@ -228,7 +228,7 @@ class TableKey:
 def own_number(item_id: str) -> str:
     """Return the number that is the hash key of one of freshq's own items.
 
-    It has 126 bits of the id's SHA-256, so that no two ids have the same one.
+    It has 126 bits of the id's SHA-256, so that ids do not collide.
     """
     digest = int.from_bytes(hashlib.sha256(item_id.encode()).digest())
     mantissa = LEAST_MANTISSA + digest % (9 * LEAST_MANTISSA)

@@ -31,7 +31,7 @@ LATE_CLAIM_SECONDS: Final = 900.0
 # Bytes of the ids that a record names: below the 400 KB of an item, with room for those named ahead.
 MAX_NAMED_BYTES: Final = 300_000
 # A task id and a lease token. The id is not enough: a process may claim a task again while it still tries to
-# settle a lease of the same task that it lost.
+# settle the earlier lease of the same task that it lost.
 Holding: TypeAlias = tuple[str, str]
 
 
@@ -65,7 +65,7 @@ def next_check(record: Item, lease_ends: Collection[float], now: float) -> float
 
     Args:
         record: The record.
-        lease_ends: When the leases of the tasks end that it names and that are held; all after `now`.
+        lease_ends: When the leases of the named tasks that are held end; all after `now`.
         now: Current time in seconds.
     """
     held_until = seconds_or(record.get("heldUntil"), due_at(record))
@@ -80,7 +80,7 @@ def due_at(record: Item) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """Tasks to name before they are claimed, or before their lease changes.
+    """Tasks to name before they are claimed, or before their leases change.
 
     Attributes:
         held: The tasks with their lease tokens, and when their leases will end.
@@ -100,7 +100,7 @@ class _Version:
     """A version of a lease record, as written to the table.
 
     Attributes:
-        in_hand: The tasks it names that are held, or about to be.
+        in_hand: The named tasks that are held, or about to be.
         ahead: The tasks it names that may be claimed next.
         due_at: When the sweep checks it, in seconds.
         held_until: No lease that it covers ends later.
@@ -136,8 +136,8 @@ class _Version:
         ahead = naming.ahead - in_hand
         lease_seconds = naming.lease_until - naming.now
         due_at = min(held.values())
-        # Moving a record in its index costs two more write units than rewriting it in place. So it may
-        # be looked at too early, but never too late.
+        # Moving a record in its index costs two more write units than rewriting it in place. So it may be
+        # checked too early, but never too late.
         if previous is not None and naming.now + lease_seconds / 2 <= previous.due_at <= due_at:
             due_at = previous.due_at
         held_until = max((held | returned).values())
@@ -147,7 +147,7 @@ class _Version:
         return cls(in_hand, ahead, due_at, held_until, number)
 
     def covers(self, naming: _Naming) -> bool:
-        """Return whether tasks may be claimed, or their leases changed, with no other version.
+        """Return whether tasks may be claimed, or their leases changed, without another version.
 
         It must name them, and must not be due before they are taken. At `due_at`, before the lease ends, the
         sweep finds the task held and keeps the record while it is. If a claim is so slow, or the sweep's
@@ -162,7 +162,7 @@ class LeaseRecord:
     """The lease record of this process for one queue. Thread-safe; makes no call.
 
     A task enters `_held` only once a version in the table names it, and every such version is due no later
-    than the lease ends. So to extend the lease of a held task needs no other version.
+    than the lease ends. So extending the lease of a held task needs no other version.
 
     Attributes:
         writing: Held while a version is written: versions must reach the table in order.
@@ -226,8 +226,8 @@ class LeaseRecord:
     def extend(self, holding: Holding, lease_until: float, now: float) -> bool:
         """Note a longer lease; return whether the sweep will find it without another version.
 
-        It will not if the task is not held, if its lease is shortened, or if the version in the table has
-        been due: the sweep may have looked before a slow claim took the task.
+        The sweep will not if the task is not held, if its lease is shortened, or if the version in the table
+        has been due: the sweep may have looked before a slow claim took the task.
         """
         with self._lock:
             held = self._held_earlier if holding in self._held_earlier else self._held
@@ -321,11 +321,11 @@ class LeaseRecords:
     def following(self, task: Task, guard: Guard) -> Iterator[None]:
         """Keep the lease record correct while the block stores a new version of a task.
 
-        The task is named before it is held, and forgotten once it is not.
+        The task is named before it is held, and forgotten when it is no longer held.
 
         Args:
             task: The new version.
-            guard: The condition on which it is stored.
+            guard: The condition of the write.
 
         Raises:
             ConditionFailed: If the block raises it.

@@ -49,7 +49,7 @@ LIST_SECONDS: Final = 1.0
 # A listing reads the records announced since the last one, and this much earlier: writes may be slow, the
 # index may lag, and clocks differ.
 OVERLAP_SECONDS: Final = 5.0
-# After this time the whole list is read again, for clocks that differ by more.
+# After this time the whole list is reread, for clocks that differ by more.
 WHOLE_LIST_SECONDS: Final = 30.0
 # Pages of a megabyte, or about 9,000 records, that one listing reads at most of either.
 MAX_LIST_PAGES: Final = 2
@@ -66,11 +66,11 @@ WINDOW: Final = 64
 # Number of lines found empty that a claim checks again, and how often each.
 EMPTY_IN_WINDOW: Final = 2
 EMPTY_CHECK_SECONDS: Final = 0.5
-# After this time a line is looked into again before its record is taken away.
+# After this time a line is checked once more before its record is deleted.
 OUTDATED_SECONDS: Final = 1.0
 # Number of lines whose records a producer remembers having seen.
 MAX_CHECKS: Final = 10_000
-# How many closed lines the upkeep within a claim looks into, and how often; the background does more.
+# How many closed lines the upkeep within a claim checks, and how often; the background does more.
 CLAIM_RECHECKS: Final = 1
 CLAIM_RECHECK_SECONDS: Final = 1.0
 
@@ -259,7 +259,7 @@ class LineRules:
         return check_age_seconds < self.trust_seconds
 
     def put_was_late(self, check_age_seconds: float) -> bool:
-        """Return whether the record must be looked at again after a put that has just ended."""
+        """Return whether the record must be checked again after a put that has just ended."""
         return check_age_seconds > self.trust_seconds + self.landing_seconds
 
     def may_delete(self, closing_age_seconds: float) -> bool:
@@ -297,7 +297,7 @@ class LineListing:
         self._read_until = NEVER
 
     def is_due(self, moment: float) -> bool:
-        """Return whether it is time for a listing; if so, the next one is due later.
+        """Return whether a listing is due; if so, the next one is due later.
 
         Args:
             moment: Monotonic time in seconds.
@@ -351,7 +351,7 @@ class LineClosings:
         self._keyspace = keyspace
         self._index = status_index
         self._lock = threading.Lock()
-        # Closings in the table: since when they are known here, and the lines not looked into yet.
+        # Closings in the table: since when this process knows them, and the lines not yet checked.
         self._known_for: dict[str, ElapsedTime] = {}
         self._left: dict[str, list[Line]] = {}
 
@@ -389,7 +389,7 @@ class LineClosings:
             limit: Maximum number of lines.
 
         Returns:
-            How many lines were looked into.
+            Number of lines checked.
 
         Raises:
             StoreError: If the store did not answer.
@@ -434,7 +434,7 @@ class LineClosings:
         return len(lines)
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
-        """Return the lines that have live tasks; it queries each line at least once."""
+        """Return the lines with live tasks; it queries each line at least once."""
         live = self._index.live(0.0, now)
 
         def has_work(line: Line) -> bool:
@@ -472,7 +472,7 @@ class _OpenGroups:
         self.served.pop(group, None)
 
     def first(self, count: int) -> list[str | None]:
-        """Return up to `count` groups, half of each kind if there are as many."""
+        """Return up to `count` groups, half of each kind if there are enough."""
         new_count = max(count // 2, count - len(self.served))
         chosen = [*islice(self.new, new_count)]
         return [*chosen, *islice(self.served, count - len(chosen))]
@@ -821,7 +821,7 @@ class LineRecords:
             limit: Maximum number of lines.
 
         Returns:
-            How many closed lines were looked into.
+            Number of closed lines checked.
 
         Raises:
             StoreError: If the store did not answer.

@@ -242,7 +242,7 @@ class Candidates:
             )
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
-        """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
+        """Return the ids of up to `count` other tasks that were read along and may be claimed next."""
         # Some may already be lost to other claimers. Naming them again is harmless.
         by_rank = [task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None]
         return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
@@ -353,7 +353,7 @@ class Taking:
         except StoreError:
             if not self._taken:
                 raise
-            # The taken tasks must reach their worker. If the store still fails, so does the next claim.
+            # The taken tasks must reach their worker. If the store still fails, the next claim will, too.
             logger.warning("claim cut short after %d of %d tasks", len(self._taken), limit, exc_info=True)
         self._request.effort.bounded |= len(self._tried) >= limit + MAX_VAIN_TRIES
         self._candidates.close(self._tried, self._taken)
@@ -442,7 +442,7 @@ class Taking:
                 self._store.lease_records.of(self._request.queue).leave()
 
     def _is_taken(self, task_id: str, answer: Item | FreshqError | None) -> bool:
-        """Return whether a task was claimed, and keep it; otherwise note why it was not."""
+        """Return whether a task was claimed, and keep it; otherwise record why not."""
         moment, store = self._moment, self._store
         if isinstance(answer, TooLarge):
             store.quarantine.admit_large(task_id, self._request.queue, moment.now)

@@ -109,7 +109,7 @@ class Resume(NamedTuple):
 
     Attributes:
         key: Start after this key. Every task before it was stale, or was taken.
-        since: Steady time at which the first such query began.
+        since: Steady time of the first such query.
     """
 
     key: Item
@@ -125,9 +125,9 @@ LOOKAHEAD_KEYS: Final = 19
 # Pages that a claim reads of a partition.
 MAX_PAGES: Final = 4
 # Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
-# megabyte that DynamoDB reads at most for one query.
+# megabyte that DynamoDB reads at most per query.
 LARGER_PAGES_KEYS: Final = (1_000, 8_000)
-# A task may return to its line among stale tasks that queries have passed. After this time they start again.
+# A task may return to its line among stale tasks that queries have passed. After this time they start over.
 RESUME_SECONDS: Final = 60.0
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
@@ -405,7 +405,7 @@ def ids_of(page: Item) -> list[str]:
 
 
 def pages_of(calls: TableCalls, arguments: Item, larger_page_keys: int | None = None) -> Iterator[Item]:
-    """Yield the pages of a query, each read when it is needed.
+    """Yield the pages of a query, reading each when it is needed.
 
     Args:
         calls: Calls to the table.

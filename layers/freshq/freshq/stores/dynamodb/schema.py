@@ -24,16 +24,16 @@ Item: TypeAlias = dict[str, Any]
 KEY: Final = "taskId"
 # The attribute of an item that holds the application's attributes, as a map.
 RECORD: Final = "record"
-# Where the key cannot hold it, freshq's own items have their id in this attribute.
+# If the key cannot hold it, freshq's own items have their id in this attribute.
 OWN_ID: Final = "itemId"
-# The application's attribute that orders a table, and the copy of it that the put makes.
+# The application's attribute that orders a table, and the put's copy of it.
 ORDER_BY: Final = "orderBy"
 POSITION: Final = "position"
 ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
-# The position of a task that no index can list: it is damaged.
+# The position of a task that no index can list because it is damaged.
 MISSING: Final[Item] = {}
-# Expressions that are cached, and the names in them. A queue has a few dozen.
+# Expressions that are cached, and their names. A queue has a few dozen.
 EXPRESSIONS_CACHED: Final = 256
 _KEYS: Final = ("Key", "ExclusiveStartKey")
 OWN_KEY: Final = TableKey.named(KEY)

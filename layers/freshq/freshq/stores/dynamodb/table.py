@@ -43,14 +43,14 @@ POLL_SECONDS: Final = 2.0
 ACTIVE: Final = "ACTIVE"
 # The status of a table whose description could not be read.
 UNKNOWN: Final = "UNKNOWN"
-# The answers while another change of the table is in progress, or after it made this very change:
-# the ValidationException then says that the index exists.
+# The errors while another change of the table is in progress, or after this very change was made: the
+# ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
 # Of point-in-time recovery, unless the table says otherwise.
 RECOVERY_DAYS: Final = 35
-# A network without a way to STS must not hold up what is recorded.
+# A network without access to STS must not delay the record.
 SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
-# What a local substitute of DynamoDB answers to a call that it does not have.
+# The answer of a local substitute of DynamoDB to an unsupported call.
 NOT_THERE: Final = "UnknownOperationException"
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
 # The archive needs the old image of a record that left the queue.
@@ -90,7 +90,7 @@ class Projection(_TablePart):
     """The attributes that an index holds besides keys.
 
     Attributes:
-        type: Everything, keys only, or the attributes named.
+        type: Everything, keys only, or the named attributes.
         attributes: The names, with INCLUDE.
     """
 
@@ -492,7 +492,7 @@ def _shown(schema: Iterable[Item]) -> str:
 
 
 def _billing_change(found: Item, definition: Item) -> Item | None:
-    """Return the arguments of UpdateTable for billing and capacity; None if they are as described."""
+    """Return the arguments of UpdateTable for billing and capacity; None if nothing differs."""
     if definition["BillingMode"] == "PAY_PER_REQUEST":
         return None if is_on_demand(found) else {"BillingMode": "PAY_PER_REQUEST"}
     change: Item = {}
@@ -717,7 +717,7 @@ def enable_stream(
 
 
 def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
-    """Look at a table of freshq's own; change nothing.
+    """Check one of freshq's own tables; change nothing.
 
     Args:
         client: A client, which may lack permission for some of the calls.
@@ -748,7 +748,7 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
 
 
 def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
-    """Say where deleted items of a table still are, and until when.
+    """Report where deleted items of a table still are, and until when.
 
     Args:
         client: A client, which may lack permission for some of the calls.
@@ -783,7 +783,7 @@ def identity(client: DynamoDBClient) -> str | None:
         return None
     import boto3  # noqa: PLC0415 - functions have no use of it
 
-    # Not the environment's: the client may have a profile. A client has no public way to them.
+    # Not the environment's: the client may have a profile. A client offers no public access to them.
     credentials = client._get_credentials()  # type: ignore[attr-defined]  # noqa: SLF001
     if credentials is None:
         return None
@@ -803,7 +803,7 @@ def identity(client: DynamoDBClient) -> str | None:
 
 
 def _asked(subject: str, ask: Callable[[], Finding]) -> Iterator[Finding]:
-    """Yield an answer, or that it is not allowed to ask."""
+    """Yield an answer, or a note that asking is not permitted."""
     try:
         yield ask()
     except ClientError as error:

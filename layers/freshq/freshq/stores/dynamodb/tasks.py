@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-# Tries to put over a task that keeps changing.
+# Attempts to put over a task that keeps changing.
 MAX_TRIES: Final = 10
 # Number of tasks whose lines are announced at a time: they are put within a second, or their records are read
 # again.
 ANNOUNCED_TASKS: Final = 100
-# Dead letters that are read at a time: first one page of a listing, then as many as BatchGetItem takes.
+# Number of dead letters read at a time: first one page of a listing, then as many as BatchGetItem takes.
 FIRST_TASKS: Final = 25
 MORE_TASKS: Final = 100
-# Of its own error a dead letter without room keeps this much.
+# A dead letter without room keeps this much of its own error.
 SHORT_ERROR_CHARS: Final = 30
 # Dead letters of a shard that are counted.
 COUNTED_DEAD: Final = 1_000
@@ -130,7 +130,7 @@ class DynamoTasks(DynamoPart):
         Args:
             tasks: The tasks.
             put: Puts one.
-            put_many: Puts several with different ids in few calls; None if there is no such way.
+            put_many: Puts several with different ids in few calls; None if there is no such call.
         """
         if len(tasks) == 1:
             with self._announcing(tasks[0]):
@@ -366,7 +366,7 @@ def _listed(dead: Task) -> tuple[Task, Guard]:
 
 
 def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items that were read anyway; warn once if a dead letter among them is in no index.
+    """Yield items that were read along; warn once if a dead letter among them is in no index.
 
     An unreadable one does not count: no listing can show it.
     """

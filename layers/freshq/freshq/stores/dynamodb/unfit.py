@@ -90,7 +90,7 @@ class StaleItems:
             live = LiveTasks(self._index, now - max_age_seconds)
             ids, more = stale_page(self._calls, partition, live, now, start_after)
             self._shed_in_batches(ids[:left], now)
-            # Tasks that are left over here are found again from the same key.
+            # Tasks that are left over are found again from the same key.
             next_start = more if len(ids) <= left else start_after
             with self._lock:
                 if next_start is None and not ids:
@@ -201,7 +201,7 @@ class Quarantine:
             task_id: Id of the task.
             queue: Its queue; None if that cannot be read.
             now: Current time in seconds.
-            error: Why it is a dead letter; shortened if there is no room for it.
+            error: Why it is a dead letter; shortened if there is no room.
             token: The request token of the change.
             unchanged: The condition of the change, and the values in it.
 

@@ -1,4 +1,4 @@
-"""Find what is due: expired leases, delays that have passed, stale and expired tasks."""
+"""Find due tasks: expired leases, delays that have passed, stale and expired tasks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class StaleTasks:
             StoreError: If the database failed.
         """
         where = self._horizon.past(queue, STALE, now)
-        # On SQLite, even an UPDATE that changes nothing keeps other writers out.
+        # On SQLite, even an UPDATE that changes nothing blocks other writers.
         if self._database.dialect != "postgresql" and not self._database.rows(
             self._sql.stale_ids, where | {"page": 1}
         ):
@@ -178,7 +178,7 @@ class UpkeepStatements(Statements):
 
 
 class SqlAgenda(SqlPart):
-    """Finds what is due, and deletes."""
+    """Finds due tasks, and deletes."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
@@ -255,7 +255,7 @@ class SqlAgenda(SqlPart):
 
     def _forget(self, queue: str, now: float, limit: int) -> int:
         parameters = self.horizon.past(queue, OVER, now)
-        # Begin a transaction only if there is work: on SQLite it keeps other writers out.
+        # Begin a transaction only if there is work: on SQLite it blocks other writers.
         if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
             self.horizon.none_past(parameters, OVER)
             return 0

@@ -45,7 +45,7 @@ EXPIRED: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{ShedReason.EXPIRED
 RESERVE: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{ShedReason.RESERVE}'")
 # The kinds of attention that tasks outside the lines need.
 NOT_IN_LINE: Final[list[sa.ColumnElement[str]]] = [sa.literal_column(f"'{agenda}'") for agenda in (DUE, OVER)]
-# How long an exact count may take; a server counts about a million tasks a second.
+# Time limit of an exact count; a server counts about a million tasks a second.
 COUNT_SECONDS: Final = 600.0
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
-# The reading with the shortest round trip is the most exact, so only it counts.
+# The reading with the shortest round trip is the most accurate, so only it counts.
 READINGS: Final = 3
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
@@ -99,7 +99,7 @@ class StatementPool(Pool):
         Args:
             creator: Opens a connection.
             pool_size: Maximum number of connections.
-            timeout: How long to wait for a free connection, in seconds.
+            timeout: Maximum wait for a free connection, in seconds.
             **options: See SQLAlchemy's Pool.
         """
         super().__init__(creator, **options)
@@ -625,7 +625,7 @@ class Database:
         self, statement: sa.Executable, parameters: Mapping[str, Any], answer_seconds: float
     ) -> Sequence[sa.Row[Any]]:
         """Return the rows of a SELECT that reads many, in up to `answer_seconds`."""
-        if self.dialect == "sqlite":  # it has no timeout of answers, and a transaction keeps writers out
+        if self.dialect == "sqlite":  # it has no answer timeout, and a transaction blocks other writers
             return self.rows(statement, parameters)
 
         def read(connection: sa.Connection) -> Sequence[sa.Row[Any]]:

@@ -359,7 +359,7 @@ class SqlHistory(History):
         """Delete a portion of the events that are past their retention.
 
         If the database's user has no right to delete events, log one warning and delete none. Someone else
-        must then delete old events; claims go on.
+        must then delete old events; claims continue.
 
         Args:
             queue: Name of the queue.
@@ -400,7 +400,7 @@ class SqlHistory(History):
             numbers = self._locked(connection, queue)
             deleted = self._delete(connection, queue, before_us, page)
             if deleted:
-                # Unbatched events would have been in the next batch, so its number is used up.
+                # The unbatched events would have been in the next batch, so its number is used up.
                 pruned = min(deleted[-1].batch, numbers.last_batch + 1)
                 self._write(connection, queue, _Numbers(max(numbers.last_batch, pruned), pruned))
             return len(deleted)

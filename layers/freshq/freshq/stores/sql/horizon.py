@@ -37,11 +37,11 @@ EVER_US: Final = 2**62
 OLD_TRANSACTIONS: Final = 200
 # How often to look for old snapshots.
 CHECK_SECONDS: Final = 2.0
-# How often to find out what is empty.
+# How often to find out which parts are empty.
 PROBE_SECONDS: Final = 0.1
 # How often to look for new lines.
 LOOKUP_SECONDS: Final = 1.0
-# How often to search everything, and to do so if nothing was found elsewhere.
+# How often to search everything, and how often to do so if nothing was found elsewhere.
 FULL_SECONDS: Final = 10.0
 EMPTY_SECONDS: Final = 1.0
 # A full search that found nothing takes at most this part of the time.
@@ -50,7 +50,7 @@ SEARCH_PART: Final = 0.05
 COMMIT_US: Final = 250_000
 # More empty ranges of a line are not worth a search each.
 MAX_RANGES: Final = 4
-# What keeps row versions: snapshots and unfinished writes of sessions (a standby's among them), replication
+# What keeps row versions: snapshots and unfinished writes of sessions (including a standby's), replication
 # slots, and prepared transactions. Everyone may read these columns, but only some users may read when other
 # sessions began.
 OLDEST: Final = sa.text(
@@ -68,11 +68,11 @@ OLDEST: Final = sa.text(
 
 @dataclass
 class Passed:
-    """What a process has found empty in a queue since its last full search. Thread-safe.
+    """The parts of a queue that a process has found empty since its last full search. Thread-safe.
 
     Attributes:
         began: When the full search began, by the monotonic clock.
-        search_seconds: How long it took; 0 during it.
+        search_seconds: Its duration; 0 while it runs.
         lines: For each line, ranges of creation times in which no task waits, ascending.
         probe_at: For each line, when to find out again, by the monotonic clock.
         entered: Lines and creation times of the tasks that this process has put or returned since.
@@ -105,7 +105,7 @@ class Passed:
         return spans[::-1] if newest_first else spans
 
     def to_probe(self, lines: Iterable[str], now: float) -> list[str]:
-        """Return the lines for which it is time to find out what is empty; count them as done."""
+        """Return the lines whose empty parts are due to be found; count them as done."""
         due = [line for line in lines if now >= self.probe_at.get(line, -inf)]
         self.probe_at |= dict.fromkeys(due, now + PROBE_SECONDS)
         return due
@@ -144,7 +144,7 @@ class Passed:
             self._note(line, (low, high), since)
 
     def _note(self, line: str, empty: Span, since: int) -> None:
-        """Note that nothing waits between two times but tasks that entered after the first `since`."""
+        """Note that between two times nothing waits except tasks that entered after the first `since`."""
         if empty[0] >= empty[1] - 1:
             return
         with self._lock:

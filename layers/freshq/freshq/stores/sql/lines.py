@@ -460,7 +460,7 @@ class SqlLines(SqlCounts):
         return taken
 
     def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
-        """Find lines, and take from them what is missing to the limit."""
+        """Find lines, and take tasks from them up to the limit."""
         limited = request.groups.has_limits
         take = self._take_by_statements if self.claim_sql.has_returning else self._take_in_transaction
         if limited:
@@ -636,7 +636,7 @@ class SqlLines(SqlCounts):
             request: The claim.
             lines: The lines.
             newest_first: The order.
-            run: Runs `ClaimStatements.best`, to find out what is empty.
+            run: Runs `ClaimStatements.best`, to find empty parts.
         """
         moment, passed = request.moment(), self.horizon.known(request.queue)
         after_us = microseconds(moment.created_after)
@@ -710,7 +710,7 @@ class SqlLines(SqlCounts):
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
         # Repeated after a lost reply, it may take a task that a sweep has recovered in between, under the
-        # same lease token. Another sweep that read the lost lease must not take this one for it.
+        # same lease token. Another sweep that read the lost lease must not mistake this one for it.
         version = new_token()
         taken = listed | taken_parameters(request, moment) | {"version": version}
         connection.execute(self.claim_sql.take, taken)

@@ -3,8 +3,8 @@
 NOTIFY blocks the commits of the whole database while its own is written. So
 it is sent only if a process waits: such a process holds a shared advisory lock. A process that changes a task
 tries that lock after the commit, and sends a NOTIFY if it is taken. Afterwards it is silent for a moment, so
-that a busy producer hardly pays. A waiting process looks when it gets the lock or hears of a task, and again
-when that moment has passed, so it misses nothing.
+that a busy producer pays almost nothing. A waiting process looks when it gets the lock or hears of a task,
+and again when that moment has passed, so it misses nothing.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     def is_pooled(self) -> bool:
         """Return whether a pooler is between this connection and the server.
 
-        Then a session of the server serves several clients in turns: it keeps neither prepared statements nor
-        locks nor LISTEN for one of them.
+        A session of the server then serves several clients in turn: it keeps neither prepared statements nor
+        locks nor LISTEN for any of them.
         """
         cursor = self.execute("SELECT pg_backend_pid()")
         return cursor.fetchone() != (self.info.backend_pid,)

@@ -160,7 +160,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
             yield Finding(Health.WARNING, "durability", lost, f"set {name}={safe[0]}")
 
     def _encryption(self) -> Iterator[Finding]:
-        """Look whether a password went to another machine in clear text."""
+        """Check whether a password went to another machine in clear text."""
         url, query = self.database.engine.url, ENCRYPTED.get(self.database.dialect)
         if query is None or url.password is None or url.host in (None, "", *LOCAL_HOSTS):
             return

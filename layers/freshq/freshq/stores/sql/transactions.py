@@ -112,7 +112,7 @@ class SqlTransactions(Transactions):
                 yield held
                 result = encoded(context.codec, held.result, "result")
                 held.result, _text = result_and_text(result, row.task.payload)
-            except Exception as error:  # whatever it is, it ends the attempt
+            except Exception as error:  # any exception ends the attempt
                 block.close()
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
                 if not isinstance(error, Retry | Reject | Busy):

@@ -113,10 +113,10 @@ class ConnectionLimits:
     time plus the time to connect. With the default values that is well within the default lease.
 
     Attributes:
-        connect_timeout_seconds: How long to wait for a connection. PostgreSQL's driver counts whole
+        connect_timeout_seconds: Maximum wait for a connection. PostgreSQL's driver counts whole
             seconds, and at least 2.
-        answer_timeout_seconds: How long to wait for the answer to a statement, and for a free connection.
-        lock_timeout_seconds: How long a statement waits for a lock.
+        answer_timeout_seconds: Maximum wait for the answer to a statement, and for a free connection.
+        lock_timeout_seconds: Maximum wait of a statement for a lock.
         max_connections: Maximum number of connections.
         durable: Whether SQLite waits for the disk at each commit. If not, a power failure may undo the last
             commits, but does not corrupt the file.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from freshq.stores.sql.database import Database
     from freshq.stores.wakes import EndSignal, Signal, Signals
 
-# How often it looks whether somebody still waits.
+# How often it checks whether somebody still waits.
 CHECK_SECONDS: Final = 1.0
-# How long it listens after the last wait.
+# How long it keeps listening after the last wait.
 KEEP_SECONDS: Final = 5.0
 # How long a close waits for the thread.
 CLOSE_SECONDS: Final = 1.0
@@ -64,7 +64,7 @@ class TableWatcher(Watcher, ABC):
         self.hears = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        # What it would notice from now on.
+        # The changes that it would notice from now on.
         self._held: set[Topic] = set()
         # A byte in this pipe ends a pause of the thread.
         self._pipe = (-1, -1)
@@ -146,7 +146,7 @@ class TableWatcher(Watcher, ABC):
 
 
 class Poller(TableWatcher):
-    """Asks again and again; the pause grows with the time since the last change."""
+    """Polls repeatedly; the pause grows with the time since the last change."""
 
     shortest_seconds: ClassVar[float]
     longest_seconds: ClassVar[float]

@@ -38,7 +38,7 @@ WINDOW_LINES: Final = 64
 FEW_LINES: Final = 8
 REUSE_SECONDS: Final = 0.5
 STARTS: Final = "freshq#group-starts"
-# How long a process uses its list of the lines of groups with room, if there are more than fit a window.
+# How long a process uses its list of the lines of groups with room, if there are too many for a window.
 OPEN_SECONDS: Final = 1.0
 # Lines that one statement finds: MariaDB ends a recursion after a thousand steps.
 PAGE_LINES: Final = 500

@@ -22,7 +22,8 @@ def _migrate(_apps: object, schema_editor: Any) -> None:
     if connection.alias != project.database:
         return
     if project.dialect == "sqlite":
-        # Nobody can set it while a transaction writes, and a put inside one may be the first to need it.
+        # Nobody can set it during a transaction that writes, and a put inside one may be the first to need
+        # it.
         connection.cursor().execute("PRAGMA journal_mode=WAL")
     with transaction.atomic(using=connection.alias):
         migrate_with(connection.connection, project.table, project.dialect)

@@ -54,7 +54,7 @@ MAX_NAME_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """How a table is attached, or should be.
+    """The attachment of a table, current or wanted.
 
     Attributes:
         table: Name of the table.
@@ -114,7 +114,7 @@ def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPla
     """Return the changes that attaching would make, without making them.
 
     Raises:
-        ValueError: If the table, or how it was attached before, does not allow it.
+        ValueError: If the table, or its earlier attachment, does not permit it.
         StoreError: If DynamoDB did not answer, or the table does not exist.
     """
     description = TableChanges(client, attachment.table).description()
@@ -146,7 +146,7 @@ def attach_table(
         poll_seconds: Time between polls.
 
     Raises:
-        ValueError: If the table, or how it was attached before, does not allow it; nothing was changed.
+        ValueError: If the table, or its earlier attachment, does not permit it; nothing was changed.
         StoreError: If DynamoDB did not answer. Added indexes stay; attach again to continue.
     """
     changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
@@ -223,10 +223,10 @@ def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attach
 def open_attachment(
     table: str, client: DynamoDBClient | None, key: str | None, shards: int | None
 ) -> tuple[Attachment, DynamoDBClient]:
-    """Return how a table was attached, and a client for it.
+    """Return the attachment of a table, and a client for it.
 
     Raises:
-        ValueError: If an argument is wrong, or does not agree with how the table was attached.
+        ValueError: If an argument is wrong, or contradicts the attachment.
         TableMissing: If the table does not exist, or is not attached.
     """
     key = checked_key_name(key)

@@ -155,7 +155,7 @@ class AttachedDynamoDBStore(TableStore):
         return None if item is None else _task_or_record(item)
 
     def move(self, task: Task, guard: Guard) -> Task:
-        """Replace a task as `replace` does; where an attribute orders the table, copy it again.
+        """Replace a task like `replace`; if an attribute orders the table, copy it again.
 
         Raises:
             Conflict: If the guard does not hold.
