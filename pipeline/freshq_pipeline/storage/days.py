@@ -172,7 +172,7 @@ def iso(day: int) -> str:
 
 
 def number(text: str) -> int:
-    """Return the number of days from 1970-01-01 to a day, given as `iso` writes it."""
+    """Return the number of days from 1970-01-01 to a day, in the form of `iso`."""
     import numpy as np
 
     return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))

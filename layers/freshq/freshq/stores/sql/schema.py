@@ -50,7 +50,7 @@ class Schema:
     Attributes:
         metadata: All tables.
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
-            digit, then its group. `due_us` is when the task needs attention, and `agenda` which: "due" if
+            digit, then its group. `due_us` is when the task needs attention, and `agenda` why: "due" if
             its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
             retention ends. `put_token` names the puts that wrote it last. `created_us` is the due time of
             a delayed put, `put_us` the time of the put itself. `progress_ppm` is the part of its work that
