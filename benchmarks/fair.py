@@ -14,6 +14,7 @@ from heapq import merge
 from itertools import product
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from local.servers import DynamoDBLocal, Postgres, create_without_stream
@@ -48,6 +49,9 @@ KEYS: Final = 40
 WEIGHTED: Final = GroupRules(of={"heavy": GroupRule(weight=3)})
 LIMITED: Final = GroupRules(of={FLOOD: GroupRule(max_running=4), QUIET: GroupRule(rate_per_second=20)})
 ONE_PARENT: Final = GroupRules(separator="/")
+ONE_AT_A_TIME: Final = GroupRules(GroupRule(max_running=1))
+# Groups with room, groups at their limit, and claims beside both in turns.
+OPEN, FULL, CLAIMS = 100, 4900, 40
 # The backlog of one key, or of 20 keys of one tenant, before a few tasks of other keys: oldest first, four
 # slots, three steps a task (triggerdotdev/trigger.dev, pull request 4353).
 BACKLOG: Final = 1500
@@ -219,14 +223,32 @@ class Stores:
         queue = self._opened_queue(store, groups=groups, max_age_seconds=age_seconds)
         return _Served(load, queue, unit_seconds, hops).serve()
 
-    def _opened_queue(self, store: str, **options: Any) -> Queue:
+    def claimed(self, store: str, full: int) -> Queue:
+        """Return a queue with tasks of `OPEN` groups, and of `full` groups at their limit."""
+        self._opened += 1
+        options: dict[str, Any] = {
+            "groups": ONE_AT_A_TIME,
+            "max_age_seconds": 3600.0,
+            "lease_seconds": 3600.0,
+        }
+        queue = self._opened_queue(store, **options)
+        holder = queue if store == "memory" else self._opened_queue(store, is_new=False, **options)
+        holder.put_many({"payload": None, "group": str(number)} for number in range(full))
+        left = full
+        while left:
+            left -= len(holder.claim(100))
+        queue.put_many({"payload": None, "group": str(number)} for number in range(full + OPEN))
+        return queue
+
+    def _opened_queue(self, store: str, *, is_new: bool = True, **options: Any) -> Queue:
         name = f"fair_{self._opened}"
         if store == "memory":
             in_memory: Queue = Queue.memory(**options)
             return in_memory
         if store == DYNAMODB:
             client = self._dynamodb.client()
-            create_without_stream(client, name)
+            if is_new:
+                create_without_stream(client, name)
             of_table: Queue = Queue.dynamodb(name, client, **options)
             return of_table
         url = self._postgres.url if store == "PostgreSQL" else f"sqlite:///{self._folder / 'fair.db'}"
@@ -304,6 +326,22 @@ def by_hops(stores: Stores) -> list[dict[str, Any]]:
     return rows
 
 
+def beside_full_groups(stores: Stores, store: str) -> dict[str, Any]:
+    """Return the median milliseconds of a claim beside few groups, and beside many at their limit."""
+    few, many = stores.claimed(store, 0), stores.claimed(store, FULL)
+    rounds = [(_claim_ms(few), _claim_ms(many)) for _ in range(CLAIMS)]
+    few_ms, many_ms = (median(of_one) for of_one in zip(*rounds, strict=True))
+    return {"where": store, "few_ms": round(few_ms, 2), "many_ms": round(many_ms, 2)}
+
+
+def _claim_ms(queue: Queue) -> float:
+    began = time.perf_counter()
+    (claim,) = queue.claim(1)
+    took = time.perf_counter() - began
+    queue.complete(claim)
+    return 1000 * took
+
+
 def by_scenario() -> list[dict[str, Any]]:
     """Return the mean wait of the light keys and the makespan, with one line and with groups."""
     rows = []
@@ -334,7 +372,20 @@ def main() -> None:
                 by_rules("simulator", lambda load, groups: simulated(load, groups=groups), SIMULATED),
                 *(by_rules(where, *way) for where, way in ways.items()),
             ],
-            "chains": by_hops(stores),
             "scenarios": by_scenario(),
         }
     figures.write("fair", found)
+
+
+def chains() -> None:
+    """Simulate chains, and let workers on each store run them."""
+    with Stores() as stores:
+        figures.write("chains", {"chains": by_hops(stores)})
+
+
+def limits() -> None:
+    """Time claims beside groups at their limit, in turns with claims beside few groups."""
+    with Stores() as stores:
+        figures.write(
+            "limits", {"claims": [beside_full_groups(stores, store) for store in (*STORES, DYNAMODB)]}
+        )

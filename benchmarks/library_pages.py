@@ -193,6 +193,8 @@ def measurements_page() -> Sections:
         **_policies(),
         ("passed_over", "places"): [_passed_over()],
         **_fair(figures_of("fair")),
+        **_chains(figures_of("chains")),
+        **_limits(figures_of("limits")),
         ("history", "costs"): _history(figures_of("history")),
         ("sql", "durable"): [_durable(figures_of("sql")["sqlite"])],
         ("sql", "postgresql"): _postgresql(read("sql")),
@@ -251,16 +253,33 @@ def _fair(found: Mapping[str, Any]) -> Sections:
         },
     )
     heading = "length of the flood's tasks"
-    # The short load of a worker has a few long chains more or less, so its work for chains is counted.
-    of_workers = [row | {"done": row["busy"] * row["useful"] / 2} for row in found["chains"] if "busy" in row]
-    chains = [*(row for row in found["chains"] if "busy" not in row), *of_workers]
     return {
         ("fair", "lengths"): [_by_place(lengths, heading, "length", cell)],
         ("fair", "short"): [_by_place([*short, *found["bounds"]], heading, "length", cell)],
         ("fair", "rules"): [rules],
-        ("fair", "chains"): [_by_place(chains, "tasks of a chain", "hops", "{0[done]:.3f}, {0[useful]:.0%}")],
         ("fair", "scenarios"): [scenarios],
     }
+
+
+def _chains(found: Mapping[str, Any]) -> Sections:
+    # The short load of a worker has a few long chains more or less, so its work for chains is counted.
+    of_workers = [row | {"done": row["busy"] * row["useful"] / 2} for row in found["chains"] if "busy" in row]
+    rows = [*(row for row in found["chains"] if "busy" not in row), *of_workers]
+    form = "{0[done]:.3f}, {0[useful]:.0%}"
+    return {("chains", "chains"): [_by_place(rows, "tasks of a chain", "hops", form)]}
+
+
+def _limits(found: Mapping[str, Any]) -> Sections:
+    claims = columns(
+        found["claims"],
+        {
+            "claim of one task, ms": "{where}",
+            "beside 100 groups": "{few_ms:.2f}",
+            "4,900 more at their limit": "{many_ms:.2f}",
+            "ratio": lambda row: f"{row['many_ms'] / row['few_ms']:.2f}",
+        },
+    )
+    return {("limits", "claims"): [claims]}
 
 
 def _by_place(rows: Sequence[Mapping[str, Any]], corner: str, column: str, form: str) -> Table:

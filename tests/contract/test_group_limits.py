@@ -36,6 +36,19 @@ def test_a_group_at_its_limit_is_skipped_until_one_of_its_tasks_ends(store: Stor
     assert groups_of(queue.claim(5)) == {"a": 1}
 
 
+def test_a_claim_finds_the_one_group_with_room_beside_many_at_their_limit(store: StoreUnderTest) -> None:
+    rules = GroupRules(GroupRule(max_running=1))
+    holder, queue = store.queue(groups=rules), store.queue(groups=rules)
+    holder.create_table()
+    full = [f"full-{number}" for number in range(150)]
+    put(holder, *full, each=1)
+    held = [claim for _ in range(20) for claim in holder.claim(len(full))]
+    assert groups_of(held) == dict.fromkeys(full, 1)
+    put(holder, *full, "free", each=2)
+    (claim,) = queue.claim(1)
+    assert claim.task.group == "free"
+
+
 def test_a_parent_has_a_limit_of_its_own(store: StoreUnderTest) -> None:
     rules = GroupRules(
         of={"acme": GroupRule(max_running=3), "acme/1": GroupRule(max_running=1)}, separator="/"

@@ -1,5 +1,7 @@
 """Which lines a claim on DynamoDB looks into, and when a line is closed."""
 
+from collections.abc import Callable
+
 from freshq.stores.dynamodb.line_records import (
     EMPTY_CHECK_SECONDS,
     EMPTY_IN_WINDOW,
@@ -8,6 +10,7 @@ from freshq.stores.dynamodb.line_records import (
     WINDOW,
     KnownLines,
 )
+from freshq.stores.lines import Line
 
 A, B = (0, "a"), (0, "b")
 
@@ -41,6 +44,32 @@ def test_served_groups_keep_half_of_the_window_beside_a_stream_of_new_ones() -> 
     assert sum(int(str(group).removeprefix("g")) >= 100 for _level, group in window) in range(1, WINDOW)
     known.announced([((0, "new"), 1.0)])
     assert len(known.window(0, 0.0)) == WINDOW
+
+
+def asking(known: KnownLines, room: Callable[[list[Line]], bool]) -> tuple[list[Line], list[Line]]:
+    """Return the window of a claim, and the lines whose groups it asked about; `room` judges the last one."""
+    asked: list[Line] = []
+
+    def has_room(group: str | None) -> bool:
+        asked.append((0, group))
+        return room(asked)
+
+    return known.window(1, 0.0, has_room), asked
+
+
+def test_a_claim_asks_about_every_group_until_it_finds_one_with_room() -> None:
+    known = knowing(50 * WINDOW)
+    assert asking(known, lambda asked: len(asked) == 49 * WINDOW)[0] != []
+    window, asked = asking(known, lambda _asked: False)
+    assert window == []
+    assert set(asked) == set(known.lines())
+
+
+def test_a_claim_that_found_a_group_with_room_asks_about_few_others() -> None:
+    known = knowing(50 * WINDOW)
+    window, asked = asking(known, lambda asked: len(asked) == 1)
+    assert window == asked[:1]
+    assert len(asked) <= 3 * WINDOW
 
 
 def test_a_drained_line_is_closed_at_once_if_it_is_quiet() -> None:

@@ -327,7 +327,10 @@ class SharedRunning:
         with self._lock:
             own = self._own(self._held, now)
         for _until, groups in (self._others(values, now) | own).values():
-            for group, number in groups.items():
+            counts.update(groups)
+        if rules.separator is not None:
+            by_group, counts = counts, Counter()
+            for group, number in by_group.items():
                 for name in rules.lineage(group):
                     counts[str(name)] += number
         return GroupRoom(rules, counts.__getitem__, StartLog(values.get("starts")), now)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
 from freshq.model.fields import RESERVED_ID_PREFIX
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
+    from freshq.policy.groups import Group
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.queries import StatusIndex
     from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
+
+    HasRoom: TypeAlias = Callable[[str | None], bool] | None
 
 logger = logging.getLogger(__name__)
 # Another process's change is noticed within this time, so that not every claim reads the record.
@@ -471,11 +474,26 @@ class _OpenGroups:
         self.new.pop(group, None)
         self.served.pop(group, None)
 
-    def first(self, count: int) -> list[str | None]:
-        """Return up to `count` groups, half of each kind if there are enough."""
+    def first(self, count: int, has_room: HasRoom) -> list[str | None]:
+        """Return up to `count` groups that have room, half of each kind if there are enough."""
         new_count = max(count // 2, count - len(self.served))
-        chosen = [*islice(self.new, new_count)]
-        return [*chosen, *islice(self.served, count - len(chosen))]
+        chosen: list[Group] = []
+        self._add(chosen, self.new, new_count, has_room)
+        self._add(chosen, self.served, count, has_room)
+        return chosen
+
+    def _add(self, chosen: list[Group], groups: Iterable[Group], count: int, has_room: HasRoom) -> None:
+        """Add groups that have room until there are `count`; ask about all only while none has any."""
+        if has_room is None:
+            chosen += islice(groups, count - len(chosen))
+            return
+        full: list[Group] = []
+        for group in groups:
+            if len(chosen) >= count or (chosen and len(full) >= count):
+                break
+            (chosen if has_room(group) else full).append(group)
+        for group in full:  # the next claim asks about others first
+            self.serve(group)
 
 
 @dataclass(slots=True)
@@ -528,16 +546,16 @@ class KnownLines:
         self._closing.pop(line, None)
         self._open[line[0]].add(line[1])
 
-    def window(self, count: int, now: float) -> list[Line]:
+    def window(self, count: int, now: float, has_room: HasRoom = None) -> list[Line]:
         """Return the lines that a claim looks into.
 
         Args:
             count: How many tasks it wants.
             now: Monotonic time in seconds.
+            has_room: Returns whether a task of a group may start now; None if every group's may.
         """
-        lines = [
-            (level, group) for level, groups in self._open.items() for group in groups.first(WINDOW + count)
-        ]
+        first = {level: groups.first(WINDOW + count, has_room) for level, groups in self._open.items()}
+        lines = [(level, group) for level, groups in first.items() for group in groups]
         return lines + self.due_checks(EMPTY_IN_WINDOW, now)
 
     def due_checks(self, count: int, now: float) -> list[Line]:
@@ -722,20 +740,21 @@ class LineRecords:
             while len(of.checks) > MAX_CHECKS:
                 of.checks.popitem(last=False)
 
-    def window(self, queue: str, now: float, count: int) -> list[Line]:
+    def window(self, queue: str, now: float, count: int, has_room: HasRoom = None) -> list[Line]:
         """Return the lines that a claim of `count` tasks looks into.
 
         Args:
             queue: Name of the queue.
             now: Current time of the queue's clock, in seconds.
             count: How many tasks are wanted.
+            has_room: As for `KnownLines.window`.
         """
         control = self._control.read(queue)
         lines: list[Line] = [(level, None) for level in control.levels]
         if control.grouped:
             self._list(queue, now)
             with self._lock:
-                lines += self._of(queue).known.window(count, time.monotonic())
+                lines += self._of(queue).known.window(count, time.monotonic(), has_room)
         return lines
 
     def all_lines(self, queue: str, now: float) -> list[Line]:

@@ -233,7 +233,8 @@ class Candidates:
     def best_first(self) -> Iterator[IndexEntry]:
         """Yield the candidates, reading pages as needed."""
         request = self.request
-        lines = self._store.line_records.window(request.queue, self.moment.now, request.limit)
+        has_room = None if request.room is None else request.room.allows
+        lines = self._store.line_records.window(request.queue, self.moment.now, request.limit, has_room)
         self._windowed = lines
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]

@@ -19,7 +19,7 @@ from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
-from freshq.stores.sql.statements import TAKEN, Conditions, Statements
+from freshq.stores.sql.statements import TAKEN, Conditions, Statements, rows_of
 from freshq.stores.sql.tasks import as_dead_letter
 from freshq.stores.sql.windows import NO_OTHERS, LimitedLines, LineWindow, live_in_line
 
@@ -271,8 +271,8 @@ class ClaimStatements(Statements):
             newest_first: The order.
             is_taken: Whether to lock the rows, and return their places.
         """
-        wanted = _rows_of("wanted", line=sa.Text(), count=sa.Integer())
-        span = _rows_of("span", line=sa.Text(), after_us=sa.BigInteger(), before_us=sa.BigInteger())
+        wanted = rows_of("wanted", line=sa.Text(), count=sa.Integer())
+        span = rows_of("span", line=sa.Text(), after_us=sa.BigInteger(), before_us=sa.BigInteger())
         of_span = self._seen(wanted.c.line, newest_first, (span.c.after_us, span.c.before_us))
         seen = of_span.correlate(wanted, span).lateral("seen")
         held = self.tasks.alias("held")
@@ -306,18 +306,6 @@ class ClaimStatements(Statements):
         united = selects[0] if arms == 1 else sa.union_all(*selects)
         found = united.subquery("best")
         return sa.select(found.c.task_id).limit(sa.bindparam("at_most"))
-
-
-def _rows_of(name: str, **columns: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
-    """Return rows that are passed as an array for each column, `{name}_{column}`, on PostgreSQL."""
-    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
-
-    arrays = []
-    for column, column_type in columns.items():
-        array = postgresql.ARRAY(column_type)
-        arrays.append(sa.cast(sa.bindparam(f"{name}_{column}", type_=array), array))
-    named = (sa.column(column, column_type) for column, column_type in columns.items())
-    return sa.func.unnest(*arrays).table_valued(*named).render_derived(name=name)
 
 
 def _best_first(seen: sa.FromClause, *, newest_first: bool) -> tuple[sa.ColumnElement[Any], ...]:
@@ -770,7 +758,7 @@ def position(each: Stored) -> tuple[float, str]:
 
 
 def _arrays(name: str, rows: Iterable[Sequence[Any]], *columns: str) -> dict[str, list[Any]]:
-    """Return the parameters of `_rows_of`; without rows, empty arrays."""
+    """Return the parameters of `rows_of`; without rows, empty arrays."""
     values = zip(*rows, strict=True)
     return {f"{name}_{column}": list(next(values, ())) for column in columns}
 

@@ -200,3 +200,15 @@ def guard_parameters(guard: Guard) -> dict[str, str]:
         "of_request_token": guard.request_token,
     }
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def rows_of(name: str, **columns: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
+    """Return rows that are passed as an array for each column, `{name}_{column}`, on PostgreSQL."""
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+
+    arrays = []
+    for column, column_type in columns.items():
+        array = postgresql.ARRAY(column_type)
+        arrays.append(sa.cast(sa.bindparam(f"{name}_{column}", type_=array), array))
+    named = (sa.column(column, column_type) for column, column_type in columns.items())
+    return sa.func.unnest(*arrays).table_valued(*named).render_derived(name=name)

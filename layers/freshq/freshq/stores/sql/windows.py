@@ -20,7 +20,7 @@ from freshq.model.validation import json_text
 from freshq.policy.groups import GroupRoom, StartLog
 from freshq.stores.sql.records import RecordStatements
 from freshq.stores.sql.rows import DUE, line_key, microseconds, parse_line
-from freshq.stores.sql.statements import TAKEN, Conditions, Statements
+from freshq.stores.sql.statements import TAKEN, Conditions, Statements, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,6 +262,11 @@ class LimitStatements(Statements):
     def of_groups(self) -> sa.Select[Any]:
         """As `by_group`, of the groups `of_names`."""
         group = self.tasks.c.task_group
+        if self.dialect.name == "postgresql":
+            # One by one, because PostgreSQL looks up a list among the tasks in work of all groups.
+            wanted = rows_of("of", names=sa.Text()).c.names
+            number = sa.select(sa.func.count()).where(*self._in_work, group == wanted)
+            return sa.select(wanted, number.scalar_subquery())
         chosen = (*self._in_work, group.in_(sa.bindparam("of_names", expanding=True)))
         # To group by the index, SQLite would read the tasks of all groups.
         key = sa.func.coalesce(group, sa.literal_column("''")) if self.dialect.name == "sqlite" else group
