@@ -459,11 +459,11 @@ class InMemory(_World):
         self._stores = {of: Audited() for of in (SOURCE, DESTINATION)}
         self._matches = AuditedMatches()
 
-    def store(self, name: str, of: str) -> Any:  # noqa: ARG002 - the interface
+    def store(self, name: str, of: str) -> Any:
         # As in DynamoDB, ids are unique among the queues of a store.
         return _Switching(self._run, self._stores[SOURCE if of == SOURCE else DESTINATION])
 
-    def match_store(self, name: str) -> Any:  # noqa: ARG002 - the interface
+    def match_store(self, name: str) -> Any:
         return _Switching(self._run, self._matches)
 
 
@@ -508,11 +508,11 @@ class InDynamoDB(_World):
         elif before is not None and after is not None and "taskStatus" in before and "taskStatus" in after:
             self._run.check(decode_if_task(before), decode_if_task(after))
 
-    def store(self, name: str, of: str) -> Any:  # noqa: ARG002 - the interface
+    def store(self, name: str, of: str) -> Any:
         client: Any = DynamoDBDouble(self.tables, self._deliver)
         return DynamoDBStore(SOURCE if of == SOURCE else DESTINATION, client)
 
-    def match_store(self, name: str) -> Any:  # noqa: ARG002 - the interface
+    def match_store(self, name: str) -> Any:
         client: Any = DynamoDBDouble(self.tables, self._deliver)
         return DynamoDBMatchStore(RESOURCES, client)
 

@@ -140,7 +140,7 @@ def requests_of(service: str, operation: str, body: Any) -> list[Request]:
     return [_on_table(operation, fields)]
 
 
-def _of_statement(Statement: str, Parameters: Sequence[Mapping[str, str]], **_: Any) -> Request:  # noqa: N803 - AWS's
+def _of_statement(Statement: str, Parameters: Sequence[Mapping[str, str]], **_: Any) -> Request:
     """Return what IAM checks for a statement of PartiQL."""
     found = re.match(r'(INSERT INTO|UPDATE) "([^"]+)" ', Statement)
     assert found is not None, Statement

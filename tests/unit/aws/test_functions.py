@@ -433,7 +433,7 @@ class Deliveries:
         self.events: list[dict[str, Any]] = []
         self._refuse = refuse
 
-    def put_record_batch(self, *, DeliveryStreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - boto3's
+    def put_record_batch(self, *, DeliveryStreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
         assert DeliveryStreamName == "Archive"
         assert 1 <= len(Records) <= 500
         answers: list[dict[str, str]] = []

@@ -209,7 +209,7 @@ def handlers(doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch) -> dict[str, M
 class Delivery:
     """A Firehose that accepts lines of JSON."""
 
-    def put_record_batch(self, *, Records: list[dict[str, Any]], **_: Any) -> dict[str, Any]:  # noqa: N803 - boto3's
+    def put_record_batch(self, *, Records: list[dict[str, Any]], **_: Any) -> dict[str, Any]:
         for record in Records:
             assert SECRET.encode() not in record["Data"]
             for line in record["Data"].splitlines():

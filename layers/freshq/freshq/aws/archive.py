@@ -142,7 +142,7 @@ class Archive:
         table = table_of(record)
         keys = part_of(part_of(record, "dynamodb"), "Keys")
         if table != self._table and keys.keys() == MATCH_KEYS:
-            from freshq.aws.match_landing import match_events  # noqa: PLC0415 - few stacks have such a table
+            from freshq.aws.match_landing import match_events
 
             return match_events(record, table)
         event = landed_event(record, self._key)

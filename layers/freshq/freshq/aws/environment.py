@@ -93,7 +93,7 @@ def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:
         gc.enable()
     if SNAP_START:
         # Only runtimes with SnapStart have this package.
-        from snapshot_restore_py import register_after_restore  # noqa: PLC0415
+        from snapshot_restore_py import register_after_restore
 
         register_after_restore(renew, connect)
 

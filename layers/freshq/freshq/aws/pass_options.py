@@ -46,7 +46,7 @@ def parse_pass_options(values: Mapping[str, Any]) -> PassOptions:
 
 def stored_pass_options(queue: BaseQueue) -> dict[str, Any]:
     """Return the options of the passes that are stored with a queue, by name."""
-    from freshq.queue.core import core_of  # noqa: PLC0415 - the trigger starts without it
+    from freshq.queue.core import core_of
 
     record = core_of(queue).store.read_record(queue.name, STACK_RECORD)
     return {} if record is None else dict(record.values)
@@ -60,8 +60,8 @@ def store_pass_options(queue: BaseQueue, options: Mapping[str, Any], *, forget: 
         RefusedError: If other processes changed them during every attempt.
     """
     # The trigger starts without these.
-    from freshq.queue.core import core_of  # noqa: PLC0415
-    from freshq.queue.shared.measures import change_record  # noqa: PLC0415
+    from freshq.queue.core import core_of
+    from freshq.queue.shared.measures import change_record
 
     def changed(values: Mapping[str, Any]) -> dict[str, Any]:
         merged = dict(options) if forget else {**values, **options}

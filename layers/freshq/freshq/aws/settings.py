@@ -47,8 +47,8 @@ class QueueSettings(EnvironmentSettings):
         if not self.attach_key:
             return None
         # Only attached tables need these.
-        from freshq.stores.dynamodb.attached.attach import described_key  # noqa: PLC0415
-        from freshq.stores.dynamodb.schema import Names  # noqa: PLC0415
+        from freshq.stores.dynamodb.attached.attach import described_key
+        from freshq.stores.dynamodb.schema import Names
 
         key = described_key(client, self.table, self.attach_key)
         if key.hash.attribute_type != "S":
@@ -69,7 +69,7 @@ class QueueSettings(EnvironmentSettings):
             ValueError: If the table cannot be used, see `names`.
             StoreError: If the table is attached, and DynamoDB did not answer.
         """
-        from freshq.queue.queue import Queue  # noqa: PLC0415 - the trigger starts without it
+        from freshq.queue.queue import Queue
 
         used = client or dynamodb_client()
         if self.names(used) is not None:
@@ -78,7 +78,7 @@ class QueueSettings(EnvironmentSettings):
 
     def pass_options(self, client: DynamoDBClient) -> StoredPassOptions:
         """Return the options of the worker passes, which are read when they are needed."""
-        from freshq.aws.pass_options import StoredPassOptions  # noqa: PLC0415
+        from freshq.aws.pass_options import StoredPassOptions
 
         return StoredPassOptions(self.table, self.queue_name, client, self.names(client))
 

@@ -364,7 +364,7 @@ class LineBacklog:
         self._expired = False
         return self._pop(now, now + reserve_seconds, newest_first=order.newest_first) if tasks else None
 
-    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:  # noqa: ARG002 - one line
+    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
         """Remove and return the tasks that CoDel sheds behind a task that was just shed."""
         tasks, created, codel = self.waiting, self._created, self.codel
         late: list[int] = []
@@ -420,11 +420,11 @@ class LineBacklog:
         if switch is not None:
             self._fates.switches.append(switch)
 
-    def codel_of(self, task: int) -> Codel | None:  # noqa: ARG002 - all tasks are of one line
+    def codel_of(self, task: int) -> Codel | None:
         """Return the CoDel of a task's line."""
         return self.codel
 
-    def group_of(self, task: int) -> str | None:  # noqa: ARG002 - all tasks are of one group
+    def group_of(self, task: int) -> str | None:
         """Return the group of a task's line."""
         return None
 
@@ -436,7 +436,7 @@ class LineBacklog:
         """Return the number of tasks by group."""
         return {None: self.count()}
 
-    def seconds_of(self, group: str | None) -> float:  # noqa: ARG002 - all tasks are of one group
+    def seconds_of(self, group: str | None) -> float:
         """Return the average time of a group's tasks."""
         return 1.0
 
@@ -457,7 +457,7 @@ class LineBacklog:
         """Return the oldest task."""
         return next((task for task in chain(self._skipped, self.waiting) if task not in self._stale), None)
 
-    def evict(self, eviction: Eviction) -> int | None:  # noqa: ARG002 - all tasks are of one group
+    def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task to shed; None if there is none."""
         task = self.oldest()
         if task is not None:

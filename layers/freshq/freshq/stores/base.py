@@ -531,11 +531,11 @@ class Tasks(Protocol):
 
     def listed(
         self,
-        queue: str,  # noqa: ARG002 - the interface
-        status: TaskStatus,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        created_after: float,  # noqa: ARG002
-        start_after: str | None,  # noqa: ARG002
+        queue: str,
+        status: TaskStatus,
+        now: float,
+        created_after: float,
+        start_after: str | None,
     ) -> Iterator[tuple[Task, str]] | None:
         """Return the PENDING or the TAKEN tasks, found by an index; None if `scan` is as good.
 
@@ -565,7 +565,7 @@ class Tasks(Protocol):
     def count_dead(self, queue: str) -> DeadLetters:
         """Count the dead letters of a queue, at most a page of each shard."""
 
-    def index_dead(self, queue: str) -> int:  # noqa: ARG002 - the interface
+    def index_dead(self, queue: str) -> int:
         """Bring into the index of `dead` what an earlier version left out; return how many dead letters.
 
         0 if the tables' migrations do it.
@@ -603,10 +603,10 @@ class Lines(Protocol):
 
     def exact_stats(
         self,
-        queue: str,  # noqa: ARG002 - the interface
-        now: float,  # noqa: ARG002
-        created_after: float,  # noqa: ARG002
-        spans: ReserveSpans,  # noqa: ARG002
+        queue: str,
+        now: float,
+        created_after: float,
+        spans: ReserveSpans,
     ) -> Stats | None:
         """Return exact counts; None if the store has no better way than `tally` over every task.
 
@@ -620,9 +620,9 @@ class Lines(Protocol):
 
     def shed_by_group(
         self,
-        queue: str,  # noqa: ARG002 - the interface
-        now: float,  # noqa: ARG002
-        created_after: float,  # noqa: ARG002
+        queue: str,
+        now: float,
+        created_after: float,
     ) -> dict[str | None, int] | None:
         """Count the stored tasks that were shed, by group; None if the store has to read every task.
 
@@ -657,7 +657,7 @@ class Agenda(Protocol):
     def leased(self, queue: str, limit: int) -> list[Task]:
         """Return a portion of the TAKEN tasks, the first lease to end first, as `delayed` does."""
 
-    def tidy(self, queue: str, now: float, limit: int) -> int:  # noqa: ARG002 - the interface
+    def tidy(self, queue: str, now: float, limit: int) -> int:
         """Take stale tasks out of their lines, and delete tasks past their retention.
 
         Returns:
@@ -669,7 +669,7 @@ class Agenda(Protocol):
         """As `tidy`, but within a claim, where it may be too slow: a store may do less, or nothing."""
         return self.tidy(queue, now, limit)
 
-    def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
+    def next_due(self, queue: str, now: float) -> float | None:
         """Return when the next delay or lease ends, in seconds; None if there is none, or it is not known."""
         return None
 
@@ -736,7 +736,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     named_shards: int | None = None
     counts_groups: bool = False
 
-    def of_queue(self, queue: str) -> Store:  # noqa: ARG002 - the interface
+    def of_queue(self, queue: str) -> Store:
         """Return a store for another queue in the same tables, on the same connections."""
         return self
 
@@ -755,7 +755,7 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         """
         yield from ()
 
-    def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:  # noqa: ARG002
+    def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:
         """Erase data of deleted tasks that the store keeps elsewhere, such as their group in a history.
 
         Args:
@@ -770,8 +770,8 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
 
     def caller(self) -> str:
         """Return the identity of the store's user, by default the user of the operating system."""
-        import getpass  # noqa: PLC0415 - functions do not use it
-        import platform  # noqa: PLC0415
+        import getpass
+        import platform
 
         try:
             user = getpass.getuser()

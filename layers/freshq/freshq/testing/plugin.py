@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def freshq_clock() -> ManualClock:
     """Return the clock of `freshq_queue`, which stands still until a test advances it."""
-    from freshq.testing.tasks import ManualClock  # noqa: PLC0415 - see above
+    from freshq.testing.tasks import ManualClock
 
     return ManualClock()
 
@@ -30,7 +30,7 @@ def freshq_clock() -> ManualClock:
 @pytest.fixture
 def freshq_queue(freshq_clock: ManualClock) -> Queue:
     """Return an empty queue in memory, with the default options and a fixed random source."""
-    from freshq.queue.queue import Queue  # noqa: PLC0415 - see above
+    from freshq.queue.queue import Queue
 
     return Queue.memory(clock=freshq_clock, rng=random.Random(1))  # noqa: S311 - for repeatable tests
 
@@ -42,8 +42,8 @@ def freshq_replay() -> Callable[..., Replay]:
     It takes the recording, the present settings and the new ones, each a path of a TOML file or a dict, and
     `fail_if`, such as "in_time<-1%". It returns the measures.
     """
-    from freshq.simulate.advice import Threshold, read_settings, replay  # noqa: PLC0415 - see above
-    from freshq.simulate.load import read_recording  # noqa: PLC0415
+    from freshq.simulate.advice import Threshold, read_settings, replay
+    from freshq.simulate.load import read_recording
 
     def check(
         recording: Path, settings: Path | dict[str, object], against: Path | dict[str, object],

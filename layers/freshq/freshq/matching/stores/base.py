@@ -102,7 +102,7 @@ class MatchStore(Protocol):
             StoreError: If the table is not one of resources; nothing was deleted.
         """
 
-    def tidy(self, now: float) -> None:  # noqa: ARG002 - the interface
+    def tidy(self, now: float) -> None:
         """Delete some of the expired data.
 
         Args:
@@ -169,7 +169,7 @@ class MatchStore(Protocol):
             start_after: The key after which to start; None for the beginning of the line.
         """
 
-    def forget_line_key(self, question: str, key: str) -> None:  # noqa: ARG002 - the interface
+    def forget_line_key(self, question: str, key: str) -> None:
         """Delete a key that `line_keys` returned although no caller waits there; keep it if one does."""
         return
 

@@ -132,7 +132,7 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
         MissingExtra: If the extra `aws` is not installed.
     """
     with needs("aws"):
-        import boto3  # noqa: PLC0415 - the functions make a client without it, and start sooner
+        import boto3
     region = own_region() if session is None else None
     client: DynamoDBClient = (session or boto3).client("dynamodb", region, config=CLIENT_CONFIG)
     return client
@@ -462,7 +462,7 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
             f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
         )
     if code == "ValidationException" and is_too_large(message):
-        from freshq.stores.base import TooLarge  # noqa: PLC0415 - the trigger starts without it
+        from freshq.stores.base import TooLarge
 
         return TooLarge(
             f"table {table!r}: an item has at most 400 KB, freshq's attributes included; "

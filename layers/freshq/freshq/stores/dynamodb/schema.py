@@ -154,7 +154,7 @@ def plain_values(record: Item) -> dict[str, Any]:
     Args:
         record: Attributes in the form of the low-level client.
     """
-    from boto3.dynamodb.types import TypeDeserializer  # noqa: PLC0415 - only attached tables need boto3
+    from boto3.dynamodb.types import TypeDeserializer
 
     deserialize = TypeDeserializer().deserialize
     return {name: _plain(deserialize(value)) for name, value in record.items()}
@@ -181,7 +181,7 @@ def typed_value(value: Any) -> Item:
         TypeError: If DynamoDB has no such type.
         ArithmeticError: If a number is not finite, or has more than 38 digits.
     """
-    from boto3.dynamodb.types import TypeSerializer  # noqa: PLC0415 - only attached tables need boto3
+    from boto3.dynamodb.types import TypeSerializer
 
     return dict(TypeSerializer().serialize(_exact(value)))
 

@@ -153,13 +153,13 @@ class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
 
     @override
     def caller(self) -> str:
-        from freshq.stores.dynamodb.table import identity  # noqa: PLC0415 - functions have no use of it
+        from freshq.stores.dynamodb.table import identity
 
         return identity(self.calls.client) or super().caller()
 
     @override
     def erase(self, queue: str, task_ids: Collection[str], group: str | None) -> Iterator[Finding]:
-        from freshq.stores.dynamodb.table import copies_of_table  # noqa: PLC0415 - as above
+        from freshq.stores.dynamodb.table import copies_of_table
 
         with translated(self.calls.table):
             yield from copies_of_table(self.calls.client, self.calls.table)
@@ -202,7 +202,7 @@ class DynamoDBStore(TableStore):
 
     @override
     def examine(self) -> Iterator[Finding]:
-        from freshq.stores.dynamodb.table import examine_table  # noqa: PLC0415 - functions have no use of it
+        from freshq.stores.dynamodb.table import examine_table
 
         with translated(self.calls.table):
             yield from examine_table(self.calls.client, self.calls.table)

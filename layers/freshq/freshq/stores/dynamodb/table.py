@@ -781,7 +781,7 @@ def identity(client: DynamoDBClient) -> str | None:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is None and ".amazonaws.com" not in client.meta.endpoint_url:
         return None
-    import boto3  # noqa: PLC0415 - functions have no use of it
+    import boto3
 
     # Not the environment's: the client may have a profile. A client offers no public access to them.
     credentials = client._get_credentials()  # type: ignore[attr-defined]  # noqa: SLF001
