@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
 from benchmarks.figures import PARTS, figures_of, is_measured, read
-from benchmarks.library_pages import IMPORT, TRACED, WITH_CLIENTS, start_ratio
+from benchmarks.library_pages import AIM_FAR, FILES, IMPORT, TRACED, WITH_CLIENTS, WORKER, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
 from benchmarks.pipeline_page import tables_ratio, time_ratio
 from benchmarks.render import Prose, Sections, Table, bold, columns
-from benchmarks.worker_page import AIM_FAR, FILES, WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

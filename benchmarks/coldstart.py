@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from local.deploy import PROJECT, build, runtime_folder
+from local.emulator import PROJECT, build, runtime_folder
 
 from benchmarks import figures
 from benchmarks.figures import in_turns

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import platform
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -37,7 +38,7 @@ class Part:
     """
 
     function: str
-    files: tuple[str, ...]
+    files: Sequence[str]
     minutes: int
     page: str
     what: str
@@ -45,66 +46,10 @@ class Part:
     has_peers: bool = False
 
 
-COSTS: Final = "costs.md"
-MEASUREMENTS: Final = "contributing/measurements.md"
-PIPELINE: Final = "contributing/pipeline.md"
-THROUGHPUT: Final = "contributing/throughput.md"
-GROWTH: Final = ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb")
 PARTS: Final = {
-    "capacity": Part("capacity", ("capacity",), 1, COSTS,
-        "units and calls of each step of a task, on DynamoDB Local", is_default=True),
-    "invocations": Part("invocations", ("invocations",), 8, COSTS,
-        "invocations, run times and log bytes of the emulated application"),
-    "growth": Part("growth", GROWTH, 40, "contributing/growth.md",
-        "how the cost of a claim grows with the queue, on each store but MariaDB"),
-    "horizon": Part("growth:horizon", ("horizon",), 5, "contributing/growth.md",
-        "pages that a claim reads while a snapshot is open on PostgreSQL, beside procrastinate"),
-    "overload": Part("overload", ("overload",), 15, "overload.md",
-        "goodput by load and order, simulated and of the emulated application"),
-    "fair": Part("fair", ("fair",), 13, MEASUREMENTS,
-        "groups that share time, and their limits: simulated, and of a Worker on each store"),
-    "chains": Part("fair:chains", ("chains",), 3, MEASUREMENTS,
-        "chains of tasks with one deadline: simulated, and of a Worker on each store"),
-    "limits": Part("fair:limits", ("limits",), 3, MEASUREMENTS,
-        "a claim beside 4,900 groups at their limit, on each store"),
-    "outage": Part("outage", ("outage",), 1, "overload.md",
-        "what is done in time after an outage, by order and load, simulated"),
-    "overload-peers": Part("overload_peers", ("overload_peers",), 29, "overload.md",
-        "goodput of real workers under overload, compared with other queues", has_peers=True),
-    "passed-over": Part("growth:passed_over", ("passed_over",), 1, "contributing/measurements.md",
-        "how far the claims of several claimers depart from the order", is_default=True),
-    "worker": Part("worker", ("worker", "worker_two"), 20, THROUGHPUT,
-        "throughput of a Worker on SQL, compared with other queues", has_peers=True),
-    "floor": Part("floor", ("floor",), 1, "contributing/floor.md",
-        "processor time of each verb on SQL, beside the same statements by the bare driver"),
-    "wake": Part("wake", ("wake",), 3, THROUGHPUT,
-        "put to start and put to result, between processes, compared with other queues", has_peers=True),
-    "distance": Part("distance", ("distance",), 5, THROUGHPUT,
-        "throughput of a Worker on DynamoDB Local behind a delay"),
-    "history": Part("overheads:history", ("history",), 3, MEASUREMENTS,
-        "cost of the history of a SQL queue, in turns with none"),
-    "telemetry": Part("overheads:telemetry", ("telemetry",), 2, MEASUREMENTS,
-        "cost of OpenTelemetry, in turns with none"),
-    "sql": Part("sql", ("sql",), 10, MEASUREMENTS, "claims and puts by hand on SQL"),
-    "asyncio": Part("coroutines", ("asyncio",), 4, MEASUREMENTS,
-        "puts and sleeping handlers of one event loop, beside procrastinate"),
-    "simulator": Part("overload:simulator", ("simulator",), 1, MEASUREMENTS,
-        "simulated tasks a second, by policy", is_default=True),
-    "cli": Part("coldstart:commands", ("cli",), 1, MEASUREMENTS,
-        "processor time of commands, against their limits", is_default=True),
-    "coldstart": Part("coldstart", ("coldstart",), 3, "contributing/cold-starts.md",
-        "processor time of the functions' cold starts, traced and untraced"),
-    "pipeline": Part("pipeline", ("pipeline",), 10, PIPELINE,
-        "the pipeline on 2 million events, compared with DuckDB"),
-    "pipeline-large": Part("pipeline:large", ("pipeline_large",), 20, PIPELINE,
-        "the pipeline on 20 million events, compared with DuckDB"),
-    "pipeline-nights": Part("pipeline:nights", ("pipeline_nights",), 15, PIPELINE,
-        "a nightly run of the pipeline, compared with a run over 62 days"),
-    "pipeline-scale": Part("pipeline:scale", ("pipeline_scale",), 10, PIPELINE,
-        "the pipeline on a cluster of two workers, by number of events"),
-    "pipeline-small": Part("pipeline:small", ("pipeline_small",), 5, PIPELINE,
-        "the pipeline on 1,000 events, compared with a bare PySpark script"),
-}  # fmt: skip
+    name: Part(**part)
+    for name, part in tomllib.loads(Path(__file__).with_name("parts.toml").read_text("utf-8")).items()
+}
 # Of typical size: an item stays well below 1 KB, which is one write unit.
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 

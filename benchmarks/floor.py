@@ -17,7 +17,7 @@ from local.servers import Postgres
 
 from benchmarks import figures
 from benchmarks.figures import PAYLOAD, in_turns
-from benchmarks.worker_page import VERBS
+from benchmarks.library_pages import VERBS
 from freshq import Queue, Settlement
 from freshq.queue.core import core_of
 from freshq.stores.sql import SqlStore

@@ -31,7 +31,7 @@ from typing_extensions import override
 from benchmarks import figures
 from benchmarks.capacity import metered
 from benchmarks.figures import in_turns, numbers, rotated
-from benchmarks.growth_page import STORES
+from benchmarks.library_pages import GROWTH_STORES
 from benchmarks.worker import conninfo
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
@@ -660,7 +660,7 @@ def horizon(sizes: str = ",".join(map(str, HORIZON_TASKS))) -> None:
     figures.write("horizon", found)
 
 
-def main(stores: str = ",".join(STORES), sizes: str = "", groups: str = "", rounds: int = 0) -> None:
+def main(stores: str = ",".join(GROWTH_STORES), sizes: str = "", groups: str = "", rounds: int = 0) -> None:
     """Measure some stores.
 
     Args:

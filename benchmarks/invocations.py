@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from local.deploy import STACK, build, demonstration, deploy
-from local.emulator import Emulator
+from local.emulator import STACK, Emulator, build, demonstration, deploy
 from local.facts import lives_of, percentile, read_changes, versions_by_task
 
 from benchmarks import figures

@@ -1,20 +1,21 @@
-"""Sections of docs/compare.md, overload.md, and contributing/{cold-starts,measurements}.md."""
+"""Sections of docs/benchmarks.md and overload.md, and of contributors' pages about the library."""
 
 from __future__ import annotations
 
+from itertools import product
 from operator import truediv
-from statistics import median
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import overload_setting as setting
-from benchmarks.costs_page import all_steps, scale_sections
+from benchmarks.costs_page import all_steps, most_passed_over, scale_sections
 from benchmarks.fair import DEADLINE
 from benchmarks.figures import figures_of, read
-from benchmarks.render import Block, Prose, Sections, Table, across, columns, spread
-from benchmarks.worker_page import rates, wakes
+from benchmarks.render import Block, Prose, Sections, Table, across, bold, columns, spread
+from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 SETTINGS: Final = {
     "off": "none",
@@ -411,5 +412,351 @@ def _commands(found: Mapping[str, Any]) -> Table:
             "command": lambda item: f"`python -c '{item[0]}'`" if "import" in item[0] else f"`{item[0]}`",
             "processor seconds": "{0[1]:.2f}",
             "at most": lambda item: f"{found['at_most'][item[0]]:.2f}" if item[0] in found["at_most"] else "",
+        },
+    )
+
+
+HAND: Final = "claims of ten by hand"
+WORKER: Final = "Worker"
+FRESHQ: Final = "freshq"
+# File of results by number of processes.
+FILES: Final = {1: "worker", 2: "worker_two"}
+STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+# Slots for which the aims beside other queues hold; the aim beside claims by hand holds for all.
+AIMED: Final = ("8", "32")
+# Aims of a Worker as a multiple of each contender's rate.
+AIMS: Final = {HAND: 0.8, "oban": 2.0, "procrastinate": 10.0, "huey": 2.0}
+# Aim of batches as a multiple of single writes, 5 ms away.
+AIM_FAR: Final = 5.0
+# Further figures by their name in the file.
+COUNTED: Final = {
+    "processor_us_per_task": "processor time of a task, µs",
+    "connections": "connections at most",
+}
+VERBS: Final = ("put", "put_many(500)", "claim(1)", "claim(10)", "complete", "settle_many(10)")
+# Largest multiples of the floor.
+FLOOR_AIMS: Final = dict(zip(VERBS, (2.0, 2.8, 2.0, 2.5, 2.0, 2.5), strict=True))
+
+
+def throughput_page() -> Sections:
+    """Return the sections of docs/contributing/throughput.md."""
+    sections: Sections = {
+        (file, STORES[store]): _tables(read(file), store) for file, store in product(FILES.values(), STORES)
+    }
+    return sections | {
+        ("wake", "latency"): wakes(),
+        ("distance", "distance"): _distance(read("distance")),
+        ("worker", "bounds"): [_bounds(figures_of("worker")["sqlite"])],
+    }
+
+
+def rates(store: str, slots: Sequence[str] = AIMED) -> Table:
+    """Return the tasks a second of each contender in one process, for the users' page."""
+    contenders = _by_contender(figures_of(FILES[1])[store], slots)
+    return across(f"{STORES[store]}, tasks a second", contenders, _rates, _slots)
+
+
+def _by_contender(figures: Mapping[str, Any], slots: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the rounds of each contender by slots."""
+    found: dict[str, dict[str, Any]] = {}
+    for number in slots:
+        for name, rounds in figures[number].items():
+            found.setdefault(name, {})[number] = rounds
+    return found
+
+
+def _slots(number: str) -> str:
+    return f"{number} slot{'s' * (number != '1')}"
+
+
+def _rates(rounds: Sequence[Mapping[str, float]]) -> str:
+    return spread([each["tasks_per_second"] for each in rounds], ",.0f")
+
+
+def _tables(result: Mapping[str, Any], store: str) -> list[Block]:
+    report, machine = result["figures"], result["machine"]
+    figures = report[store]
+    contenders = _by_contender(figures, figures)
+    versions = ", ".join(f"{name} {each}" for name, each in report["versions"].items() if name in contenders)
+    missing = f" Not installed, so not measured: {', '.join(report['missing'])}." if report["missing"] else ""
+    text = f"""{report["rounds"]} rounds, load average {machine["load"]} at the end; freshq on Python
+        {machine["python"]}, the others ({versions}) on {report["peers_python"]}.{missing}"""
+    ratios = [
+        [name, str(AIMS.get(name, "")), *(ratio_cell(each, name, number) for number, each in figures.items())]
+        for name in contenders
+        if name != WORKER
+    ]
+    slots = [*map(_slots, figures)]
+    return [
+        Prose(text),
+        across("tasks a second, median (lowest to highest)", contenders, _rates, _slots),
+        Table(["rate of a `Worker`, as a multiple of", "aim", *slots], ratios),
+        Table(["median", "contender", *slots], [*_counted(contenders, [*figures])], texts=2),
+    ]
+
+
+def _counted(contenders: Mapping[str, Any], slots: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the rows of further figures."""
+    for (what, title), (name, rounds) in product(COUNTED.items(), contenders.items()):
+        cells = [_median(rounds.get(number), what) for number in slots]
+        if any(cells):
+            yield [title, name, *cells]
+
+
+def _median(rounds: Sequence[Mapping[str, float]] | None, what: str) -> str:
+    return f"{median(each[what] for each in rounds):,.0f}" if rounds and what in rounds[0] else ""
+
+
+def ratio_rounds(contenders: Mapping[str, Any], name: str) -> list[float]:
+    """Return a Worker's rate as a multiple of a contender's, by round."""
+    pairs = zip(contenders[WORKER], contenders[name], strict=True)
+    return [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
+
+
+def ratio_cell(contenders: Mapping[str, Any], name: str, slots: str) -> str:
+    """Return the ratio of a Worker to a contender, bold if it misses its aim."""
+    if name not in contenders:
+        return ""
+    found = ratio_rounds(contenders, name)
+    misses = (name == HAND or slots in AIMED) and median(found) < AIMS.get(name, 0)
+    return bold(spread(found, ".2f"), when=misses)
+
+
+def wakes() -> list[Block]:
+    """Return the latencies between processes, for both pages."""
+    report = read("wake")
+    found, machine = report["figures"], report["machine"]
+    versions = ", ".join(f"{name} {each}" for name, each in found["versions"].items())
+    missing = f" Not installed, so not measured: {', '.join(found['missing'])}." if found["missing"] else ""
+    text = f"""`make bench PARTS=wake` puts {found["rounds"] * found["tasks"]} single tasks, in
+        {found["rounds"]} turns, for an idle worker with {found["slots"]} slots in another process. The
+        contenders are on PostgreSQL unless named otherwise ({versions or "no other queue"}; they keep no
+        results). Load average {machine["load_before"]} before, {machine["load"]} at the end.{missing}"""
+
+    def shown(which: str) -> Callable[[Any], str]:
+        return lambda item: _percentiles([each[which] for each in item[1] if which in each])
+
+    idle = found["idle_per_second"]
+    table = columns(
+        found["contenders"].items(),
+        {
+            "ms, p50 / p99": "{0[0]}",
+            "put to start": shown("start_ms"),
+            "put to result": shown("result_ms"),
+            "idle transactions a second": lambda item: f"{idle[item[0]]:.1f}" if item[0] in idle else "",
+        },
+    )
+    return [Prose(text), table]
+
+
+def _percentiles(numbers: Sequence[float]) -> str:
+    if not numbers:
+        return ""
+    cuts = quantiles(numbers, n=100, method="inclusive")
+    return f"{cuts[49]:.1f} / {cuts[98]:.1f}"
+
+
+def _distance(result: Mapping[str, Any]) -> list[Block]:
+    figures = result["figures"]
+    together, alone = figures["delays_ms"]["0"]
+    table = columns(
+        ({"delay": delay, **rates} for delay, rates in figures["delays_ms"].items()),
+        {
+            "tasks a second, delay of each answer": "{delay} ms",
+            together: lambda row: spread(row[together], ",.0f"),
+            alone: lambda row: spread(row[alone], ",.0f"),
+            "ratio": lambda row: spread([*map(truediv, row[together], row[alone])], ".1f"),
+        },
+    )
+    near = 1000 / median(figures["delays_ms"]["0"][together])
+    worker, server = (
+        median(figures[name]["0"][together]) for name in ("worker_processor_ms", "server_processor_ms")
+    )
+    left = 1000 / (AIM_FAR * median(figures["delays_ms"]["5"][alone]))
+    text = f"""{figures["rounds"]} rounds in turns, {figures["slots"]} slots, load average
+        {result["machine"]["load"]}. The aim is {AIM_FAR:g} times at 5 ms, which would leave {left:.1f} ms a
+        task. Even without a delay a task in batches takes {near:.1f} ms: {worker:.1f} ms of the worker's
+        processor time and {server:.1f} ms of the server's, on the same cores."""
+    return [table, Prose(text)]
+
+
+def _bounds(sqlite: Mapping[str, Any]) -> Prose:
+    def of(slots: str, contender: str) -> float:
+        return float(median(each["processor_us_per_task"] for each in sqlite[slots][contender]))
+
+    huey = f", and huey {of('8', 'huey'):.0f} for its single write" if "huey" in sqlite["8"] else ""
+    return Prose(
+        f"""On SQLite a task takes {of("1", WORKER):.0f} µs of processor time with one slot,
+        {of("8", WORKER):.0f} with 8, {of("32", WORKER):.0f} with 32, by hand {of("8", HAND):.0f}{huey}. Of
+        that the worker's records of each run, and handing tasks to threads, take about a third."""
+    )
+
+
+def floor_page() -> Sections:
+    """Return the section of docs/contributing/floor.md."""
+    result = read("floor")
+    found, machine = result["figures"], result["machine"]
+    text = f"""Minimum of {found["rounds"]} rounds in turns, {found["tasks"]:,} tasks each, on Python
+        {machine["python"]}; load average before: {machine["load_before"]}. Bold ratios miss the aim."""
+
+    def ratio(row: Mapping[str, Any]) -> str:
+        shown = f"{row['freshq_us'] / row['floor_us']:.2f}"
+        return bold(shown, when=float(shown) > FLOOR_AIMS[row["verb"]])
+
+    table = columns(
+        (
+            {"database": database, "verb": verb, **each}
+            for database, verbs in found["databases"].items()
+            for verb, each in verbs.items()
+        ),
+        {
+            "database": "{database}",
+            "verb": "{verb}",
+            "freshq, µs a task": "{freshq_us:.1f}",
+            "floor, µs a task": "{floor_us:.1f}",
+            "ratio": ratio,
+            "aim, at most": lambda row: f"{FLOOR_AIMS[row['verb']]:.1f}",
+        },
+        texts=2,
+    )
+    return {("floor", "ratios"): [Prose(text), table]}
+
+
+GROWTH_STORES: Final = {
+    "memory": "memory",
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+    "dynamodb": "DynamoDB Local",
+}
+SITUATIONS: Final = ("waiting", "beside stale, LIFO", "beside stale, FIFO", "beside finished", "groups")
+GROUPS: Final = "groups"
+GROWTH_AIM: Final = 1.2
+GROWTH_AIM_OF_GROUPS: Final = 2.0
+
+
+def growth_page() -> Sections:
+    """Return the sections of docs/contributing/growth.md."""
+    report = {store: figures_of(f"growth_{store}") for store in GROWTH_STORES}
+    sections = growth_sections(report, figures_of("capacity"))
+    sections["horizon", "pages"] = [horizon_table(figures_of("horizon"))]
+    return sections
+
+
+def horizon_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of claims while a snapshot is open.
+
+    Args:
+        found: Figures of the part `horizon`.
+    """
+    return columns(
+        found,
+        {
+            "queue": "{queue}",
+            "tasks finished": "{finished:,}",
+            "pages of a claim": "{pages:,.0f}",
+            "pages of a process's first claim": "{first:,}",
+        },
+    )
+
+
+def growth_sections(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> Sections:
+    """Return the sections.
+
+    Args:
+        report: Figures of the part `growth` by store.
+        capacity: Figures of the part `capacity`.
+    """
+    figures = [figure for store in GROWTH_STORES for figure in report.get(store, {}).get("figures", ())]
+    of_equal = ratios_of_equal_work(figures)
+    sections: Sections = {("growth_memory", "aim"): [_growth_aim(of_equal)]} if of_equal else {}
+    for situation in SITUATIONS:
+        found = [figure for figure in figures if figure["situation"] == situation]
+        if found:
+            sections["growth_dynamodb", situation.replace(",", "")] = [_growth_table(found)]
+    bound = f"""On DynamoDB a claim reads up to {MAX_PAGES} pages, the largest with {LARGER_PAGES_KEYS[-1]:,}
+        keys: at most {capacity["behind_stale"][-1]["read_units"]:g} read units ([Costs](../costs.md)). Beside
+        30,000 stale tasks, the first claims of a process skip up to {most_passed_over():,} each and come up
+        short; later claims continue there and soon cost the same as beside 1,000 tasks."""
+    sections["capacity", "bound"] = [Prose(bound)]
+    if shards := report.get("dynamodb", {}).get("shards"):
+        sections["growth_dynamodb", "shards"] = [_shards(shards)]
+    return sections
+
+
+def _growth_aim(of_equal: Sequence[float]) -> Prose:
+    return Prose(
+        f"""The aim is {GROWTH_AIM:g}, and {GROWTH_AIM_OF_GROUPS:g} for groups; bold ratios miss it. In memory
+        and on SQL, claims of equal work gave ratios from {min(of_equal):.2f} to {max(of_equal):.2f}, which is
+        the noise of the machine."""
+    )
+
+
+def ratios_of_equal_work(figures: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the ratios, which are noise, of claims that did the same work as at the smallest size.
+
+    On DynamoDB the counted claims are not the timed claims, so equal counts say nothing.
+    """
+    smallest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    same: list[float] = []
+    timed = (each for each in figures if each["store"] != "dynamodb")
+    for figure in sorted(timed, key=lambda each: each["size"]):
+        key = (figure["store"], figure["situation"], figure["limit"])
+        first = smallest.setdefault(key, figure)
+        if first is not figure and (first["amounts"], first["short"]) == (figure["amounts"], figure["short"]):
+            same.append(figure["ratio"])
+    return same
+
+
+def misses(figure: Mapping[str, Any]) -> bool:
+    """Return whether a ratio, rounded as shown, misses its aim."""
+    aim = GROWTH_AIM_OF_GROUPS if figure["situation"] == GROUPS else GROWTH_AIM
+    return round(float(figure["ratio"]), 2) > aim
+
+
+def _growth_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    stores = [*GROWTH_STORES]
+    ordered = sorted(figures, key=lambda each: (stores.index(each["store"]), each["limit"], each["size"]))
+    return columns(
+        ordered,
+        {
+            "store": lambda figure: GROWTH_STORES[figure["store"]],
+            "cost of one claim": _amounts,
+            "claim of": "{limit}",
+            GROUPS if figures[0]["situation"] == GROUPS else "tasks": "{size:,}",
+            "time / smallest size": _ratio,
+            "short claims": _short,
+        },
+        texts=2,
+    )
+
+
+def _ratio(figure: Mapping[str, Any]) -> str:
+    ratio = bold(f"{figure['ratio']:.2f}", when=misses(figure))
+    quartiles = figure.get("ratio_quartiles")
+    if not quartiles or quartiles[0] == quartiles[1]:  # the smallest size, compared with itself
+        return ratio
+    return f"{ratio} ({quartiles[0]:.2f} to {quartiles[1]:.2f})"
+
+
+def _short(figure: Mapping[str, Any]) -> str:
+    found = f", {figure['found']:.1f} tasks on average" if figure["short"] and "found" in figure else ""
+    return f"{figure['short']:.0%}{found}"
+
+
+def _amounts(figure: Mapping[str, Any]) -> str:
+    names = {"steps": "instructions"} if figure["store"] == "memory" else {}
+    return ", ".join(f"{names.get(name, name)} {amount:,g}" for name, amount in figure["amounts"].items())
+
+
+def _shards(shards: Sequence[Mapping[str, Any]]) -> Table:
+    return columns(
+        shards,
+        {
+            "shards": "{shards}",
+            "write units a second": lambda figure: f"{1000 * figure['shards']:,}",
+            "claims that skip a newer task": "{share:.0%}",
+            "positions, mean": "{mean_places:.1f}",
+            "calls": "{amounts[calls]:g}",
+            "read units": "{amounts[read units]:g}",
         },
     )

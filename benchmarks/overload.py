@@ -15,15 +15,14 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
-from local.deploy import build, demonstration, deploy
-from local.emulator import Emulator
+from local.emulator import Emulator, build, demonstration, deploy
 from local.facts import lives_of, percentile, read_changes, recorded, slot_seconds, versions_by_task
 from rich.console import Console
 
 from benchmarks import figures
 from benchmarks import overload_setting as setting
 from benchmarks.figures import in_turns
-from benchmarks.overload_plot import PICTURE, draw
+from benchmarks.pictures import draw_overload
 from freshq import Order, Queue
 from freshq.aws.pass_options import configure_stack
 from freshq.policy.rules import OverloadRules
@@ -376,4 +375,4 @@ def main(*, simulated: bool = False) -> None:
         figures.figures_of("overload")["application"] if simulated else measured_application()
     )
     figures.write("overload", report)
-    draw(report, PICTURE)
+    draw_overload(report)

@@ -8,10 +8,8 @@ new database on the same PostgreSQL (huey on SQLite), neither of which waits for
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -19,27 +17,25 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, product
-from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
-import altair as alt
 import psycopg
-from local.demo import recompressed
 from local.servers import Postgres
+from typing_extensions import override
 
 from benchmarks import figures
-from benchmarks.figures import LONGEST_SECONDS, in_turns
+from benchmarks.figures import in_turns
 from benchmarks.library_pages import possible_ratio
 from benchmarks.peers import TASK_SECONDS
-from benchmarks.worker import PROGRAM, conninfo, fill_peer
+from benchmarks.pictures import draw_peers
+from benchmarks.worker import PeerProcess, conninfo, fill_peer
 from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PICTURE: Final = Path("docs/overload_peers.png")
 SLOTS: Final = 4
 LIMIT_SECONDS: Final = 1.0
 # A client pauses at random up to this long before it puts a task again.
@@ -101,56 +97,34 @@ class Scenario:
 
 LOADS: Final = ("0.5", "0.9", "1.5", "3")
 RETRYING: Final = "retries"
+Runs = dict[str, dict[str, list[Any]]]
 SCENARIOS: Final = {
     **{load: Scenario((float(load),)) for load in LOADS},
     RETRYING: Scenario((1.5, LATER_LOAD), RETRIES),
 }
 
 
-class Program:
-    """A worker or a producer in another process."""
+class Program(PeerProcess):
+    """A worker or a producer in another process.
+
+    Attributes:
+        runs: Start and end of each run by the number of its task.
+        left: Tasks that wait at the end.
+    """
 
     def __init__(self, python: str, verb: str, peer: str, where: str) -> None:
-        """Start it and wait until it is connected.
-
-        Raises:
-            RuntimeError: If it does not start.
-        """
-        command = [python, PROGRAM, verb, peer, where, str(SLOTS)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._input, self._output = self._process.stdin, self._process.stdout
-        if self._output.readline() != "ready\n":
-            msg = f"{peer} did not start"
-            raise RuntimeError(msg)
-        # Start and end of each run by the number of its task, and the tasks that wait at the end.
+        """Start it and wait until it is connected."""
         self.runs: dict[int, tuple[float, float]] = {}
         self.left = 0
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        super().__init__(python, verb, peer, where, SLOTS)
 
-    def _read(self) -> None:
-        for line in self._output:
-            if line.startswith(LEFT):
-                self.left = int(line.removeprefix(LEFT))
-            else:
-                number, began, ended = line.split()
-                self.runs[int(number)] = float(began), float(ended)
-
-    def put(self, number: int) -> None:
-        """Let a producer put a task."""
-        self._input.write(f"{number}\n")
-        self._input.flush()
-
-    def end(self) -> None:
-        """Let it exit."""
-        self._input.close()
-        self._process.wait(LONGEST_SECONDS)
-        self._reader.join()
-        self._output.close()
+    @override
+    def hear(self, line: str) -> None:
+        if line.startswith(LEFT):
+            self.left = int(line.removeprefix(LEFT))
+        else:
+            number, began, ended = line.split()
+            self.runs[int(number)] = float(began), float(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +204,7 @@ def drive(
         if task < 0:
             task = len(puts)
             puts.append((client, time.monotonic()))
-            producer.put(task)
+            producer.tell(task)
             if before < scenario.retries:
                 gives_up = puts[task][1] - begin + LIMIT_SECONDS
                 heappush(events, (gives_up, next(ties), client, before + 1, task))
@@ -290,25 +264,19 @@ def main(seeds: int = 2, seconds: float = 15.0, peers: str = sys.executable) -> 
         place = Place(server, peers, seconds)
         pairs = product(CONTENDERS, SCENARIOS)
         found = in_turns({pair: partial(place.measure, *pair) for pair in pairs}, seeds)
-    runs: dict[str, dict[str, list[Any]]] = {}
+    runs: Runs = {}
     for (name, scenario), each in found.items():
         if None not in each:
             runs.setdefault(name, {})[scenario] = each
     report = {"seeds": seeds, "seconds": seconds, "versions": place.versions, "contenders": runs}
     figures.write("overload_peers", report)
-    draw(runs, PICTURE)
+    colours = {name: contender.colour for name, contender in CONTENDERS.items()}
+    retrying = f"A load of 1.5, then of {LATER_LOAD:g}; clients try again"
+    draw_peers(*shares_by_load_and_second(runs), colours, retrying)
 
 
-INK: Final = "#303030"
-COLOURS: Final = alt.Color(
-    "queue:N",
-    scale=alt.Scale(domain=[*CONTENDERS], range=[each.colour for each in CONTENDERS.values()]),
-    legend=alt.Legend(title=None, orient="bottom", columns=4, labelFontSize=12.5, symbolStrokeWidth=3),
-)
-
-
-def draw(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], file: Path) -> None:
-    """Draw what is done in time by load, and by second with clients that try again, into a PNG."""
+def shares_by_load_and_second(runs: Runs) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the shares done in time by queue and load, and by second while clients try again."""
     by_load = [
         {"queue": name, "load": load, "share": possible_ratio(of[load], float(load))}
         for name, of in runs.items()
@@ -319,30 +287,4 @@ def draw(runs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], file: Pa
         for name, of in runs.items()
         for second, shares in enumerate(zip(*[run["by_second"] for run in of[RETRYING]], strict=True))
     ]
-    load = alt.X("load:O", title="load / capacity", axis=alt.Axis(labelAngle=0, grid=False), sort=None)
-    second = alt.X("second:Q", title="seconds", axis=alt.Axis(grid=False))
-    retrying = f"A load of 1.5, then of {LATER_LOAD:g}; clients try again"
-    chart = (
-        alt.hconcat(
-            _lines(by_load, load, "Done in time, by load", "done in time / possible"),
-            _lines(by_second, second, retrying, "done in time, by second of put"),
-            spacing=30,
-        )
-        .configure_view(stroke=None)
-        .configure_axis(labelFontSize=12, titleFontSize=12.5, titleFontWeight="normal", titleColor=INK)
-        .configure_title(fontSize=14, anchor="start", color=INK)
-    )
-    chart.save(str(file), scale_factor=2)
-    file.write_bytes(recompressed(file.read_bytes()))
-
-
-def _lines(rows: Sequence[Mapping[str, Any]], x: alt.X, title: str, share: str) -> alt.Chart:
-    y = alt.Y(
-        "share:Q",
-        title=share,
-        axis=alt.Axis(format=".0%", tickCount=5, gridColor="#E4E4E4", domain=False),
-        scale=alt.Scale(domain=[0, 1.05], clamp=True),
-    )
-    chart = alt.Chart(alt.InlineData(values=[*rows])).mark_line(strokeWidth=2.4, opacity=0.9)
-    shown: alt.Chart = chart.encode(x=x, y=y, color=COLOURS)
-    return shown.properties(width=330, height=240, title=title)
+    return by_load, by_second

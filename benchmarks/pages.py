@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Final
 from benchmarks import library_pages
 from benchmarks.aims import aims_page
 from benchmarks.costs_page import costs_page
-from benchmarks.growth_page import growth_page
 from benchmarks.pipeline_page import pipeline_page
 from benchmarks.render import filled, markdown
-from benchmarks.worker_page import floor_page, throughput_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -23,11 +21,11 @@ PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
     "compare.md": library_pages.compare_page,
     "contributing/benchmarks.md": aims_page,
     "contributing/cold-starts.md": library_pages.cold_start_page,
-    "contributing/floor.md": floor_page,
-    "contributing/growth.md": growth_page,
+    "contributing/floor.md": library_pages.floor_page,
+    "contributing/growth.md": library_pages.growth_page,
     "contributing/measurements.md": library_pages.measurements_page,
     "contributing/pipeline.md": pipeline_page,
-    "contributing/throughput.md": throughput_page,
+    "contributing/throughput.md": library_pages.throughput_page,
     "costs.md": costs_page,
     "overload.md": library_pages.overload_page,
 }

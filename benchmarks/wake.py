@@ -15,16 +15,18 @@ import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from local.servers import Postgres
+from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_turns
+from benchmarks.library_pages import FRESHQ
 from benchmarks.peers import PAUSE_SECONDS, SLOTS, pauses
-from benchmarks.worker import PROGRAM, conninfo, fill_peer, opened
-from benchmarks.worker_page import FRESHQ
+from benchmarks.worker import PROGRAM, PeerProcess, conninfo, fill_peer, opened
 from freshq import Queue, Task, Worker
 
 if TYPE_CHECKING:
@@ -83,41 +85,24 @@ def round_trips(queue: Queue, tasks: int) -> list[dict[str, float]]:
     return found
 
 
-class IdlePeer:
-    """A working process of another queue."""
+class IdlePeer(PeerProcess):
+    """An idle worker of another queue, and its producer."""
 
     def __init__(self, python: str, peer: str, where: str) -> None:
-        """Start it and wait until it is idle.
+        """Start it and wait until it is idle."""
+        self._put = [python, PROGRAM, "put", peer, where]
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        super().__init__(python, "idle", peer, where, SLOTS)
 
-        Raises:
-            RuntimeError: If it does not start.
-        """
-        self._command = [python, PROGRAM]
-        self._named = [peer, where]
-        self._process = subprocess.Popen(
-            [*self._command, "idle", *self._named, str(SLOTS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        if self._line() != "ready":
-            msg = f"{peer} did not start"
-            raise RuntimeError(msg)
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
+    @override
+    def hear(self, line: str) -> None:
+        self._lines.put(line)
 
     def turn(self, tasks: int) -> list[dict[str, float]]:
         """Let it run single tasks; return the milliseconds from the put to the start of each."""
-        command = [*self._command, "put", *self._named, str(tasks)]
+        command = [*self._put, str(tasks)]
         subprocess.run(command, check=True, timeout=LONGEST_SECONDS, stderr=subprocess.DEVNULL)
-        return [{"start_ms": float(self._line())} for _ in range(tasks)]
-
-    def end(self) -> None:
-        """Let it exit."""
-        self._process.communicate(timeout=LONGEST_SECONDS)
+        return [{"start_ms": float(self._lines.get(timeout=LONGEST_SECONDS))} for _ in range(tasks)]
 
 
 def contenders(

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from local.servers import HOST, Postgres
+from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_processes, in_turns
+from benchmarks.library_pages import FILES, HAND, WORKER
 from benchmarks.peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from benchmarks.sql import fill
-from benchmarks.worker_page import FILES, HAND, WORKER
 from freshq import Queue, Settlement, Worker
 from freshq.worker.report import LoggingObserver
 
@@ -163,45 +164,60 @@ def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
 
 
 class PeerProcess:
-    """A working process of a peer."""
+    """A process of a peer, whose lines `hear` takes in a thread."""
 
-    def __init__(self, python: str, peer: str, where: str, concurrency: int) -> None:
-        """Start it and wait until it is connected."""
-        command = [python, PROGRAM, "work", peer, where, str(concurrency)]
+    def __init__(self, python: str, verb: str, peer: str, where: str, number: int) -> None:
+        """Start it with the arguments of `benchmarks.peers`, and wait until it is ready.
+
+        Raises:
+            RuntimeError: If it does not start.
+        """
+        command = [python, PROGRAM, verb, peer, where, str(number)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert self._process.stdin
         assert self._process.stdout
         self._input, self._output = self._process.stdin, self._process.stdout
-        self.runs = 0
-        self._last_line = "null"
-        self._reader = threading.Thread(target=self._read)
         if self._output.readline() != "ready\n":
             msg = f"{peer} did not start"
             raise RuntimeError(msg)
+        self._reader = threading.Thread(target=self._read)
         self._reader.start()
-
-    def begin(self) -> None:
-        """Let it work."""
-        self._input.write("go\n")
-        self._input.flush()
 
     def _read(self) -> None:
         for line in self._output:
-            if line[0].isdigit():
-                self.runs = int(line)
-            else:
-                self._last_line = line
+            self.hear(line)
 
-    def end(self) -> Span | None:
-        """Let it exit; return its span."""
+    def hear(self, line: str) -> None:
+        """Take a line."""
+        raise NotImplementedError
+
+    def tell(self, line: object) -> None:
+        """Send it a line."""
+        self._input.write(f"{line}\n")
+        self._input.flush()
+
+    def end(self) -> None:
+        """Let it exit."""
         self._input.close()
         self._process.wait(LONGEST_SECONDS)
         self._reader.join()
         self._output.close()
-        span = json.loads(self._last_line)
-        return Span(*span) if span else None
+
+
+class Working(PeerProcess):
+    """A worker that counts its runs, and at its end has the span of its work; None if it ran nothing."""
+
+    runs = 0
+    span: Span | None = None
+
+    @override
+    def hear(self, line: str) -> None:
+        if line[0].isdigit():
+            self.runs = int(line)
+        elif found := json.loads(line):
+            self.span = Span(*found)
 
 
 def of_peer(python: str, peer: str, where: str, tasks: int, slots: tuple[int, int]) -> list[Span]:
@@ -218,17 +234,18 @@ def of_peer(python: str, peer: str, where: str, tasks: int, slots: tuple[int, in
         TimeoutError: If it does not run them all.
     """
     concurrency, processes = slots
-    running = [PeerProcess(python, peer, where, concurrency) for _ in range(processes)]
+    running = [Working(python, "work", peer, where, concurrency) for _ in range(processes)]
     for process in running:
-        process.begin()
+        process.tell("go")
     deadline = time.monotonic() + LONGEST_SECONDS
     while (runs := sum(process.runs for process in running)) < tasks and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    spans = [process.end() for process in running]
+    for process in running:
+        process.end()
     if runs < tasks:
         msg = f"{peer} ran {runs} of {tasks} tasks in {LONGEST_SECONDS} s"
         raise TimeoutError(msg)
-    return [span for span in spans if span]
+    return [process.span for process in running if process.span]
 
 
 class Place:

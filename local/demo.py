@@ -31,8 +31,17 @@ from freshq.aws.wakeup import Ring
 from freshq.errors import MissingExtra, needs
 from freshq.simulate.sweep import Colour
 from freshq_pipeline.cluster.pull import pull
-from local.deploy import PROJECT, DeployFailed, build, demonstration, deploy
-from local.emulator import Emulator, EmulatorFailed, end_group, stop_on_signals
+from local.emulator import (
+    PROJECT,
+    DeployFailed,
+    Emulator,
+    EmulatorFailed,
+    build,
+    demonstration,
+    deploy,
+    end_group,
+    stop_on_signals,
+)
 from local.facts import (
     busy_machine_sentence,
     count_fates,

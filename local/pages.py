@@ -1,17 +1,18 @@
-"""Write the pages made from the code.
+"""Write the contributors' pages from the code.
 
     python -m local.pages architecture   # the rooms, and the functions that each verb enters
     python -m local.pages coverage       # branch coverage of the fast tests by room
-    python -m local.pages options        # the tables of options, and the page of all names
     python -m local.pages picture        # a run of `freshq demo` as a picture that moves
+    python -m local.pages sql            # the statements of each dialect, and the plans of claims (minutes)
+    python -m local.pages sql --text     # the statements only; plans stay as they are
 
-Each verb runs under a profile function, so the architecture page names the functions that really run.
+Each verb runs under a profile function, so the architecture page names the functions that really run. A plan
+is the database's on a table of a million rows. It stands below its statement, in lines that begin with `--|`.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import re
@@ -23,39 +24,41 @@ import threading
 import time
 import tomllib
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import partial
-from importlib import import_module
+from functools import cached_property, partial
+from inspect import cleandoc
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
-import typer
-from annotated_types import Ge, Gt, Le
+import psycopg
+import sqlalchemy as sa
 from moto import mock_aws
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
-from freshq import FreshqError, MatchQueue, Queue, Worker, errors
+from freshq import Queue
 from freshq.cli.commands.demo import CAPACITY_PER_SECOND, FATES, Plan, contestants, offer, wait_text
-from freshq.cli.main import app as cli
-from freshq.feeds import Relay, Scheduler
-from freshq.matching import MatchAdmin
-from freshq.model.options import QueueConfig
-from freshq.model.task import MAX_SECONDS
-from freshq.policy.retry import Backoff
-from freshq.policy.rules import ReserveRule
-from freshq.queue.admin import Admin
-from freshq.queue.attached import Records
 from freshq.simulate.sweep import Colour
-from freshq.worker.options import WorkerConfig
+from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements
+from freshq.stores.sql.counts import CountStatements, ExactStatements, WaitingStatements
+from freshq.stores.sql.database import PLANNING
+from freshq.stores.sql.history import HistoryStatements
+from freshq.stores.sql.lines import ORDERS, ClaimStatements
+from freshq.stores.sql.migrations import CHANGES, Triggers
+from freshq.stores.sql.records import RecordStatements
+from freshq.stores.sql.schema import schema
+from freshq.stores.sql.statements import Statements
+from freshq.stores.sql.tasks import GUARDS, PutStatements, ReadStatements, SettleStatements
+from freshq.stores.sql.url import parsed_url
+from freshq.stores.sql.windows import END, WindowStatements
+from local.servers import MariaDB, Postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
-
-    from pydantic import BaseModel
-    from pydantic.fields import FieldInfo
 
     from freshq.cli.commands.demo import Standing
 
@@ -313,190 +316,6 @@ def write_coverage() -> int:
     return 1 if problems else 0
 
 
-REFERENCE: Final = PROJECT / "docs" / "reference"
-OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
-SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
-# Code of defaults that are objects; the help texts explain the rest.
-WRITTEN: Final[dict[type, str]] = {ReserveRule: "`auto`", Backoff: "`Backoff(1, 300)`"}
-
-
-def option_page(name: str) -> str:
-    """Return a reference page with a new table of options."""
-    text = (REFERENCE / name).read_text("utf-8")
-    return SECTION.sub(lambda _: f"\n{option_table(OPTION_PAGES[name])}\n\n", text)
-
-
-def option_table(model: type[BaseModel]) -> str:
-    """Return the options of a model as a table in Markdown."""
-    rows = [
-        f"| `{name}` | {_default(option)} | {_allowed(option)} | {option.description} |"
-        for name, option in model.model_fields.items()
-    ]
-    return "\n".join(["| option | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows])
-
-
-def _default(option: FieldInfo) -> str:
-    value = option.default
-    if value is None or isinstance(value, bool):
-        return f"`{value}`"
-    if isinstance(value, int | float):
-        return f"{value:,.15g}"
-    return f'`"{value}"`' if isinstance(value, str) else WRITTEN.get(type(value), "")
-
-
-def _allowed(option: FieldInfo) -> str:
-    """Return the bounds of a number, the pattern of a name, or the members of an enumeration."""
-    if isinstance(option.annotation, type) and issubclass(option.annotation, StrEnum):
-        return ", ".join(f"`{member}`" for member in option.annotation)
-    return ", ".join(filter(None, map(_bound, option.metadata)))
-
-
-def _bound(constraint: Any) -> str:
-    match constraint:
-        case Gt(gt=least):
-            return f"above {least:,}"
-        case Ge(ge=least):
-            return f"{least:,} or more"
-        case Le(le=most):
-            # Every time has this bound; it only keeps numbers finite.
-            return "" if most == MAX_SECONDS else f"at most {most:,}"
-    pattern = getattr(constraint, "pattern", None)
-    return f"`{pattern}`" if pattern else ""
-
-
-SURFACE: Final = REFERENCE / "surface.md"
-SURFACE_HEAD: Final = """# All names on one page
-
-Every verb, name, error and command. A command takes the arguments of its verb as flags; `AsyncQueue` and
-`AsyncMatchQueue` have the same verbs, awaited.
-"""
-WIDTH: Final = 110
-# The order of a first application; other names follow alphabetically.
-FIRST: Final = (
-    *("put", "put_many", "claim", "complete", "fail", "retry", "release", "settle_many", "extend", "get"),
-    *("list", "peek", "stats", "pressure", "wait", "wait_many", "cancel", "redrive", "purge", "reprioritize"),
-    *("register", "offer", "match", "request"),
-)
-ROOMS: Final = ("policy", "matching", "feeds", "telemetry", "worker", "model", "stores", "queue", "testing")
-
-
-def signature_line(name: str, function: Any) -> str:
-    """Return the names of a verb's arguments and its result, on lines that fit."""
-    signature = inspect.signature(function)
-    names, is_named = [], False
-    for each in [*signature.parameters.values()]:
-        if each.name in ("self", "cls"):
-            continue
-        if each.kind is each.KEYWORD_ONLY and not is_named:
-            names.append("*")
-            is_named = True
-        names.append(f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name)
-    result = "" if signature.return_annotation in ("None", None) else f" -> {signature.return_annotation}"
-    return textwrap.fill(f"{name}({', '.join(names)}){result}", WIDTH, subsequent_indent="    ")
-
-
-def verbs_of(owner: type, name: str = "") -> Iterator[str]:
-    """Yield a line for each public method of a class, in the order of a first application."""
-    public = [verb for verb in dir(owner) if verb[0] != "_" and callable(getattr(owner, verb))]
-    for verb in sorted(public, key=lambda verb: (*FIRST, verb).index(verb)):
-        yield signature_line(f"{name}.{verb}" if name else verb, getattr(owner, verb))
-
-
-def code_block(*lines: str) -> list[str]:
-    """Return lines as a block of text."""
-    return ["", "```text", *lines, "```"]
-
-
-def error_lines(base: type[FreshqError] = FreshqError, depth: int = 0) -> Iterator[str]:
-    """Yield the tree of errors."""
-    yield "    " * depth + base.__name__
-    below: list[type[FreshqError]] = base.__subclasses__()
-    for error in sorted(below, key=lambda each: each.__name__):
-        if error.__name__ in dir(errors):
-            yield from error_lines(error, depth + 1)
-
-
-def names_of(package: str) -> str:
-    """Return the public names of a package on lines that fit."""
-    names = ", ".join(dir(import_module(package)))
-    return textwrap.fill(f"{package}: {names}", WIDTH, subsequent_indent="    ")
-
-
-def command_lines() -> Iterator[str]:
-    """Yield the visible commands by the headings of help, with the commands of a group after its name."""
-    app: Any = typer.main.get_command(cli)
-    by_heading: dict[str, list[str]] = {}
-    for name, command in app.commands.items():
-        if command.hidden:
-            continue
-        inner = getattr(getattr(command, "loaded", command), "commands", {})
-        visible = ", ".join(each for each, found in inner.items() if not found.hidden)
-        heading = str(getattr(command, "rich_help_panel", "") or "")
-        by_heading.setdefault(heading, []).append(f"{name} ({visible})" if visible else name)
-    for heading, names in by_heading.items():
-        yield textwrap.fill(f"{heading}: {', '.join(names)}", WIDTH, subsequent_indent="    ")
-
-
-def surface_page() -> str:
-    """Return the page of all names."""
-    lines = [SURFACE_HEAD, "## Queue"]
-    lines += code_block(*verbs_of(Queue), *verbs_of(Admin, "admin"), *verbs_of(Records, "records"))
-    lines += ["", "## MatchQueue", *code_block(*verbs_of(MatchQueue), *verbs_of(MatchAdmin, "admin"))]
-    running = (Worker, Scheduler, Relay)
-    runs = (f"{each.__name__}.{verb}" for each in running for verb in dir(each) if verb[0] != "_")
-    lines += ["", "## What runs", *code_block(textwrap.fill(", ".join(runs), WIDTH))]
-    lines += ["", "## Names", *code_block(*map(names_of, ("freshq", *(f"freshq.{room}" for room in ROOMS))))]
-    lines += ["", "## Errors", *code_block(*error_lines())]
-    return "\n".join([*lines, "", "## Commands", *code_block(*command_lines())]) + "\n"
-
-
-COMMANDS: Final = REFERENCE / "commands.md"
-COMMANDS_HEAD: Final = """# All commands
-
-The help of each command. Commands on a queue also take the [options that find it](../cli.md).
-"""
-# Options that the page on the command line describes, once for all commands.
-COMMON: Final = {"--help", "--queue", "--stack", "--name", "--json"}
-
-
-def visible_commands(group: Any, prefix: str = "freshq") -> Iterator[tuple[str, Any]]:
-    """Yield the commands of a group, and of the groups below it, with their full names."""
-    for name, each in group.commands.items():
-        command = getattr(each, "loaded", each)
-        if not each.hidden:
-            yield f"{prefix} {name}", command
-            yield from visible_commands(command, f"{prefix} {name}") if hasattr(command, "commands") else ()
-
-
-def parameter_rows(command: Any) -> Iterator[str]:
-    """Yield the arguments and options of a command as rows of Markdown."""
-    with typer.Context(command) as context:
-        for each in command.params:
-            record = each.get_help_record(context)  # None of a hidden option
-            if record and not COMMON & {*each.opts}:
-                shown, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
-                yield f"| `{shown}` | {text} |"
-
-
-def commands_page() -> str:
-    """Return the page of all commands."""
-    lines = [COMMANDS_HEAD]
-    for name, command in visible_commands(typer.main.get_command(cli)):
-        lines += [f"## {name}", "", inspect.cleandoc(command.help or "").partition("\f")[0].strip(), ""]
-        if rows := [*parameter_rows(command)]:
-            lines += ["| argument | meaning |", "| --- | --- |", *rows, ""]
-    return "\n".join(lines)
-
-
-def write_options() -> int:
-    """Write the pages; return 0."""
-    COMMANDS.write_text(commands_page(), "utf-8")
-    for name in OPTION_PAGES:
-        (REFERENCE / name).write_text(option_page(name), "utf-8")
-    SURFACE.write_text(surface_page(), "utf-8")
-    return 0
-
-
 PICTURE: Final = PROJECT / "docs" / "demo.svg"
 DEMO_SECONDS: Final = 20
 # Sizes of the picture: the whole, one queue, a row, and where the counts end and the bars begin.
@@ -614,11 +433,366 @@ def write_picture() -> int:
     return 0
 
 
+SQL_FOLDER: Final = PROJECT / "docs" / "contributing" / "sql"
+# Placeholders by name, for readers.
+DIALECTS: Final[Mapping[str, sa.Dialect]] = {
+    "sqlite": sqlite.dialect(paramstyle="named"),
+    "postgresql": postgresql.psycopg.dialect(paramstyle="named"),  # type: ignore[no-untyped-call]
+    "mariadb": mysql.pymysql.dialect(paramstyle="named", is_mariadb=True),
+}
+PLAN: Final = "--| "
+WIDTH: Final = 118
+# SQLAlchemy begins a line with most clauses; with these it does not.
+CLAUSE: Final = re.compile(
+    r" (?=(?:SET|SELECT|VALUES|WHERE|AND|JOIN|ORDER BY|FOR UPDATE|RETURNING|ON CONFLICT|ON DUPLICATE)\b)"
+)
+SECTIONS: Final[Mapping[str, type[Statements]]] = {
+    "put": PutStatements,
+    "read": ReadStatements,
+    "find lines": WindowStatements,
+    "claim": ClaimStatements,
+    "settle": SettleStatements,
+    "what waits": WaitingStatements,
+    "oldest of a line": Statements,
+    "counts by status": CountStatements,
+    "exact counts": ExactStatements,
+    "stale tasks": StaleStatements,
+    "upkeep": UpkeepStatements,
+    "records": RecordStatements,
+    "history": HistoryStatements,
+}
+# What claims run.
+PLANNED: Final = ("find lines", "claim")
+RETURNING: Final = ("sqlite", "postgresql")
+# Statements that only some databases run.
+ONLY: Final[Mapping[str, tuple[str, ...]]] = {
+    "replace_many": ("postgresql",),
+    "take_only_line": ("postgresql",),
+    "best": ("postgresql",),
+    "prepared_best": ("postgresql",),
+    "take_lines": RETURNING,
+    "finish_many": RETURNING,
+    "leave_line_first": RETURNING,
+    "lock_listed": ("sqlite", "mariadb"),
+    "take": ("mariadb",),
+    "leave_line": ("mariadb",),
+}
+ARMS: Final = {"sqlite": (1, 2), "postgresql": (0,)}
+ROWS: Final = 1_000_000
+WAITING_ROWS: Final = 300_000
+FAR_US: Final = 4_000_000_000_000_000
+# The rows of a table of a million: of each ten, three wait, in three lines, and seven are over.
+COLUMNS: Final = {
+    "task_id": "{id}",
+    "queue": "'default'",
+    "status": f"CASE WHEN n <= {WAITING_ROWS} THEN 'PENDING' ELSE 'SUCCESS' END",
+    "created_us": "n",
+    "updated_us": "n",
+    "deadline_us": str(FAR_US),
+    "expires": str(FAR_US // 1_000_000),
+    "request_token": "'token'",
+    "put_token": "'token'",
+    "priority": "0",
+    "attempts": "0",
+    "line": f"CASE WHEN n <= {WAITING_ROWS} THEN {{line}} END",
+    "agenda": f"CASE WHEN n <= {WAITING_ROWS} THEN 'stale' ELSE 'over' END",
+    "due_us": str(FAR_US),
+    "payload": "'1'",
+}
+SERIES: Final = {
+    "sqlite": f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) "  # nosec B608
+    "SELECT n FROM s) AS numbers",
+    "postgresql": f"generate_series(1, {ROWS}) AS numbers(n)",
+    "mariadb": f"(SELECT seq AS n FROM seq_1_to_{ROWS}) AS numbers",  # nosec B608
+}
+TEXTS: Final = {
+    "sqlite": {"id": "printf('task-%07d', n)", "line": "'0' || (n - 3 * (n / 3))"},
+    "postgresql": {"id": "'task-' || lpad(n::text, 7, '0')", "line": "'0' || (n - 3 * (n / 3))"},
+    "mariadb": {"id": "CONCAT('task-', LPAD(n, 7, '0'))", "line": "CONCAT('0', MOD(n, 3))"},
+}
+# A server counts the rows by itself soon after; SQLite never does.
+ANALYZE: Final = {"postgresql": "VACUUM ANALYZE tasks", "mariadb": "ANALYZE TABLE tasks"}
+# The tasks that a claim of one task skips.
+VALUES: Final = {
+    "of_queue": "default",
+    "of_line": "01",
+    "of_after": "",
+    "of_until": END,
+    "of_count": 65,
+    "ids": ["task-0000001"],
+    "line_0": "00",
+    "line_1": "01",
+    "count_0": 1,
+    "count_1": 1,
+    "wanted_line": ["00", "01"],
+    "wanted_count": [1, 1],
+    "span_line": ["00", "01"],
+    "span_after_us": [0, 0],
+    "span_before_us": [FAR_US, FAR_US],
+    "others_from": END,
+    "level_from": END,
+    "others_until": END,
+    "created_after_us": 0,
+    "created_before_us": FAR_US,
+    "deadline_after_us": 0,
+    "looked": 65,
+    "at_most": 1,
+    "now_us": 1,
+    "token": "worker:token",
+    "version": "version",
+    "lease_from_us": 1,
+    "lease_until_us": 2,
+    "new_expires": FAR_US // 1_000_000,
+}
+BINARY: Final = ("of_queue", "of_line", "of_after", "of_until", "ids")
+PARAMETER: Final = re.compile(r"(?<!:):([a-z]\w*)")
+EXPANDING: Final = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
+
+
+class Entry(NamedTuple):
+    """A statement.
+
+    Attributes:
+        name: Its section, its name and its variant.
+        says: What it does.
+        text: Its text, formatted.
+    """
+
+    name: str
+    says: str
+    text: str
+
+
+def entries(dialect: str) -> Iterator[Entry]:
+    """Yield the statements of a dialect: of tables, of histories' triggers, and of verbs."""
+    tables = schema("tasks", dialect)
+    for table in tables.metadata.sorted_tables:
+        made: list[CreateTable | CreateIndex] = [CreateTable(table)]
+        made += (CreateIndex(index) for index in sorted(table.indexes, key=str))
+        texts = [_formatted(str(each.compile(dialect=DIALECTS[dialect]))) for each in made]
+        yield Entry(f"table {table.name}", "", ";\n".join(texts))
+    yield from _triggers(dialect)
+    for section, of_class in SECTIONS.items():
+        shown: set[str] = set()
+        for entry in _of_section(section, of_class, dialect):
+            # A statement is listed once, whether or not it is also prepared for the driver.
+            if entry.text not in shown:
+                shown.add(entry.text)
+                yield entry
+
+
+def _triggers(dialect: str) -> Iterator[Entry]:
+    place = "public." if dialect == "postgresql" else ""
+    triggers = Triggers(schema("tasks", dialect), DIALECTS[dialect], lambda _table: place)
+    for event in CHANGES:
+        text = ";\n".join(map(_formatted, triggers.texts(event)))
+        yield Entry(f"trigger {event}", "Keep the recorded events, if the queue has a history.", text)
+
+
+def _of_section(section: str, of_class: type[Statements], dialect: str) -> Iterator[Entry]:
+    # Instead of the driver's input, the statement itself, which can be compiled to be read.
+    readable = type(of_class.__name__, (of_class,), {"prepared": lambda _self, statement, *_: statement})
+    statements = readable(schema("tasks", dialect), DIALECTS[dialect])
+    for name, member in vars(of_class).items():
+        if not isinstance(member, cached_property) or name.startswith("_"):
+            continue
+        if dialect in ONLY.get(name, (dialect,)):
+            for variant, statement in _variants(getattr(statements, name), dialect):
+                if isinstance(statement, sa.SelectBase | sa.Insert | sa.Update | sa.Delete):
+                    title = f"{section}: {name}{variant}"
+                    yield Entry(title, cleandoc(member.__doc__ or ""), _text(statement, dialect))
+
+
+def _variants(value: Any, dialect: str) -> Iterator[tuple[str, Any]]:
+    """Yield the statements of one property, each with its difference from the others."""
+    if isinstance(value, dict):
+        yield from ((f", {_key(key)}", statement) for key, statement in value.items())
+    elif callable(value) and not isinstance(value, sa.ClauseElement):
+        for newest_first in ORDERS:
+            for arms in ARMS[dialect]:
+                lines = f", lines: {arms}" if arms else ""
+                yield f", {_key(newest_first)}{lines}", value(newest_first, arms)
+    else:
+        yield "", value
+
+
+def _key(key: object) -> str:
+    if key in GUARDS:
+        by_lease, by_version = key
+        return f"guarded by status{', lease' * by_lease}{', version' * by_version}"
+    return str(key) if isinstance(key, str) else "newest first" if key else "oldest first"
+
+
+def _text(statement: sa.ClauseElement, dialect: str) -> str:
+    """Return a statement with named parameters, and with the values that never change."""
+    compiled: Any = statement.compile(dialect=DIALECTS[dialect])
+    constants = {name: value for name, value in compiled.params.items() if value is not None}
+    text = EXPANDING.sub(r"(:\1)", str(compiled))
+    return _formatted(
+        PARAMETER.sub(lambda found: repr(constants[found[1]]) if found[1] in constants else found[0], text)
+    )
+
+
+def _formatted(text: str) -> str:
+    """Return a statement with a clause a line, indented by the parentheses around it."""
+    lines: list[str] = []
+    depth = 0
+    for line in CLAUSE.sub("\n", text).replace("(SELECT", "(\nSELECT").splitlines():
+        indent = "  " * depth
+        wrapped = textwrap.wrap(
+            line.strip(),
+            WIDTH,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += wrapped
+        depth += line.count("(") - line.count(")")
+    return "\n".join(lines)
+
+
+def sql_page(dialect: str, plans: Mapping[str, Iterable[str]]) -> str:
+    """Return the file of a dialect.
+
+    Args:
+        dialect: Its name.
+        plans: The lines of plans, by the name of the statement.
+    """
+    parts = [
+        f"-- `make sql-statements` writes this file. It has every statement of the store on {dialect}.\n"
+    ]
+    for name, says, text in entries(dialect):
+        head = "\n".join(f"-- {line}".rstrip() for line in [name, *says.splitlines()])
+        plan = "".join(f"\n{PLAN}{line}" for line in plans.get(name, ()))
+        parts.append(f"{head}\n{text};{plan}\n")
+    return "\n".join(parts)
+
+
+def plans_of(text: str) -> dict[str, list[str]]:
+    """Return the plans of a file, by the name of the statement."""
+    plans: dict[str, list[str]] = {}
+    for part in text.split("\n\n"):
+        lines = part.strip().splitlines()
+        found = [line.removeprefix(PLAN) for line in lines if line.startswith(PLAN)]
+        if found:
+            plans[lines[0].removeprefix("-- ")] = found
+    return plans
+
+
+def measured_plans(dialect: str, engine: sa.Engine) -> dict[str, list[str]]:
+    """Return the plans of claims, on the table of a million rows."""
+    plans = {}
+    for name, _says, text in entries(dialect):
+        if name.split(":")[0] in PLANNED:
+            names = list(dict.fromkeys(PARAMETER.findall(text)))
+            with engine.connect() as connection:
+                plans[name] = EXPLAIN[dialect](connection.connection.driver_connection, text, names)
+    return plans
+
+
+def _explained_by_sqlite(driver: Any, text: str, names: list[str]) -> list[str]:
+    text, values = _spread(text, names, ":{}")
+    depths = {0: -1}
+    lines = []
+    for number, parent, _unused, detail in driver.execute(f"EXPLAIN QUERY PLAN {text}", values):
+        depths[number] = depths[parent] + 1
+        lines.append("  " * depths[number] + detail)
+    return lines
+
+
+def _explained_by_postgresql(driver: Any, text: str, names: list[str]) -> list[str]:
+    """Return the plan that the server keeps for a prepared statement, with the rows that each step read."""
+    text = re.sub(r"IN \(:ids\)", "= ANY(:ids)", text)
+    text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    values = ", ".join(psycopg.sql.Literal(VALUES[name]).as_string(driver) for name in names)
+    options = "ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF"
+    with driver.cursor() as cursor:
+        cursor.execute("BEGIN")
+        for name, value in PLANNING.items():
+            cursor.execute(f"SET LOCAL {name} = {value}")
+        cursor.execute(f"PREPARE planned AS {text}")
+        cursor.execute(f"EXPLAIN ({options}) EXECUTE planned({values})")
+        lines = [row[0] for row in cursor.fetchall()]
+        cursor.execute("ROLLBACK")
+        cursor.execute("DEALLOCATE planned")
+    return lines
+
+
+def _explained_by_mariadb(driver: Any, text: str, names: list[str]) -> list[str]:
+    text, values = _spread(text.replace("%", "%%"), names, "%({})s")
+    values |= {name: str(value).encode() for name, value in values.items() if name in BINARY}
+    with driver.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {text}", values)
+        columns = [column[0] for column in cursor.description]
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    shown = ("select_type", "table", "type", "key", "rows", "Extra")
+    return ["  ".join(f"{name}={row[name]}" for name in shown if row[name]) for row in rows]
+
+
+def _spread(text: str, names: list[str], form: str) -> tuple[str, dict[str, Any]]:
+    """Return a statement with the driver's placeholders, and its values; of a list, the first one."""
+    values = {name: VALUES[name] for name in names}
+    values |= {name: value[0] for name, value in values.items() if isinstance(value, list)}
+    return PARAMETER.sub(lambda found: form.format(found[1]), text), values
+
+
+EXPLAIN: Final[Mapping[str, Callable[[Any, str, list[str]], list[str]]]] = {
+    "sqlite": _explained_by_sqlite,
+    "postgresql": _explained_by_postgresql,
+    "mariadb": _explained_by_mariadb,
+}
+
+
+@contextmanager
+def million(dialect: str) -> Iterator[sa.Engine]:
+    """Yield an engine of a database with a table of a million rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        if dialect == "sqlite":
+            with _filled(dialect, f"sqlite:///{folder}/tasks.db") as engine:
+                yield engine
+            return
+        with (
+            (Postgres if dialect == "postgresql" else MariaDB)() as server,
+            _filled(dialect, server.url) as engine,
+        ):
+            yield engine
+
+
+@contextmanager
+def _filled(dialect: str, url: str) -> Iterator[sa.Engine]:
+    queue = Queue.sql(url)
+    queue.create_table()
+    queue.close()
+    values = ", ".join(COLUMNS.values()).format(**TEXTS[dialect])
+    engine = sa.create_engine(parsed_url(url), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        into = f"INSERT INTO tasks ({', '.join(COLUMNS)})"
+        connection.exec_driver_sql(f"{into} SELECT {values} FROM {SERIES[dialect]}")  # nosec B608
+        if dialect in ANALYZE:
+            connection.exec_driver_sql(ANALYZE[dialect])
+    yield engine
+    engine.dispose()
+
+
+def write_sql() -> int:
+    """Write the files of statements; return 0."""
+    SQL_FOLDER.mkdir(exist_ok=True)
+    for dialect in DIALECTS:
+        file = SQL_FOLDER / f"{dialect}.sql"
+        plans = plans_of(file.read_text("utf-8")) if file.exists() else {}
+        if "--text" not in sys.argv:
+            with million(dialect) as engine:
+                plans = measured_plans(dialect, engine)
+        file.write_text(sql_page(dialect, plans), "utf-8")
+    return 0
+
+
 if __name__ == "__main__":
     written = {
         "architecture": write_architecture,
         "coverage": write_coverage,
-        "options": write_options,
         "picture": write_picture,
+        "sql": write_sql,
     }
     sys.exit(written[sys.argv[1]]())

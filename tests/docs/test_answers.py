@@ -3,11 +3,11 @@
 import json
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from local.answers import PAGE, SCHEMAS, answers, commands_with_json, described_command, page
+from local.reference import JSON_PAGE, SCHEMAS, answers, commands_with_json, described_command, json_page
 
 
 def test_answers_fit_the_schemas_of_their_commands() -> None:
-    """After a new name: python -m local.answers."""
+    """After a new name: python -m local.reference json."""
     described = json.loads(SCHEMAS.read_text("utf-8"))
     printed = answers()
     assert printed.keys() == described["commands"].keys()
@@ -19,10 +19,10 @@ def test_answers_fit_the_schemas_of_their_commands() -> None:
 
 def test_the_page_shows_the_schemas() -> None:
     described = json.loads(SCHEMAS.read_text("utf-8"))
-    assert PAGE.read_text("utf-8") == page(described)
+    assert JSON_PAGE.read_text("utf-8") == json_page(described)
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
-    """For a new command: a line in local/answers.py."""
+    """For a new command: a line in local/reference.py."""
     described = json.loads(SCHEMAS.read_text("utf-8"))
     assert commands_with_json() == {described_command(name) for name in described["commands"]}

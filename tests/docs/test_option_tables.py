@@ -1,7 +1,7 @@
 """The tables of options on the reference pages are those of the models that check the options."""
 
 import pytest
-from local.pages import OPTION_PAGES, REFERENCE, option_page, option_table
+from local.reference import OPTION_PAGES, REFERENCE, option_page, option_table
 
 
 @pytest.mark.parametrize("name", OPTION_PAGES)

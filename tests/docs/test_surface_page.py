@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from local.pages import COMMANDS, ROOMS, SURFACE, commands_page, surface_page
+from local.reference import COMMANDS, ROOMS, SURFACE, commands_page, surface_page
 
 import freshq
 from freshq import AsyncQueue, AttachedQueue, MatchQueue, Queue, errors

@@ -14,8 +14,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
-from local.deploy import PROJECT, STACK, build, demonstration, deploy, template_values
-from local.emulator import Emulator
+from local.emulator import PROJECT, STACK, Emulator, build, demonstration, deploy, template_values
 from local.facts import Change, read_changes, versions_by_task
 
 from freshq import Queue, Task

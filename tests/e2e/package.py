@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import boto3
-from local.deploy import complete
-from local.emulator import REGION, Connection
+from local.emulator import REGION, Connection, complete
 
 # CloudFormation takes larger templates than 51,200 bytes only from a bucket.
 TEMPLATE = "deployed.template"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from local.deploy import demonstration, deploy
+from local.emulator import demonstration, deploy
 from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from local.demo import FOLDER_VARIABLE, LOAD_SECONDS, OVERLOAD
-from local.deploy import PROJECT
+from local.emulator import PROJECT
 from local.facts import CALM_GOODPUT_SHARE
 
 from tests.e2e.conftest import group, wait_until

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import boto3
 import pytest
-from local.deploy import PROJECT, build, runtime_folder
+from local.emulator import PROJECT, build, runtime_folder
 from local.servers import REGION
 from types_boto3_dynamodb import DynamoDBClient
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from benchmarks.coldstart import ENVIRONMENT
-from local.deploy import PROJECT, architecture, build, runtime_folder
+from local.emulator import PROJECT, architecture, build, runtime_folder
 
 from tests.template.test_template import source as template_source
 

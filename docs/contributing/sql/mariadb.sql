@@ -113,7 +113,7 @@ CREATE TABLE tasks_records (
   );
 
 -- trigger insert
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
@@ -124,7 +124,7 @@ SELECT NEW.queue, CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED), 'INSERT'
 WHERE kept.queue = NEW.queue;
 
 -- trigger update
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token,
@@ -145,7 +145,7 @@ WHERE kept.queue = NEW.queue
 AND NEW.request_token <> OLD.request_token;
 
 -- trigger delete
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW INSERT INTO tasks_history (queue,
     at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
@@ -169,7 +169,7 @@ VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expi
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
--- Puts remembered by some tasks, by id.
+-- Puts remembered by the tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -214,7 +214,7 @@ WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
--- One task by its id, of the first queue that has it.
+-- One task by its id, from the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
     tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
@@ -713,7 +713,7 @@ FROM (
 -- exact counts: exact, windows: 0
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (
@@ -740,7 +740,7 @@ AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
 -- exact counts: exact, windows: 1
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (

@@ -113,7 +113,7 @@ CREATE TABLE tasks_records (
   );
 
 -- trigger insert
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
@@ -129,7 +129,7 @@ CREATE TRIGGER tasks_history_insert AFTER INSERT ON public.tasks FOR EACH ROW EX
     public.tasks_history_insert();
 
 -- trigger update
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_update() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
@@ -153,7 +153,7 @@ CREATE TRIGGER tasks_history_update AFTER UPDATE ON public.tasks FOR EACH ROW WH
     OLD.request_token) EXECUTE FUNCTION public.tasks_history_update();
 
 -- trigger delete
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE OR REPLACE FUNCTION public.tasks_history_delete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $history$ BEGIN INSERT INTO public.tasks_history (queue, at_us, change_kind,
     ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts,
@@ -186,7 +186,7 @@ VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VAR
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
--- Puts remembered by some tasks, by id.
+-- Puts remembered by the tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
@@ -235,7 +235,7 @@ WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- read: get_anywhere
--- One task by its id, of the first queue that has it.
+-- One task by its id, from the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
     tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
@@ -795,7 +795,7 @@ RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_
 --|         TID Cond: (ctid = ANY ($8))
 
 -- claim: best, newest first
--- When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL.
+-- When each line's best waiting task was created, in the line's spans. PostgreSQL.
 SELECT wanted.line, best.created_us
 FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line, count)
 JOIN LATERAL (
@@ -835,7 +835,7 @@ JOIN LATERAL (
 --|                           Filter: (COALESCE(line, ''::text) = wanted.line)
 
 -- claim: best, oldest first
--- When the best waiting task of each of some lines was created, in the line's spans. PostgreSQL.
+-- When each line's best waiting task was created, in the line's spans. PostgreSQL.
 SELECT wanted.line, best.created_us
 FROM unnest(CAST(:wanted_line::TEXT[] AS TEXT[]), CAST(:wanted_count::INTEGER[] AS INTEGER[])) AS wanted(line, count)
 JOIN LATERAL (
@@ -939,7 +939,7 @@ AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR;
 
 -- settle: replace_many
--- Store new versions of several tasks, except tasks whose row is locked; on PostgreSQL.
+-- Store new versions of several tasks, except tasks with a locked row; on PostgreSQL.
 WITH free AS
 (
   SELECT given.status AS status, given.created_us AS created_us, given.updated_us AS updated_us, given.deadline_us AS
@@ -1222,7 +1222,7 @@ FROM (
 -- exact counts: exact, windows: 0
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (
@@ -1250,7 +1250,7 @@ AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
 -- exact counts: exact, windows: 1
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (

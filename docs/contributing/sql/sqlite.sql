@@ -112,7 +112,7 @@ CREATE TABLE tasks_records (
   );
 
 -- trigger insert
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_insert AFTER INSERT ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
@@ -123,7 +123,7 @@ SELECT NEW.queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEG
 WHERE kept.queue = NEW.queue; END;
 
 -- trigger update
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_update AFTER UPDATE ON tasks FOR EACH ROW WHEN (NEW.request_token <>
     OLD.request_token) BEGIN INSERT INTO tasks_history (queue, at_us, change_kind, ttl_removal, task_id, status,
     created_us, updated_us, deadline_us, expires, priority, task_group, kind, attempts, not_before_us, lease_until_us,
@@ -143,7 +143,7 @@ AND (OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.
 WHERE kept.queue = NEW.queue; END;
 
 -- trigger delete
--- Keep what was written, if the queue has a history.
+-- Keep the recorded events, if the queue has a history.
 CREATE TRIGGER IF NOT EXISTS tasks_history_delete AFTER DELETE ON tasks FOR EACH ROW BEGIN INSERT INTO tasks_history
     (queue, at_us, change_kind, ttl_removal, task_id, status, created_us, updated_us, deadline_us, expires, priority,
     task_group, kind, attempts, not_before_us, lease_until_us, shed_reason, put_us, parent_id, root_id, lease_token)
@@ -168,7 +168,7 @@ VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expi
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
--- Puts remembered by some tasks, by id.
+-- Puts remembered by the tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -213,7 +213,7 @@ WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
--- One task by its id, of the first queue that has it.
+-- One task by its id, from the first queue that has it.
 SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
     tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
     tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
@@ -950,7 +950,7 @@ FROM (
 -- exact counts: exact, windows: 0
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (
@@ -977,7 +977,7 @@ AND (tasks.status NOT IN ('PENDING', 'SHED')) GROUP BY tasks.status;
 -- exact counts: exact, windows: 1
 -- Number of tasks by state and shed reason, with the oldest and newest creation time.
 --
--- One statement, so that it counts each task once, whatever is committed meanwhile.
+-- One statement, so that it counts each task once, whatever is committed at the same time.
 SELECT waiting.state, waiting.reason, count(*) AS count_1, min(waiting.created_us) AS min_1, max(waiting.created_us)
     AS max_1
 FROM (

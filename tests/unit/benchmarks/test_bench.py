@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as bench
-from benchmarks import aims, figures, library_pages, worker_page
+from benchmarks import aims, figures, library_pages
 from benchmarks.aims import Aim
 from benchmarks.costs_page import LIFE
 from benchmarks.figures import PARTS, in_turns
@@ -59,10 +59,10 @@ def test_every_result_belongs_to_a_part_and_says_where_it_was_found() -> None:
 
 def test_a_page_names_the_queues_that_were_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     results = {name: figures.read(name) for name in ("worker", "worker_two", "distance", "wake")}
-    monkeypatch.setattr(worker_page, "read", results.__getitem__)
+    monkeypatch.setattr(library_pages, "read", results.__getitem__)
     for missing, said in ((["oban", "huey"], True), ([], False)):
         results["worker"]["figures"]["missing"] = missing
-        page = " ".join(markdown(worker_page.throughput_page()["worker", "PostgreSQL"]).split())
+        page = " ".join(markdown(library_pages.throughput_page()["worker", "PostgreSQL"]).split())
         assert ("Not installed, so not measured: oban, huey." in page) == said
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import pytest
 from benchmarks import library_pages, overload, overload_setting
 from benchmarks.overload import figures_of, simulated_ends
-from benchmarks.overload_plot import ORDERS as DRAWN
 from benchmarks.overload_setting import (
     BURST_SECONDS,
     BURST_STARTS,
@@ -21,6 +20,7 @@ from benchmarks.overload_setting import (
     ratio,
     recovery_seconds,
 )
+from benchmarks.pictures import ORDERS as DRAWN
 from local.facts import Life, TaskClaim
 
 from freshq import Order, TaskStatus

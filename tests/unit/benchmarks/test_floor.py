@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from benchmarks import floor, worker_page
+from benchmarks import floor, library_pages
+from benchmarks.library_pages import VERBS
 from benchmarks.render import markdown
-from benchmarks.worker_page import VERBS
 
 from freshq import Queue
 from tests.support.readings import counts
@@ -33,7 +33,7 @@ def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = {verb: {"freshq_us": 2.4, "floor_us": 1.0} for verb in VERBS}
     figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}}
     result = {"figures": figures, "machine": {"python": "3.11", "load_before": 1.0}}
-    monkeypatch.setattr(worker_page, "read", lambda _name: result)
-    page = markdown(worker_page.floor_page()["floor", "ratios"])
+    monkeypatch.setattr(library_pages, "read", lambda _name: result)
+    page = markdown(library_pages.floor_page()["floor", "ratios"])
     assert "| SQLite | put | 2.4 | 1.0 | **2.40** | 2.0 |" in page
     assert "| SQLite | claim(10) | 2.4 | 1.0 | 2.40 | 2.5 |" in page

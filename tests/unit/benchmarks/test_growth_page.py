@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import costs_page, growth_page
+from benchmarks import costs_page, library_pages
 from benchmarks.figures import figures_of
 from benchmarks.growth import Place, SqlPlace, each, in_groups, options, rows_read
 from benchmarks.pages import DOCS
@@ -59,14 +59,14 @@ def figure(size: int, ratio: float, steps: int = 5, situation: str = "waiting") 
 
 def rendered(report: dict[str, Any]) -> str:
     """Return the sections of a report as Markdown."""
-    sections = growth_page.growth_sections(report, figures_of("capacity"))
+    sections = library_pages.growth_sections(report, figures_of("capacity"))
     return "\n\n".join(map(markdown, sections.values()))
 
 
 def test_ratios_of_equal_work_are_noise() -> None:
     found = [figure(1000, 0.7), figure(10, 1.0), figure(100, 1.1), figure(1000, 4.0, steps=9, situation="x")]
     found.append(figure(10, 1.0, situation="x"))
-    assert sorted(growth_page.ratios_of_equal_work(found)) == [0.7, 1.1]
+    assert sorted(library_pages.ratios_of_equal_work(found)) == [0.7, 1.1]
 
 
 @pytest.mark.parametrize(

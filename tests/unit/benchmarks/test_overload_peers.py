@@ -80,10 +80,10 @@ class Dead(Program):
 
     def __init__(self) -> None:
         self.runs = {}
-        self.given: list[int] = []
+        self.given: list[object] = []
 
-    def put(self, number: int) -> None:
-        self.given.append(number)
+    def tell(self, line: object) -> None:
+        self.given.append(line)
 
 
 def test_a_client_that_has_no_answer_puts_its_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_freshq_serves_what_is_offered(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     assert fill_peer(sys.executable, "freshq@lifo", url, 0) is not None
     worker, producer = (Program(sys.executable, verb, "freshq@lifo", url) for verb in ("serve", "offer"))
-    producer.put(7)
+    producer.tell(7)
     until = time.monotonic() + PATIENCE_SECONDS
     while not worker.runs and time.monotonic() < until:
         time.sleep(0.01)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchmarks import wake, worker
 from benchmarks.figures import figures_of, rotated
+from benchmarks.library_pages import FILES, HAND, WORKER, ratio_cell, ratio_rounds
 from benchmarks.peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
 from benchmarks.worker import together
-from benchmarks.worker_page import FILES, HAND, WORKER, ratio_cell, ratio_rounds
 
 from freshq import Queue
 from tests.support.readings import counts

@@ -49,7 +49,7 @@ def test_json_has_the_results_of_the_library() -> None:
 
 
 def test_with_its_default_reserve_fifo_survives_an_overload() -> None:
-    named = ("--rate", "30", "--order", "fifo")
+    named = ("--rate", "30", "--order", "fifo", "--duration", "300")
     assert [
         done["served_in_time"] / done["offered"]
         for done in (measures(*named, "--reserve", "none"), measures(*named))
@@ -77,13 +77,14 @@ def test_all_options_together() -> None:
 
 
 def test_weights_and_parents_of_groups() -> None:
-    done = measures("--groups", "acme=30@3,other=30")["by_group"]
+    short = ("--duration", "300")
+    done = measures("--groups", "acme=30@3,other=30", *short)["by_group"]
     assert done["acme"]["served_in_time"] == pytest.approx(3 * done["other"]["served_in_time"], rel=0.05)
-    named = ("--groups", "acme/1=15,acme/2=15,acme/3=15,other=15")
+    named = ("--groups", "acme/1=15,acme/2=15,acme/3=15,other=15", *short)
     done = measures(*named, "--separator", "/")["by_group"]
     assert done["other"]["served_in_time"] == pytest.approx(3 * done["acme/1"]["served_in_time"], rel=0.05)
     done = measures(*named, "--fair")["by_group"]
-    assert done["other"]["served_in_time"] == pytest.approx(done["acme/1"]["served_in_time"], rel=0.05)
+    assert done["other"]["served_in_time"] == pytest.approx(done["acme/1"]["served_in_time"], rel=0.1)
     for wrong in ("acme=3@0", "acme=3@", "acme=3@2000", "acme=3@x"):
         refused = invoke("--groups", wrong)
         assert refused.exit_code == 2
@@ -121,7 +122,10 @@ def test_clients_that_try_again_after_an_outage() -> None:
 
 
 def test_waits_by_level() -> None:
-    named = ("--rate", "9", "--priorities", "0=0.5,9=0.5", "--order", "fifo", "--deadline-seconds", "none")
+    named = (
+        "--rate", "9", "--priorities", "0=0.5,9=0.5", "--order", "fifo", "--deadline-seconds", "none",
+        "--duration", "300",
+    )  # fmt: skip
     by_level = measures(*named)["by_level"]
     assert by_level["9"]["wait_mean_seconds"] < by_level["0"]["wait_mean_seconds"]
     second = by_level["9"]["wait_second_moment_square_seconds"]
@@ -216,13 +220,17 @@ def test_simulate_does_not_load_the_extra() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_sweep_prints_a_table() -> None:
-    done = invoke("--sweep", "--duration", "30")
+def test_a_sweep_prints_a_table_and_ends_in_a_sentence() -> None:
+    done = invoke("--sweep", "--servers", "4", "--duration", "30")
     assert done.exit_code == 0
-    for name in policies(10.0, 10):
+    for name in policies(10.0, 4):
         assert name in done.stdout
-    cells = measures("--sweep", "--duration", "30")
-    assert len(cells) == 9 * len(policies(10.0, 10))
+    assert re.fullmatch(
+        r"At 3 times the capacity, .* use \d+% of it for tasks done in time, FIFO \d+%\.",
+        done.stdout.splitlines()[-1],
+    )
+    cells = measures("--sweep", "--servers", "2", "--duration", "20")
+    assert len(cells) == 9 * len(policies(10.0, 2))
     assert {cell["load"] for cell in cells} >= {0.5, 10.0}
     assert cells[0]["result"]["goodput_ratio"] > 0
 
@@ -257,7 +265,7 @@ def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
 
 
 def test_a_simulation_ends_in_a_sentence() -> None:
-    done = invoke("--rate", "30", "--servers", "10", "--deadline-seconds", "10", "--order", "lifo")
+    done = invoke("--rate", "30", "--deadline-seconds", "10", "--order", "lifo")
     last = done.stdout.splitlines()[-1]
     assert last.startswith("At 3 times the capacity, 3")
     assert last.endswith("s.")
@@ -265,10 +273,3 @@ def test_a_simulation_ends_in_a_sentence() -> None:
     late = invoke("--rate", "30", "--order", "fifo", "--duration", "100").stdout.splitlines()[-1]
     assert "% are done too late, which takes" in late
     assert invoke("--rate", "0.001", "--duration", "1").stdout.splitlines()[-1] == "No task arrived."
-
-
-def test_a_sweep_ends_in_a_sentence() -> None:
-    last = invoke("--sweep", "--duration", "30").stdout.splitlines()[-1]
-    assert re.fullmatch(
-        r"At 3 times the capacity, .* use \d+% of it for tasks done in time, FIFO \d+%\.", last
-    )

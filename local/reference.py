@@ -1,18 +1,25 @@
-"""The JSON that each command prints with `--json`: run here, described as a JSON Schema.
+"""Write docs/reference from the code: options, names, and the JSON that commands print.
 
-python -m local.answers    # write docs/reference/answers.json and docs/reference/json.md
+    python -m local.reference options   # the tables of options, and the page of all names
+    python -m local.reference json      # answers.json, a JSON Schema of each answer, and json.md
+
+The commands run here, so the schemas describe what they really print with `--json`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from enum import StrEnum
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,22 +28,221 @@ from unittest.mock import patch
 from urllib.request import urlopen
 
 import boto3
+import typer
+from annotated_types import Ge, Gt, Le
 from moto import mock_aws
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from freshq import Queue, Worker
+from freshq import FreshqError, MatchQueue, Queue, Worker, errors
 from freshq.cli.commands import relay
 from freshq.cli.listing import ALIASES
-from freshq.cli.main import app
+from freshq.cli.main import app as cli
 from freshq.cli.stacks import Stack
+from freshq.feeds import Relay, Scheduler
+from freshq.matching import MatchAdmin
+from freshq.model.options import QueueConfig
+from freshq.model.task import MAX_SECONDS
+from freshq.policy.retry import Backoff
+from freshq.policy.rules import ReserveRule
+from freshq.queue.admin import Admin
+from freshq.queue.attached import Records
+from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+
 PROJECT: Final = Path(__file__).resolve().parent.parent
-SCHEMAS: Final = PROJECT / "docs" / "reference" / "answers.json"
-PAGE: Final = PROJECT / "docs" / "reference" / "json.md"
+REFERENCE: Final = PROJECT / "docs" / "reference"
+OPTION_PAGES: Final[dict[str, type[BaseModel]]] = {"queue.md": QueueConfig, "worker.md": WorkerConfig}
+SECTION: Final = re.compile(r"(?<=<!-- made by make options -->\n).*(?=<!-- end -->)", re.DOTALL)
+# Code of defaults that are objects; the help texts explain the rest.
+WRITTEN: Final[dict[type, str]] = {ReserveRule: "`auto`", Backoff: "`Backoff(1, 300)`"}
+
+
+def option_page(name: str) -> str:
+    """Return a reference page with a new table of options."""
+    text = (REFERENCE / name).read_text("utf-8")
+    return SECTION.sub(lambda _: f"\n{option_table(OPTION_PAGES[name])}\n\n", text)
+
+
+def option_table(model: type[BaseModel]) -> str:
+    """Return the options of a model as a table in Markdown."""
+    rows = [
+        f"| `{name}` | {_default(option)} | {_allowed(option)} | {option.description} |"
+        for name, option in model.model_fields.items()
+    ]
+    return "\n".join(["| option | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def _default(option: FieldInfo) -> str:
+    value = option.default
+    if value is None or isinstance(value, bool):
+        return f"`{value}`"
+    if isinstance(value, int | float):
+        return f"{value:,.15g}"
+    return f'`"{value}"`' if isinstance(value, str) else WRITTEN.get(type(value), "")
+
+
+def _allowed(option: FieldInfo) -> str:
+    """Return the bounds of a number, the pattern of a name, or the members of an enumeration."""
+    if isinstance(option.annotation, type) and issubclass(option.annotation, StrEnum):
+        return ", ".join(f"`{member}`" for member in option.annotation)
+    return ", ".join(filter(None, map(_bound, option.metadata)))
+
+
+def _bound(constraint: Any) -> str:
+    match constraint:
+        case Gt(gt=least):
+            return f"above {least:,}"
+        case Ge(ge=least):
+            return f"{least:,} or more"
+        case Le(le=most):
+            # Every time has this bound; it only keeps numbers finite.
+            return "" if most == MAX_SECONDS else f"at most {most:,}"
+    pattern = getattr(constraint, "pattern", None)
+    return f"`{pattern}`" if pattern else ""
+
+
+SURFACE: Final = REFERENCE / "surface.md"
+SURFACE_HEAD: Final = """# All names on one page
+
+Every verb, name, error and command. A command takes the arguments of its verb as flags; `AsyncQueue` and
+`AsyncMatchQueue` have the same verbs, awaited.
+"""
+WIDTH: Final = 110
+# The order of a first application; other names follow alphabetically.
+FIRST: Final = (
+    *("put", "put_many", "claim", "complete", "fail", "retry", "release", "settle_many", "extend", "get"),
+    *("list", "peek", "stats", "pressure", "wait", "wait_many", "cancel", "redrive", "purge", "reprioritize"),
+    *("register", "offer", "match", "request"),
+)
+ROOMS: Final = ("policy", "matching", "feeds", "telemetry", "worker", "model", "stores", "queue", "testing")
+
+
+def signature_line(name: str, function: Any) -> str:
+    """Return the names of a verb's arguments and its result, on lines that fit."""
+    signature = inspect.signature(function)
+    names, is_named = [], False
+    for each in [*signature.parameters.values()]:
+        if each.name in ("self", "cls"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not is_named:
+            names.append("*")
+            is_named = True
+        names.append(f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name)
+    result = "" if signature.return_annotation in ("None", None) else f" -> {signature.return_annotation}"
+    return textwrap.fill(f"{name}({', '.join(names)}){result}", WIDTH, subsequent_indent="    ")
+
+
+def verbs_of(owner: type, name: str = "") -> Iterator[str]:
+    """Yield a line for each public method of a class, in the order of a first application."""
+    public = [verb for verb in dir(owner) if verb[0] != "_" and callable(getattr(owner, verb))]
+    for verb in sorted(public, key=lambda verb: (*FIRST, verb).index(verb)):
+        yield signature_line(f"{name}.{verb}" if name else verb, getattr(owner, verb))
+
+
+def code_block(*lines: str) -> list[str]:
+    """Return lines as a block of text."""
+    return ["", "```text", *lines, "```"]
+
+
+def error_lines(base: type[FreshqError] = FreshqError, depth: int = 0) -> Iterator[str]:
+    """Yield the tree of errors."""
+    yield "    " * depth + base.__name__
+    below: list[type[FreshqError]] = base.__subclasses__()
+    for error in sorted(below, key=lambda each: each.__name__):
+        if error.__name__ in dir(errors):
+            yield from error_lines(error, depth + 1)
+
+
+def names_of(package: str) -> str:
+    """Return the public names of a package on lines that fit."""
+    names = ", ".join(dir(import_module(package)))
+    return textwrap.fill(f"{package}: {names}", WIDTH, subsequent_indent="    ")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the visible commands by the headings of help, with the commands of a group after its name."""
+    app: Any = get_command(cli)
+    by_heading: dict[str, list[str]] = {}
+    for name, command in app.commands.items():
+        if command.hidden:
+            continue
+        inner = getattr(getattr(command, "loaded", command), "commands", {})
+        visible = ", ".join(each for each, found in inner.items() if not found.hidden)
+        heading = str(getattr(command, "rich_help_panel", "") or "")
+        by_heading.setdefault(heading, []).append(f"{name} ({visible})" if visible else name)
+    for heading, names in by_heading.items():
+        yield textwrap.fill(f"{heading}: {', '.join(names)}", WIDTH, subsequent_indent="    ")
+
+
+def surface_page() -> str:
+    """Return the page of all names."""
+    lines = [SURFACE_HEAD, "## Queue"]
+    lines += code_block(*verbs_of(Queue), *verbs_of(Admin, "admin"), *verbs_of(Records, "records"))
+    lines += ["", "## MatchQueue", *code_block(*verbs_of(MatchQueue), *verbs_of(MatchAdmin, "admin"))]
+    running = (Worker, Scheduler, Relay)
+    runs = (f"{each.__name__}.{verb}" for each in running for verb in dir(each) if verb[0] != "_")
+    lines += ["", "## What runs", *code_block(textwrap.fill(", ".join(runs), WIDTH))]
+    lines += ["", "## Names", *code_block(*map(names_of, ("freshq", *(f"freshq.{room}" for room in ROOMS))))]
+    lines += ["", "## Errors", *code_block(*error_lines())]
+    return "\n".join([*lines, "", "## Commands", *code_block(*command_lines())]) + "\n"
+
+
+COMMANDS: Final = REFERENCE / "commands.md"
+COMMANDS_HEAD: Final = """# All commands
+
+The help of each command. Commands on a queue also take the [options that find it](../cli.md).
+"""
+# Options that the page on the command line describes, once for all commands.
+COMMON: Final = {"--help", "--queue", "--stack", "--name", "--json"}
+
+
+def visible_commands(group: Any, prefix: str = "freshq") -> Iterator[tuple[str, Any]]:
+    """Yield the commands of a group, and of the groups below it, with their full names."""
+    for name, each in group.commands.items():
+        command = getattr(each, "loaded", each)
+        if not each.hidden:
+            yield f"{prefix} {name}", command
+            yield from visible_commands(command, f"{prefix} {name}") if hasattr(command, "commands") else ()
+
+
+def parameter_rows(command: Any) -> Iterator[str]:
+    """Yield the arguments and options of a command as rows of Markdown."""
+    with typer.Context(command) as context:
+        for each in command.params:
+            record = each.get_help_record(context)  # None of a hidden option
+            if record and not COMMON & {*each.opts}:
+                shown, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
+                yield f"| `{shown}` | {text} |"
+
+
+def commands_page() -> str:
+    """Return the page of all commands."""
+    lines = [COMMANDS_HEAD]
+    for name, command in visible_commands(get_command(cli)):
+        lines += [f"## {name}", "", inspect.cleandoc(command.help or "").partition("\f")[0].strip(), ""]
+        if rows := [*parameter_rows(command)]:
+            lines += ["| argument | meaning |", "| --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
+def write_options() -> int:
+    """Write the pages; return 0."""
+    COMMANDS.write_text(commands_page(), "utf-8")
+    for name in OPTION_PAGES:
+        (REFERENCE / name).write_text(option_page(name), "utf-8")
+    SURFACE.write_text(surface_page(), "utf-8")
+    return 0
+
+
+SCHEMAS: Final = REFERENCE / "answers.json"
+JSON_PAGE: Final = REFERENCE / "json.md"
 # Values of the application, and objects with data as names.
 ANY: Final = frozenset({"payload", "result", "data", "record get"})
 MAPS: Final = frozenset(
@@ -65,7 +271,7 @@ NULLS: Final = frozenset(
 NULL_OBJECTS: Final = frozenset({"better_ratio"})
 TASK: Final = {"$ref": "#/$defs/task"}
 # Each line is a command. TASK and TOKEN are the last claim or match, other capitals files and addresses.
-COMMANDS: Final = (
+ON_QUEUE: Final = (
     "put 1 --task-id a --kind mail --group g",
     "put 2 --task-id b --delay-seconds 60",
     "put --lines FILE",
@@ -175,7 +381,7 @@ FORMS: Final = frozenset(
 )
 INTRODUCTION: Final = """# JSON of the commands
 
-<!-- made by python -m local.answers -->
+<!-- made by python -m local.reference json -->
 
 What the commands print with `--json`: one value; `wait`, `watch`, `schedule`, `match offer` and
 [`work`](../worker.md#output) print one a line. [answers.json](answers.json) has a JSON Schema for each; a
@@ -254,7 +460,7 @@ def answers() -> dict[str, list[Any]]:
         files = _prepared(folder)
         begun = {line: threads.submit(_printed, line, files, folder) for line in PROGRAMS}
         found: dict[str, list[Any]] = {}
-        _collect(COMMANDS, files, found, "--queue", files["URL"])
+        _collect(ON_QUEUE, files, found, "--queue", files["URL"])
         _collect(MATCHES, files, found, "--queue", f"sqlite:///{folder}/agents.db")
         _collect(WITHOUT_QUEUE, files, found)
         with _attached() as address:
@@ -302,7 +508,7 @@ def _collect(
     held = dict(files)
     for line in lines:
         words = [held.get(word, word) for word in line.split()]
-        done = CliRunner().invoke(app, [*words, "--json", *options])
+        done = CliRunner().invoke(cli, [*words, "--json", *options])
         if done.exit_code:
             msg = f"{line}: status {done.exit_code}: {done.stderr or done.exception!r}"
             raise RuntimeError(msg)
@@ -337,7 +543,7 @@ def _attached() -> Iterator[str]:
             AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
             BillingMode="PAY_PER_REQUEST",
         )
-        done = CliRunner().invoke(app, ["table", "attach", "Shipments", "--key", "id"])
+        done = CliRunner().invoke(cli, ["table", "attach", "Shipments", "--key", "id"])
         if done.exit_code:
             raise RuntimeError(done.stderr)
         yield "dynamodb://Shipments?key=id"
@@ -389,7 +595,7 @@ def described_command(name: str) -> str:
 
 def commands_with_json() -> set[str]:
     """Return the commands that take `--json`, except the shell, which prints its commands' output."""
-    return set(_with_json(get_command(app), ())) - {"shell"}
+    return set(_with_json(get_command(cli), ())) - {"shell"}
 
 
 def _with_json(command: Any, words: tuple[str, ...]) -> Iterator[str]:
@@ -438,13 +644,19 @@ def _types(schema: dict[str, Any]) -> list[str]:
     return [types] if isinstance(types, str) else types
 
 
-def page(found: dict[str, Any]) -> str:
+def json_page(found: dict[str, Any]) -> str:
     """Return the page that describes schemas."""
     named = {"task": found["$defs"]["task"], **{f"`{name}`": one for name, one in found["commands"].items()}}
     return INTRODUCTION + "".join(f"| {name} | `{shape(schema)}` |\n" for name, schema in named.items())
 
 
-if __name__ == "__main__":
+def write_json() -> int:
+    """Run the commands, and write the schemas and their page; return 0."""
     described = schemas()
     SCHEMAS.write_text(json.dumps(described, indent=1) + "\n", "utf-8")
-    PAGE.write_text(page(described), "utf-8")
+    JSON_PAGE.write_text(json_page(described), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit({"options": write_options, "json": write_json}[sys.argv[1]]())
