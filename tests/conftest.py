@@ -102,11 +102,24 @@ ONLY_WITH_ALL: Final = (
     ),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
+    "tests/dashboard/test_page.py::test_it_fits_any_width_in_light_and_dark[400-dark]",
+    "tests/dashboard/test_page.py::test_it_fits_any_width_in_light_and_dark[1280-light]",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
     *(
         f"tests/unit/aws/test_{name}.py"
         for name in ("kill_points", "permissions", "service_faults", "snap_start")
+    ),
+    # Other verbs show that a process may die after any call of DynamoDB.
+    *(
+        f"tests/contract/test_failures.py::test_a_process_may_die_after_any_call[{verb}]"
+        for verb in ("claims in a row", "put over what is held", "put over what is done", "redrive as new")
+    ),
+    "tests/contract/test_attach.py::TestCost::test_eight_consumers_make_progress_together",
+    *(f"tests/contract/test_cost.py::test_a_whole_life[{cell}]" for cell in ("10-0.6", "5-1")),
+    *(
+        f"tests/contract/test_matching_cost.py::test_queries_have_a_limit_however_many_resources_wait[{cell}]"
+        for cell in ("criteria1-1-0", "criteria2-1-0", "criteria4-2-0")
     ),
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",
@@ -120,7 +133,7 @@ ONLY_WITH_ALL: Final = (
 # of the pipeline, all but its essentials. It leaves out
 PIPELINE: Final = "tests/pipeline"
 ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "links")
-# repetitions of a test on servers, except of the protocol. A test that needs a server runs on one.
+# repetitions of a test on servers, except of the protocol on real servers. A test that needs one runs on one.
 SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
 
@@ -216,7 +229,8 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
 
     def is_quick(item: pytest.Item) -> bool:
         least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
-        is_once = file_of(item.nodeid) in PROTOCOL or server_of(item) == least
+        server = server_of(item)
+        is_once = server == least or (file_of(item.nodeid) in PROTOCOL and server != DOUBLE)
         return is_once and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     return [item for item in items if is_quick(item)]

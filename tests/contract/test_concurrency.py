@@ -56,14 +56,14 @@ def fill(store: StoreUnderTest, tasks: int) -> None:
     store.queue().put_many([{"payload": number, "task_id": str(number)} for number in range(tasks)])
 
 
-def test_each_of_200_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
-    fill(table_store, 200)
+def test_each_of_100_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
+    fill(table_store, 100)
     claimed = drain_in_rounds([table_store.queue() for _ in range(THREADS)], [1, 7] * (THREADS // 2))
-    assert Counter(chain(*claimed)) == {str(number): 1 for number in range(200)}
+    assert Counter(chain(*claimed)) == {str(number): 1 for number in range(100)}
     assert all(claimed)  # none is starved by the others
-    assert counts(table_store.queue().stats()) == {"taken": 200}
+    assert counts(table_store.queue().stats()) == {"taken": 100}
     table_store.clock.advance(60)
-    assert table_store.queue().admin.recover() == 200  # every one of them is named in a lease record
+    assert table_store.queue().admin.recover() == 100  # every one of them is named in a lease record
 
 
 def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store: StoreUnderTest) -> None:

@@ -1,7 +1,9 @@
 """The cost of freshq in DynamoDB's capacity units and calls. The documentation's figures come from here."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks import capacity, figures
@@ -173,6 +175,8 @@ def test_the_figures_are_written(
     monkeypatch.setattr(capacity, "all_costs", lambda _client: costs)
     monkeypatch.setattr(capacity, "STALE", (30, 60))
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    running = nullcontext(SimpleNamespace(client=lambda: dynamodb_local))
+    monkeypatch.setattr(capacity, "DynamoDBLocal", lambda: running)
     capacity.main()
     written = figures.figures_of("capacity")
     assert [entry["step"] for entry in written["steps"]] == [cost.step for cost in costs]

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.capacity import metered
 from types_boto3_dynamodb import DynamoDBClient
 
-from freshq import AttachedQueue, Queue, Task, TaskStatus
+from freshq import AttachedQueue, Queue, Settlement, Task, TaskStatus
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.attached import Shipments
 
@@ -28,8 +28,7 @@ def table(dynamodb_local: DynamoDBClient) -> StoreUnderTest:
     queue = table.queue()
     for _ in range(DONE // 100):
         queue.put_many([{"payload": "x" * 1024}] * 100)
-        for claim in queue.claim(limit=100):
-            queue.complete(claim)
+        queue.settle_many(list(map(Settlement.complete, queue.claim(limit=100))))
     queue.put_many([{"payload": "held", "task_id": f"held-{number:02}"} for number in range(40)])
     assert len(queue.claim(limit=40)) == 40
     queue.put_many([{"payload": "waits", "task_id": f"waits-{number}"} for number in range(3)])

@@ -22,9 +22,9 @@ from tests.sql.workers import Crew, relay, rows, work_in_transactions, work_unde
 from tests.support.readings import counts
 
 SOAK: Final = os.environ.get("FRESHQ_SOAK") == "1"
-PROCESSES: Final = 16 if SOAK else 8
-TASKS: Final = 20_000 if SOAK else 2_500
-KILLS: Final = 150 if SOAK else 16
+PROCESSES: Final = 16 if SOAK else 6
+TASKS: Final = 20_000 if SOAK else 1_500
+KILLS: Final = 150 if SOAK else 8
 LEFT: Final = "SELECT count(*) FROM tasks WHERE status <> 'SUCCESS'"
 PATIENCE_SECONDS: Final = 600.0 if SOAK else 240.0
 

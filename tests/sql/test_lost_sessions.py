@@ -21,12 +21,18 @@ def failing_in_transaction(queue: Queue) -> None:
         raise LookupError
 
 
-def one_after_another(queue: Queue) -> None:
+def puts(queue: Queue) -> None:
     queue.put("x", on_conflict="update", task_id="same")
     queue.put_many([{"payload": number} for number in range(3)])
-    for claim in queue.claim(3):
+
+
+def claims(queue: Queue) -> None:
+    for claim in queue.claim(2):
         queue.extend(claim, lease_seconds=60)
         queue.retry(claim)
+
+
+def the_rest(queue: Queue) -> None:
     queue.pause()
     queue.resume()
     queue.stats()
@@ -38,7 +44,9 @@ VERBS: dict[str, Callable[[Queue], object]] = {
     "transaction": in_transaction,
     "transaction that fails": failing_in_transaction,
     "create_table": lambda queue: queue.create_table(),
-    "others": one_after_another,
+    "puts": puts,
+    "claims": claims,
+    "others": the_rest,
 }
 
 
