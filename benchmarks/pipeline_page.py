@@ -175,6 +175,7 @@ def _scale(result: Mapping[str, Any]) -> list[Block]:
     whole_us = 1e6 * large["figures"]["spark_cold_seconds"] / large["figures"]["events"]
     whole_us *= large["machine"]["cores"]
     seconds = (each_us + whole_us) * LARGEST_EVENTS / 1e6
+    hours = most["seconds"] * 1e8 / most["events"] / 3600
     text = f"""From the first to the last row, an event costs {each_us:.0f} microseconds of Java on the
         executors and {each_bytes:.0f} bytes of shuffle. Python's workers, which read files and compare
         claims, are not in it; the run over 20 million events above took {whole_us:.0f} microseconds an
@@ -182,7 +183,8 @@ def _scale(result: Mapping[str, Any]) -> list[Block]:
         {seconds / 3600:.0f} processor hours, or {seconds / NODES / CORES_A_NODE / 60:.0f} minutes on
         {NODES} nodes of {CORES_A_NODE} cores (a worker of EMR Serverless by default), and shuffle
         {each_bytes * LARGEST_EVENTS / 1e9:.0f} GB. This assumes equal skew and leaves out the network
-        and the bucket, which were not measured ({_load(result)})."""
+        and the bucket, which were not measured ({_load(result)}). 100 million events were not run: at
+        the rate of the last row, and with as much load, they would take {hours:.0f} hours here."""
     return [table, Prose(text)]
 
 

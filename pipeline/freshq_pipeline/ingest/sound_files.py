@@ -1,8 +1,8 @@
-"""Write sound files of landed events to silver with Arrow: small inputs here, large ones in Spark's workers.
+"""Write sound files of landed events to silver with Arrow: small inputs here, others in Spark's workers.
 
 A file is sound if each of its lines is one usable event without unknown fields. Arrow reads such files in a
 fraction of the time that Spark takes. All other files are left to Spark, which can tell what is wrong with
-each line. Both produce the same events from a sound file.
+each line. Both make the same events of a sound file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from heapq import heapreplace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
@@ -41,6 +42,7 @@ from freshq_pipeline.storage.table_files import PARQUET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.storage.folder import Folder
@@ -63,13 +65,15 @@ _MAX_MS: Final = 2.0**53 / 1000
 _MAX_CREATED_US: Final = 253_402_300_800_000_000
 # Spark's parser rejects longer numbers.
 MAX_NUMBER_CHARACTERS: Final = 1000
+_NEWLINE, _OPENING, _CLOSING = b"\n{}"
 _LONG_NUMBER: Final = re.compile(rb"[-+.eE\d]{%d}" % MAX_NUMBER_CHARACTERS)
 
 
 def canonical_block(block: bytes) -> pa.Table | None:
     """Return the canonical events of a block of whole lines; None unless each line is one usable event."""
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    if not _is_sound(block, lines):
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text[:-1] == _NEWLINE)
+    if not _is_sound(block, text, ends):
         return None
     reading = json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     try:
@@ -77,7 +81,7 @@ def canonical_block(block: bytes) -> pa.Table | None:
     except pa.ArrowInvalid:
         return None
     # Arrow accepts any whitespace, or none, between records.
-    if len(records) != lines or not _are_in_range(records):
+    if len(records) != len(ends) + 1 or not _are_in_range(records):
         return None
     events = _event_columns(records)
     if not _are_usable(records, events):
@@ -85,15 +89,23 @@ def canonical_block(block: bytes) -> pa.Table | None:
     return pa.table([events[name] for name in EVENT], schema=EVENT_SCHEMA)
 
 
-def _is_sound(block: bytes, lines: int) -> bool:
+def _is_sound(block: bytes, text: NDArray[np.uint8], ends: NDArray[np.intp]) -> bool:
     """Return whether Arrow can be given a block: every line starts and ends like an object.
 
     Arrow crashes on a block that begins with a null.
+
+    Args:
+        block: The block.
+        text: Its bytes.
+        ends: Positions of the newlines between its lines.
     """
     objects = block.startswith(b"{") and block.removesuffix(b"\n").endswith(b"}")
-    if not objects or block.count(b"}\n{") != lines - 1 or b"\r" in block:
+    if not objects or b"\r" in block or not _is_utf8(block):
         return False
-    return _is_utf8(block) and not _has_long_number(block)
+    if (text[ends - 1] != _CLOSING).any() or (text[ends + 1] != _OPENING).any():
+        return False
+    longest: int = np.diff(ends, prepend=-1, append=len(block)).max()
+    return longest <= MAX_NUMBER_CHARACTERS or _LONG_NUMBER.search(block) is None
 
 
 def _is_utf8(block: bytes) -> bool:
@@ -106,11 +118,6 @@ def _is_utf8(block: bytes) -> bool:
     return True
 
 
-def _has_long_number(block: bytes) -> bool:
-    longest = max(map(len, block.split(b"\n")))
-    return longest > MAX_NUMBER_CHARACTERS and _LONG_NUMBER.search(block) is not None
-
-
 def _are_in_range(records: pa.Table) -> bool:
     """Return whether all times are numbers that are exact in microseconds; NaN is not."""
     times = (records[f"{name}_ms"] for name in _MILLISECONDS)
@@ -118,7 +125,7 @@ def _are_in_range(records: pa.Table) -> bool:
 
 
 def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of the canonical events, equal to the columns of `sources.from_landed`."""
+    """Return the columns of the canonical events, equal to those of `sources.from_landed`."""
     times = {f"{name}_us": _micros(records[f"{name}_ms"]) for name in LANDED_TIMES}
     removed = pc.fill_null(pc.equal(records["change"], "REMOVE"), False)  # noqa: FBT003 - the value
     padded = pc.utf8_lpad(records["sequence"], SEQUENCE_DIGITS, "0")
@@ -203,7 +210,7 @@ class Sound:
 def write_sound(
     spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, part: str
 ) -> Sound:
-    """Write the events of all sound files among the given ones to a part of silver.
+    """Write the events of all sound files among some files to a part of silver.
 
     Starting a Python worker takes longer than reading a small input, so small inputs are read here.
 
