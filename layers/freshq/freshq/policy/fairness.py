@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -73,16 +74,13 @@ class GroupCosts:
 
     def observe(self, group: Group, seconds: float) -> None:
         """Count the time that a task of a group took."""
-        self.average = _averaged(self.average, seconds, AVERAGED_OF_QUEUE)
-        self._of[group] = _averaged(self._of.pop(group, (0.0, 0)), seconds, AVERAGED_OF_GROUP)
+        took = max(seconds, LEAST_SECONDS)
+        (all_mean, all_seen), (mean, seen) = self.average, self._of.pop(group, (0.0, 0))
+        all_seen, seen = min(all_seen + 1, AVERAGED_OF_QUEUE), min(seen + 1, AVERAGED_OF_GROUP)
+        self.average = all_mean + (took - all_mean) / all_seen, all_seen
+        self._of[group] = mean + (took - mean) / seen, seen
         if len(self._of) > MAX_AVERAGES:
             del self._of[next(iter(self._of))]
-
-
-def _averaged(average: tuple[float, int], seconds: float, most: int) -> tuple[float, int]:
-    mean, seen = average
-    seen = min(seen + 1, most)
-    return mean + (max(seconds, LEAST_SECONDS) - mean) / seen, seen
 
 
 class _Siblings:
@@ -136,7 +134,7 @@ class GroupTurns:
         self._costs = costs or GroupCosts()
         self._rules = rules or GroupRules()
         self._credit_turns = credit_turns
-        self._siblings: dict[Group, _Siblings] = {}
+        self._siblings: defaultdict[Group, _Siblings] = defaultdict(_Siblings)
         # By group: for each level the parent, the name below it, and its weight.
         self._paths: dict[Group, tuple[_Step, ...]] = {}
         self._turns_until_cleanup = TURNS_PER_CLEANUP
@@ -149,7 +147,7 @@ class GroupTurns:
         """Return an independent copy; it shares the costs."""
         copied = GroupTurns(self._costs, self._rules, self._credit_turns)
         for parent, siblings in self._siblings.items():
-            twin = copied._siblings[parent] = _Siblings()
+            twin = copied._siblings[parent]
             twin.now, twin.finish = siblings.now, siblings.finish.copy()
         return copied
 
@@ -164,6 +162,8 @@ class GroupTurns:
         Args:
             groups: Groups that may have work, at least one.
         """
+        if len(groups) == 1:
+            return next(iter(groups))
         credit, depth, found = self._credit(), 0, groups
         if self._rules.separator is None:
             return self._next_sibling(groups, credit)
@@ -211,12 +211,10 @@ class GroupTurns:
 
     def record(self, group: Group) -> float:
         """Count a turn that a group used; return its cost in seconds, for `correct`."""
-        cost, credit = self._costs.of(group), self._credit()
-        for parent, name, weight in self._path(group):
-            siblings = self._siblings.get(parent)
-            if siblings is None:
-                siblings = self._siblings[parent] = _Siblings()
-            start = self._start((parent, name, weight), credit)
+        cost, credit = self._costs.of(group), self._credit_turns * self._costs.average[0]
+        for parent, name, weight in self._paths.get(group) or self._path(group):
+            siblings = self._siblings[parent]
+            start = max(siblings.finish.get(name, -math.inf), siblings.now - credit)
             siblings.now = max(siblings.now, start)
             siblings.finish[name] = start + cost / weight
         self._turns_until_cleanup -= 1
@@ -233,11 +231,11 @@ class GroupTurns:
             took_seconds: The time from the claim to the end.
         """
         more = max(took_seconds, LEAST_SECONDS) - charged_seconds
-        credit = self._credit()
-        for step in self._path(group):
-            parent, name, weight = step
-            if parent in self._siblings:
-                self._siblings[parent].finish[name] = self._start(step, credit) + more / weight
+        credit = self._credit_turns * self._costs.average[0]
+        for parent, name, weight in self._paths.get(group) or self._path(group):
+            if (siblings := self._siblings.get(parent)) is not None:
+                start = max(siblings.finish.get(name, -math.inf), siblings.now - credit)
+                siblings.finish[name] = start + more / weight
 
     def _credit(self) -> float:
         return self._credit_turns * self._costs.average[0]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask
     from freshq.model.task import Task
-    from freshq.queue.core import Core, Write
+    from freshq.queue.core import Write
     from freshq.stores.base import CallersConnection, OnConflict, PutResult
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,10 @@ class Putting(Verbs):
         if own:
             writes = {on_conflict: write} | {each: core.checked_write(each, connection) for each in own}
             write = _write_by_conflict(writes, tasks, new, on_conflict)
-        late = _late(core, new, tasks, now)
+        late = [
+            None if each.parent is None else core.late_child(each.parent, task, now)
+            for each, task in zip(new, tasks, strict=True)
+        ]
         if core.observer is None:
             return self._written(tasks, late, now, write)
         span = PutSpan(core.name, tasks)
@@ -195,12 +198,6 @@ class Putting(Verbs):
             backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
-
-
-def _late(core: Core, new: Sequence[NewTask], tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
-    """Return the rejection of each task that its parent's deadline rules out; None for the rest."""
-    pairs = zip(new, tasks, strict=True)
-    return [None if each.parent is None else core.late_child(each.parent, task, now) for each, task in pairs]
 
 
 def _write_by_conflict(

@@ -115,17 +115,11 @@ class Backlog(Protocol):
 class _Level:
     """The lines of one priority level that a store lists, in its order, and the turns of their groups."""
 
-    __slots__ = ("lines", "next_group", "turns")
+    __slots__ = ("lines", "turns")
 
-    def __init__(self, turns: GroupTurns, *, has_groups: bool) -> None:
+    def __init__(self, turns: GroupTurns) -> None:
         self.lines: dict[str | None, LineBacklog] = {}
         self.turns = turns
-        # Without groups, a level has one line.
-        self.next_group = turns.next_group if has_groups else _no_group
-
-
-def _no_group(_lines: object) -> None:
-    """Return the group of tasks without one."""
 
 
 class LevelBacklog:
@@ -151,10 +145,7 @@ class LevelBacklog:
         self._levels_of = load.levels
         self._costs = GroupCosts()
         levels = sorted(set(load.levels) or {0}, reverse=True)
-        self._levels = {
-            level: _Level(GroupTurns(self._costs, rules.groups), has_groups=bool(self._groups))
-            for level in levels
-        }
+        self._levels = {level: _Level(GroupTurns(self._costs, rules.groups)) for level in levels}
         # The costs of the turns of the running tasks.
         self._charged: dict[int, float] = {}
         self._rules = rules.groups if self._groups and rules.groups.has_limits else None
@@ -190,7 +181,7 @@ class LevelBacklog:
         for number, level in self._levels.items():
             working = level.lines.copy() if len(level.lines) > 1 or room else level.lines
             while working:
-                group = level.next_group(working)
+                group = level.turns.next_group(working)
                 line = working[group]
                 if room is not None and not room.allows(group):
                     del working[group]

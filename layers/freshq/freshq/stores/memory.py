@@ -77,7 +77,9 @@ def copied(task: Task) -> Task:
 
 def due_time(task: Task) -> float | None:
     """Return when the lease or the delay of a task ends; None if it has neither."""
-    return task.lease_until if task.status is TaskStatus.TAKEN else task.not_before if task.delayed else None
+    if task.status is TaskStatus.TAKEN:
+        return task.lease_until
+    return task.not_before if task.status is TaskStatus.PENDING else None
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -99,18 +101,20 @@ class StateCounts:
     def add(self, task: Task) -> None:
         """Count a task."""
         self._statuses[task.status] += 1
-        if task.status is TaskStatus.PENDING:
-            (self._delayed if task.delayed else self._in_line).add(_entry(task))
-            if not task.delayed:
-                self._in_line_since.add(task.created)
+        if task.status is TaskStatus.PENDING and task.not_before is None:
+            self._in_line.add(_entry(task))
+            self._in_line_since.add(task.created)
+        elif task.status is TaskStatus.PENDING:
+            self._delayed.add(_entry(task))
 
     def remove(self, task: Task) -> None:
         """Stop counting a task."""
         self._statuses[task.status] -= 1
-        if task.status is TaskStatus.PENDING:
-            (self._delayed if task.delayed else self._in_line).remove(_entry(task))
-            if not task.delayed:
-                self._in_line_since.remove(task.created)
+        if task.status is TaskStatus.PENDING and task.not_before is None:
+            self._in_line.remove(_entry(task))
+            self._in_line_since.remove(task.created)
+        elif task.status is TaskStatus.PENDING:
+            self._delayed.remove(_entry(task))
 
     def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""
@@ -189,8 +193,9 @@ class _Chunk:
         self._measure()
 
     def _measure(self) -> None:
-        self.earliest = min((deadline for _created, _id, deadline in self.entries), default=inf)
-        self.latest = max((deadline for _created, _id, deadline in self.entries), default=-inf)
+        deadlines = [deadline for _created, _id, deadline in self.entries]
+        self.earliest = min(deadlines, default=inf)
+        self.latest = max(deadlines, default=-inf)
 
     def insert(self, entry: _Entry) -> None:
         self.entries.insert(bisect_left(self.entries, entry), entry)
@@ -426,13 +431,13 @@ class QueueLines:
                 window = dict(islice(self._levels[level].items(), MAX_GROUPS))
                 if window:
                     yield level, window
-                if not self.leave_out(level, room):
+                if room is None or not self.leave_out(level, room):
                     break
 
-    def leave_out(self, level: int, room: GroupRoom | None) -> bool:
+    def leave_out(self, level: int, room: GroupRoom) -> bool:
         """Leave out the groups of a level that are at their limit; return whether others may have room."""
         groups = self._levels[level]
-        if room is None or len(groups) <= MAX_GROUPS:
+        if len(groups) <= MAX_GROUPS:
             return False
         full = [group for group in room.full if group in groups]
         for group in full:
@@ -487,7 +492,7 @@ class MemoryPart(Store):
     def _store(self, task: Task) -> None:
         self._forget(task.task_id)
         self._tasks[task.task_id] = task
-        if task.status is TaskStatus.PENDING and not task.delayed:
+        if task.status is TaskStatus.PENDING and task.not_before is None:
             line = self._lines[task.queue].line((task.priority, task.group))
             line.add(task.created, task.task_id, task.stale_at)
         due_at = due_time(task)
@@ -504,7 +509,7 @@ class MemoryPart(Store):
         task = self._tasks.pop(task_id, None)
         if task is None:
             return
-        if task.status is TaskStatus.PENDING and not task.delayed:
+        if task.status is TaskStatus.PENDING and task.not_before is None:
             self._lines[task.queue].remove((task.priority, task.group), task.created, task_id)
         due_at = due_time(task)
         if due_at is not None:
@@ -613,8 +618,9 @@ class MemoryLines(MemoryPart):
             looked_at: list[Line] = []
             room = self._lines[request.queue].room(request.groups, self._running[request.queue], moment.now)
             chosen = list(islice(self._candidates(request, moment, looked_at, room), request.limit))
-            for level in {line[0] for line in looked_at}:
-                self._lines[request.queue].leave_out(level, room)
+            if room is not None:
+                for level in {line[0] for line in looked_at}:
+                    self._lines[request.queue].leave_out(level, room)
             taken = [
                 claimed(self._tasks[task_id], moment, token)
                 for task_id, token in zip(chosen, request.tokens, strict=False)

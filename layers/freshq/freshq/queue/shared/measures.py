@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 from freshq.errors import StoreError
 from freshq.policy.pressure import FlowCounter, assess
-from freshq.policy.reserve import KindTimes, LearnedReserve, QuantileSketch, ReserveSpans, SkippedTasks
+from freshq.policy.reserve import (
+    MOST_KEPT,
+    KindTimes,
+    LearnedReserve,
+    QuantileSketch,
+    ReserveSpans,
+    SkippedTasks,
+)
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
 
@@ -235,6 +242,7 @@ class ServiceTimes:
     share them.
 
     Attributes:
+        uncounted: What each task took since the times were last used: its kind, the seconds, and its end.
         lock: Held while the times are used.
         times: The times.
     """
@@ -243,6 +251,7 @@ class ServiceTimes:
 
     def __init__(self) -> None:
         """Start with nothing seen."""
+        self.uncounted: deque[tuple[str | None, float, float]] = deque(maxlen=MOST_KEPT)
         self.lock = threading.Lock()
         self.times = KindTimes()
 
@@ -282,8 +291,7 @@ class SharedReserve:
 
     def observe(self, service_seconds: float, kind: str | None, now: float) -> None:
         """Record the duration of a task of a kind that ended `now` (seconds)."""
-        with self._of_kinds.lock:
-            self._of_kinds.times.observe(kind, service_seconds, now)
+        self._of_kinds.uncounted.append((kind, service_seconds, now))
         if self.fixed_seconds is None:
             with self._lock:
                 self._reserve.observe(service_seconds)
@@ -291,6 +299,8 @@ class SharedReserve:
     def needed_seconds(self, kind: str | None, now: float) -> float:
         """Return the duration of a kind's tasks as known to this process; otherwise the reserve."""
         with self._of_kinds.lock:
+            while self._of_kinds.uncounted:
+                self._of_kinds.times.observe(*self._of_kinds.uncounted.popleft())
             seconds = self._of_kinds.times.seconds(kind, self._share, now)
         return seconds or self._reserve.seconds
 

@@ -271,24 +271,23 @@ class TableCalls:
         The claim index of an early version has no deadlines, so DynamoDB refuses a filter by them. Pages then
         also contain stale tasks, which the condition of each claim detects.
         """
-        page = self._page(_any_deadline(arguments) if self.lacks_deadlines else arguments)
+        if self.lacks_deadlines:
+            arguments = _any_deadline(arguments)
+        try:
+            page: Item = dict(self.client.query(**self._arguments(arguments)))
+        except SDK_ERRORS as error:
+            problem = freshq_error(error, self.table)
+            if not isinstance(problem, InvalidUpdate) or _any_deadline(arguments) == arguments:
+                raise problem from error
+            page = self.query(_any_deadline(arguments))
+            self.lacks_deadlines = True
+            logger.info("table %r: its claim index has keys only; see docs/upgrades.md", self.table)
+            return page
         if self._is_attached:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:
                 key = self.names.from_table(page["LastEvaluatedKey"])
                 page["LastEvaluatedKey"] = {name: value for name, value in key.items() if name != RECORD}
-        return page
-
-    def _page(self, arguments: Item) -> Item:
-        try:
-            return dict(self.client.query(**self._arguments(arguments)))
-        except SDK_ERRORS as error:
-            problem = freshq_error(error, self.table)
-            if not isinstance(problem, InvalidUpdate) or _any_deadline(arguments) == arguments:
-                raise problem from error
-        page = self._page(_any_deadline(arguments))
-        self.lacks_deadlines = True
-        logger.info("table %r: its claim index has keys only; see docs/upgrades.md", self.table)
         return page
 
     def scan(self, arguments: Item) -> Iterator[Item]:

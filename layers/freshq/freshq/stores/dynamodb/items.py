@@ -205,22 +205,16 @@ def decode(item: Item) -> Task:
         DamagedTask: If it is damaged, or of a newer version.
     """
     try:
-        return _decoded(item)
+        found = _stored_fields(item)
+        # A claim writes only its own time, because a PartiQL statement cannot say "if there is none". So the
+        # first claim time is the last one until the next change writes both.
+        found.setdefault("first_claim_at", found.get("last_claim_at"))
+        found["status"] = TaskStatus(found["status"])
+        if "shed_reason" in found:
+            found["shed_reason"] = ShedReason(found["shed_reason"])
+        return Task(**found, payload=_payload(item), version=version_of(item))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedTask(item["taskId"]["S"], error) from error
-
-
-def _decoded(item: Item) -> Task:
-    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
-        raise KeyError(POSITION)  # no index would list it
-    found = _stored_fields(item)
-    # A claim writes only its own time, because a PartiQL statement cannot say "if there is none". So the
-    # first claim time is the last one until the next change writes both.
-    found.setdefault("first_claim_at", found.get("last_claim_at"))
-    found["status"] = TaskStatus(found["status"])
-    if "shed_reason" in found:
-        found["shed_reason"] = ShedReason(found["shed_reason"])
-    return Task(**found, payload=_payload(item), version=version_of(item))
 
 
 def _stored_fields(item: Item) -> dict[str, Any]:
@@ -229,6 +223,8 @@ def _stored_fields(item: Item) -> dict[str, Any]:
     Raises:
         KeyError: If an attribute is missing that every task has.
     """
+    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
+        raise KeyError(POSITION)  # no index would list it
     found: dict[str, Any] = {"expires": 0}
     for field, _column, name, kind, _set_by, _event, required in _ATTRIBUTES:
         value = item.get(name)

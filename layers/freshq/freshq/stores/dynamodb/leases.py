@@ -206,7 +206,8 @@ class LeaseRecord:
                 self._record_id, self._version = self._new_id(), None
                 self._held = _unexpired(self._held, naming.now)
                 self._returned, self._is_left = {}, False
-            if _size_bytes([*self._held, *self._returned, *naming.held]) > MAX_NAMED_BYTES:
+            names = [task_id for task_id, _token in (*self._held, *self._returned, *naming.held)]
+            if len("".join(names).encode()) > MAX_NAMED_BYTES:
                 self._record_id, self._version = self._new_id(), None
                 self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
                 self._held, self._returned = {}, {}
@@ -371,10 +372,6 @@ class LeaseRecords:
             "requestToken": {"S": new_token()},
             "number": {"N": str(version.number)},
         } | due_attributes(version.due_at)
-
-
-def _size_bytes(holdings: Iterable[Holding]) -> int:
-    return len("".join([task_id for task_id, _token in holdings]).encode())
 
 
 def _unexpired(held: dict[Holding, float], now: float) -> dict[Holding, float]:

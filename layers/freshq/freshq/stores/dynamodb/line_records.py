@@ -114,7 +114,7 @@ class ControlRecords:
 
     def use_level(self, queue: str, level: int) -> None:
         """Record that a level holds tasks, before the first one is written."""
-        cached = self._cached(queue)
+        cached = self._cache.get(queue)
         if level and (cached is None or level not in cached.levels):
             values = {":levels": {"NS": [str(level)]}}
             try:
@@ -127,7 +127,7 @@ class ControlRecords:
 
     def use_groups(self, queue: str) -> None:
         """Record that groups have tasks, before the first one is written."""
-        cached = self._cached(queue)
+        cached = self._cache.get(queue)
         if cached is None or not cached.grouped:
             expression = "SET #grouped = :grouped, #requestToken = :requestToken"
             self.update(queue, {":grouped": {"BOOL": True}}, expression)
@@ -141,10 +141,6 @@ class ControlRecords:
             "ExpressionAttributeValues": values | {":requestToken": {"S": new_token()}},
         }
         self._remember(queue, self._calls.update(arguments) or {}, now)
-
-    def _cached(self, queue: str) -> Control | None:
-        with self._lock:
-            return self._cache.get(queue)
 
     def _remember(self, queue: str, item: Item, as_of: float) -> Control:
         """Cache a record unless a later call was answered first; return the cached record."""

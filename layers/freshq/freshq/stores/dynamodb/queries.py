@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.schema import Item
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StatusIndex:
     """How the claimable tasks of a table are indexed.
 
@@ -34,7 +35,7 @@ class StatusIndex:
     range_key: str = CREATED_ATTRIBUTE
     has_deadlines: bool = True
 
-    @property
+    @cached_property
     def by_time(self) -> bool:
         """Whether the creation time orders it."""
         return self.range_key == CREATED_ATTRIBUTE

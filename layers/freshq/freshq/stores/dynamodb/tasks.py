@@ -342,7 +342,7 @@ class DynamoTasks(DynamoPart):
 
 def _waits(task: Task) -> bool:
     """Return whether a task should be claimable."""
-    return task.status is TaskStatus.PENDING and not task.delayed
+    return task.status is TaskStatus.PENDING and task.not_before is None
 
 
 def _inserted(answer: Item | FreshqError) -> bool | FreshqError:

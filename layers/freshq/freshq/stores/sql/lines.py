@@ -419,21 +419,6 @@ class SqlLines(SqlCounts):
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
-        claimed = self._claim(request)
-        for each in claimed:
-            if each.problem is not None:
-                self._quarantine(each.task, each.problem, each.task.updated)
-        return [each.task for each in claimed if each.problem is None]
-
-    def _quarantine(self, task: Task, problem: str, now: float) -> None:
-        try:
-            self.replace(
-                as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)
-            )
-        except Conflict:
-            logger.warning("task %s changed before it could become a dead letter", task.task_id)
-
-    def _claim(self, request: ClaimRequest) -> list[Stored]:
         passes_over = self.horizon.watches and self.horizon.passed(request.queue) is not None
         # While an old snapshot is open, a check for other lines may read many dead entries.
         window = None if passes_over else self.window.known(request.queue)
@@ -444,8 +429,19 @@ class SqlLines(SqlCounts):
             self._take_missing(request, taken)
             if not taken and self.horizon.searches_again(request.queue):
                 self._take_missing(request, taken)
-        self.window.used(request.queue, len(taken))
-        return taken
+            self.window.used(request.queue, len(taken))
+        for each in taken:
+            if each.problem is not None:
+                self._quarantine(each.task, each.problem, each.task.updated)
+        return [each.task for each in taken if each.problem is None]
+
+    def _quarantine(self, task: Task, problem: str, now: float) -> None:
+        try:
+            self.replace(
+                as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)
+            )
+        except Conflict:
+            logger.warning("task %s changed before it could become a dead letter", task.task_id)
 
     def _take_missing(self, request: ClaimRequest, taken: list[Stored]) -> None:
         """Find lines, and take tasks from them up to the limit."""
@@ -476,7 +472,9 @@ class SqlLines(SqlCounts):
         """Take from the lines of an earlier claim, unless other lines have appeared."""
         if len(window.groups) > 1:
             counts = _asked(request.turns.plan(window.level, window.groups, request.limit))
-            return self._take(request, window.level, counts, window.others, [])
+            found = self._take(request, window.level, counts, window.others, [])
+            window.turns_left -= len(found)
+            return found
         level, group = window.level, window.groups[0]
         newest_first = request.orders.constant
         if newest_first is None:
@@ -581,7 +579,9 @@ class SqlLines(SqlCounts):
         else:
             arms = 1 << (len(lines) - 1).bit_length()
             statement = self.claim_sql.take_lines(newest_first, arms)
-            which = _arms(lines, arms)
+            filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]  # surplus arms take nothing
+            which = {f"line_{arm}": line for arm, (line, _count) in enumerate(filled)}
+            which |= {f"count_{arm}": count for arm, (_line, count) in enumerate(filled)}
         looked = at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines))
         moment = request.moment()
         parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
@@ -766,16 +766,6 @@ def _arrays(name: str, rows: Iterable[Sequence[Any]], *columns: str) -> dict[str
 def _span_arrays(spans: Mapping[str, Sequence[Span]]) -> dict[str, list[Any]]:
     rows = [(line, *span) for line, of_line in spans.items() for span in of_line]
     return _arrays("span", rows, "line", "after_us", "before_us")
-
-
-def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:
-    """Return the parameters of a statement with `arms` arms; surplus arms take nothing."""
-    which: dict[str, Any] = {}
-    filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]
-    for arm, (line, count) in enumerate(filled):
-        which[f"line_{arm}"] = line
-        which[f"count_{arm}"] = count
-    return which
 
 
 def _asked(turns: Mapping[str | None, int], *, every: bool = False) -> dict[str | None, int]:

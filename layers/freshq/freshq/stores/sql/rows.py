@@ -123,22 +123,18 @@ def parse_line(key: str) -> tuple[int, str | None]:
     return int(key[0]), key[1:] or None
 
 
-def _place(task: Task) -> tuple[str | None, str, float]:
-    """Return the line of a task, the kind of attention it needs, and when, in seconds since the epoch."""
-    if task.status is TaskStatus.PENDING:
-        if task.not_before is not None:
-            return None, DUE, task.not_before
-        if (stale_at := task.stale_at) > task.updated:
-            return line_key(task.priority, task.group), STALE, stale_at
-    elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
-        return None, DUE, task.lease_until
-    return None, OVER, task.expires
-
-
 def _state_values(task: Task) -> tuple[Any, ...]:
     """Return the values of `STATE_COLUMNS` of a new version of a task."""
     reason = task.shed_reason
-    line, agenda, due_at = _place(task)
+    line: str | None = None
+    agenda, due_at = OVER, float(task.expires)
+    if task.status is TaskStatus.PENDING:
+        if task.not_before is not None:
+            agenda, due_at = DUE, task.not_before
+        elif (stale_at := task.stale_at) > task.updated:
+            line, agenda, due_at = line_key(task.priority, task.group), STALE, stale_at
+    elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
+        agenda, due_at = DUE, task.lease_until
     return (
         task.status.value,
         None if reason is None else reason.value,

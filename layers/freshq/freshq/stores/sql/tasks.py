@@ -324,16 +324,14 @@ class SqlTasks(SqlPart):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        return self._insert_batches(tasks) if len(tasks) > BATCH_ROWS else [*self._insert_batch(tasks)]
-
-    def _insert_batches(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        """Insert tasks in batches; after a failed batch, its tasks and all later ones get the error."""
         added: list[bool | FreshqError] = []
         try:
             for start in range(0, len(tasks), BATCH_ROWS):
                 added += self._insert_batch(tasks[start : start + BATCH_ROWS])
         except StoreError as error:
-            added += [error] * (len(tasks) - len(added))
+            if len(tasks) <= BATCH_ROWS:
+                raise
+            added += [error] * (len(tasks) - len(added))  # the failed batch, and all later ones
         return added
 
     def _insert_batch(self, tasks: Sequence[Task]) -> list[bool]:
