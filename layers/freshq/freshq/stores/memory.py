@@ -101,20 +101,18 @@ class StateCounts:
     def add(self, task: Task) -> None:
         """Count a task."""
         self._statuses[task.status] += 1
-        if task.status is TaskStatus.PENDING and task.not_before is None:
-            self._in_line.add(_entry(task))
-            self._in_line_since.add(task.created)
-        elif task.status is TaskStatus.PENDING:
-            self._delayed.add(_entry(task))
+        if task.status is TaskStatus.PENDING:
+            (self._in_line if task.not_before is None else self._delayed).add(_entry(task))
+            if task.not_before is None:
+                self._in_line_since.add(task.created)
 
     def remove(self, task: Task) -> None:
         """Stop counting a task."""
         self._statuses[task.status] -= 1
-        if task.status is TaskStatus.PENDING and task.not_before is None:
-            self._in_line.remove(_entry(task))
-            self._in_line_since.remove(task.created)
-        elif task.status is TaskStatus.PENDING:
-            self._delayed.remove(_entry(task))
+        if task.status is TaskStatus.PENDING:
+            (self._in_line if task.not_before is None else self._delayed).remove(_entry(task))
+            if task.not_before is None:
+                self._in_line_since.remove(task.created)
 
     def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""

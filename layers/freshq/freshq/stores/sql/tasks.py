@@ -327,23 +327,22 @@ class SqlTasks(SqlPart):
         added: list[bool | FreshqError] = []
         try:
             for start in range(0, len(tasks), BATCH_ROWS):
-                added += self._insert_batch(tasks[start : start + BATCH_ROWS])
+                some = tasks[start : start + BATCH_ROWS]
+                if len(some) == 1:
+                    inserted = self.database.execute(self.put_sql.put_one, put_values(some[0])).changed
+                else:
+                    inserted = self.database.execute_many(self.put_sql.put_one, list(map(put_values, some)))
+                if self.horizon.watches:
+                    self.horizon.entered(some)
+                if inserted == len(some) and self.put_sql.counts_new_rows:
+                    added += [True] * len(some)
+                else:
+                    added += self.database.read(partial(self._added, tasks=some))
         except StoreError as error:
             if len(tasks) <= BATCH_ROWS:
                 raise
             added += [error] * (len(tasks) - len(added))  # the failed batch, and all later ones
         return added
-
-    def _insert_batch(self, tasks: Sequence[Task]) -> list[bool]:
-        if len(tasks) == 1:
-            changed = self.database.execute(self.put_sql.put_one, put_values(tasks[0])).changed
-        else:
-            changed = self.database.execute_many(self.put_sql.put_one, list(map(put_values, tasks)))
-        if self.horizon.watches:
-            self.horizon.entered(tasks)
-        if changed == len(tasks) and self.put_sql.counts_new_rows:
-            return [True] * len(tasks)
-        return self.database.read(lambda connection: self._added(connection, tasks))
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
