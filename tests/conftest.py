@@ -102,10 +102,23 @@ ONLY_WITH_ALL: Final = (
     ),
     *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
-    "tests/dashboard/test_page.py::test_it_fits_any_width_in_light_and_dark[400-dark]",
-    "tests/dashboard/test_page.py::test_it_fits_any_width_in_light_and_dark[1280-light]",
+    *(
+        f"tests/dashboard/test_page.py::test_{name}"
+        for name in (
+            "it_fits_any_width_in_light_and_dark[400-dark]",
+            "it_fits_any_width_in_light_and_dark[1280-light]",
+            "a_row_that_would_move_under_a_press_waits_for_the_click",
+            "a_thousand_changes_a_second",
+            "tasks_fall_over_the_line",
+        )
+    ),
+    # Other pages show that their snippets are run.
+    "tests/docs/test_tutorial.py",
+    "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/recipes.md]",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
+    # What DynamoDB bills, and its limits.
+    *(f"tests/contract/test_{name}.py" for name in ("cost", "large_items", "matching_cost", "stale_index")),
     *(
         f"tests/unit/aws/test_{name}.py"
         for name in ("kill_points", "permissions", "service_faults", "snap_start")
@@ -116,10 +129,9 @@ ONLY_WITH_ALL: Final = (
         for verb in ("claims in a row", "put over what is held", "put over what is done", "redrive as new")
     ),
     "tests/contract/test_attach.py::TestCost::test_eight_consumers_make_progress_together",
-    *(f"tests/contract/test_cost.py::test_a_whole_life[{cell}]" for cell in ("10-0.6", "5-1")),
     *(
-        f"tests/contract/test_matching_cost.py::test_queries_have_a_limit_however_many_resources_wait[{cell}]"
-        for cell in ("criteria1-1-0", "criteria2-1-0", "criteria4-2-0")
+        f"tests/contract/test_concurrency.py::test_of_a_claim_and_a_change_one_wins[{change}]"
+        for change in ("cancel", "reprioritize")
     ),
     "tests/sql/test_horizon.py",
     "tests/sql/test_limits_under_kills.py",

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import boto3
@@ -17,6 +18,12 @@ from freshq.aws.pass_options import configure_stack
 from tests.conftest import REGION
 from tests.support.ahead import Ahead
 from tests.support.functions import Context, load_function
+
+
+@cache
+def client(service: Any) -> Any:
+    """Return a client in the account of any test; to make one takes longer than to use it."""
+    return boto3.client(service)
 
 
 @dataclass
@@ -48,7 +55,7 @@ class Application:
 
     def set_switch(self, value: str) -> None:
         """Set the kill switch."""
-        boto3.client("ssm").put_parameter(Name="/freshq/switch", Value=value, Type="String", Overwrite=True)
+        client("ssm").put_parameter(Name="/freshq/switch", Value=value, Type="String", Overwrite=True)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +84,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
 
 @pytest.fixture
 def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
-    topics = [boto3.client("sns").create_topic(Name=name)["TopicArn"] for name in ("Trigger", "ProcessTasks")]
+    topics = [client("sns").create_topic(Name=name)["TopicArn"] for name in ("Trigger", "ProcessTasks")]
     environment = {
         "FRESHQ_TABLE": "QueueTable",
         "FRESHQ_TRIGGER_TOPIC_ARN": topics[0],
