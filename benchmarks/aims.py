@@ -41,7 +41,7 @@ SMALL: Final = "nearly all of it is Java: loading, compiling, planning ([more](p
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """One figure beside its aim.
+    """One figure and its aim.
 
     Attributes:
         what: Name of the figure.

@@ -68,7 +68,7 @@ def offered(shares: Mapping[str, float], lengths: Mapping[str, float], duration:
     """Return Poisson arrivals with exponential service.
 
     Args:
-        shares: What each group offers, as a share of the capacity of `SERVERS`.
+        shares: The offered load of each group, as a share of the capacity of `SERVERS`.
         lengths: Mean service time of each group.
         duration: How long tasks arrive.
         age: Age at which tasks are stale.
@@ -95,7 +95,7 @@ def beside_flood(length: float, duration: float, age: float) -> Load:
 
 @dataclass
 class Runs:
-    """What a worker, or the simulator, did with a load.
+    """The results of a worker, or the simulator, under a load.
 
     Attributes:
         load: The load.

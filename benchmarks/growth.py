@@ -149,7 +149,7 @@ QUEUE_MAX_AGE_SECONDS: Final = 86_400.0
 LEASE_SECONDS: Final = 3600.0
 BATCH_TASKS: Final = 10_000
 PLAN_OPTIONS: Final = "ANALYZE, BUFFERS, TIMING OFF, COSTS OFF, FORMAT JSON"
-# Length of freshq's own ids: DynamoDB bills the bytes that a query reads.
+# Length of freshq's ids: DynamoDB bills the bytes that a query reads.
 ID_CHARS: Final = len(str(uuid.UUID(int=0)))
 
 
@@ -561,7 +561,7 @@ HORIZON_TASKS: Final = (0, 1_000, 10_000, 100_000)
 BACKLOG: Final = 200
 HORIZON_ORDERS: Final = (Order.LIFO, Order.FIFO)
 PEER: Final = "procrastinate"
-# What a claim and a completion write.
+# The writes of a claim and a completion.
 LIFE: Final = (
     "UPDATE {} SET status = 'TAKEN', line = NULL, agenda = 'due', due_us = 0 WHERE task_id LIKE :ids",
     "UPDATE {} SET status = 'SUCCESS', agenda = 'over', due_us = deadline_us WHERE task_id LIKE :ids",

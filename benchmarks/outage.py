@@ -1,4 +1,4 @@
-"""What is done in time after an outage, by order and load, when clients try again."""
+"""Tasks done in time after an outage, by order and load, when clients try again."""
 
 from __future__ import annotations
 

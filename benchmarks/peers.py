@@ -417,7 +417,7 @@ async def offering(put: Put) -> None:
 
 
 def main(verb: str, named: str, where: str, number: int) -> int:
-    """Do what the module says; return the exit status.
+    """Do the work of the module; return the exit status.
 
     Args:
         verb: Such as work.

@@ -86,7 +86,7 @@ def allowed() -> str:
 def run_tests(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the tests and return their exit status; run them again if Spark stopped by itself.
 
-    A new release of Spark occasionally stops its own session. That says nothing about the tables unless it
+    A new release of Spark occasionally stops its own session. This says nothing about the tables unless it
     happens twice in a row.
     """
     status, output = _run_shown(command, environment)

@@ -159,7 +159,7 @@ class PipelineErrors(TyperGroup):
 
 app = typer.Typer(
     cls=PipelineErrors,
-    help="What happened to every task, and what would have happened under another policy.",
+    help="The outcome of every task, and its outcome under another policy.",
     no_args_is_help=True,
     add_completion=False,
 )

@@ -352,7 +352,7 @@ class PutIncomplete(StoreError):
 
 
 class MissingExtra(FreshqError, ImportError):
-    """A package is missing that one of freshq's extras installs.
+    """A package that one of freshq's extras installs is missing.
 
     What to do: run the command in the message, such as `pip install 'freshq[sql]'`.
 

@@ -53,7 +53,7 @@ class Threads:
 
         Raises:
             RefusedError: After `finish`.
-            Exception: What the call raises.
+            Exception: The exception of the call.
         """
         job = self._begin(call)
         try:
@@ -226,7 +226,7 @@ def verb(
 
 
 def opening(open_queue: Callable[P, QueueT], awaited: Callable[[QueueT], AwaitedT]) -> Callable[P, AwaitedT]:
-    """Return a function that opens a queue as `open_queue` does, with its verbs awaited."""
+    """Return a function that opens a queue as `open_queue` does, with verbs as coroutines."""
 
     @wraps(open_queue)
     def opened(*args: P.args, **kwargs: P.kwargs) -> AwaitedT:

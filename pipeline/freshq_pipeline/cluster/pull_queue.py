@@ -58,7 +58,7 @@ def pull_queue(
 ) -> PulledQueue:
     """Write the batches of the history that the folder lacks; may be interrupted and repeated.
 
-    The first pull writes the whole history, later pulls what was committed since, each event once.
+    The first pull writes the whole history, later pulls new events only, each event once.
 
     Args:
         address: Address of the queue, such as sqlite:///tasks.db?name=mail.

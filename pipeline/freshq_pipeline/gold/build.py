@@ -407,7 +407,7 @@ def _write_chains(run: _Run, every: DataFrame) -> None:
         paths = [path for day in others for path in run.known.get("tasks", {}).get(iso(day), [])]
         rows = every.unionByName(read_table(run.spark, run.out, paths, "tasks"))
     paths += [file.path for file in run.out.files(draft_path(run.state.run_id, "tasks"))]
-    # Most queues have no chains, and need no job of Spark's for that.
+    # Most queues have no chains, and need no Spark job for them.
     if run.out.scan(paths, _ROOT, _ROOT.names, pc.field("root_id").is_valid()).head(1).num_rows:
         made = chains(rows).where(in_hours(F.col("created_ms"), computed, DAY_US // 1000))
         made = made.withColumn("day", date_of(F.col("created_ms") * 1000))

@@ -217,8 +217,8 @@ def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) ->
     Args:
         rows: The rows of `tasks` that meet `LOAD`, with `COLUMNS`.
         grid: The scenarios.
-        first_ms: Start of the days to replay. Of tasks created before, only tasks that still waited then are
-            load. None: all tasks are.
+        first_ms: Start of the days to replay. Tasks created before are load only if they still waited then.
+            None: all tasks are.
 
     Raises:
         BadInput: If no task was ever served, so that no service time is known, or the queue to replay has no

@@ -132,7 +132,7 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
 
 # Order, multiple of the recorded capacity, and max age in seconds or None.
 _Scenario: TypeAlias = "tuple[str, float, float | None]"
-# The same after the number of its load.
+# The same arrays, after the number of their load.
 _Row: TypeAlias = "tuple[int, str, float, float | None]"
 _IMPUTATION: Final = (
     "Tasks that were never served get the run time and outcome of a random served task, so the replay is "
@@ -195,7 +195,7 @@ def _simulated(
     """Return the results of scenarios, each given with the number of its load, in order."""
     shipped = spark.sparkContext.broadcast(loads)
     try:
-        # One partition per scenario: they are few and slow.
+        # One partition per scenario: scenarios are few and slow.
         spread = spark.sparkContext.parallelize(rows, len(rows))
         return spread.map(partial(_simulate, shipped, seed)).collect()
     finally:

@@ -186,7 +186,7 @@ def _delete_draft(out: Folder, state: State) -> None:
 def publish(
     out: Folder, state: State, summary: dict[str, Any], keep_runs: int, registry: Registry | None = None
 ) -> None:
-    """Make a finished run current, register it, and delete what is no longer needed.
+    """Make a finished run current, register it, and delete data that is no longer needed.
 
     Replacing the pointer publishes the run. Readers of the tables, the manifest and the summary see either
     the previous run or this one.

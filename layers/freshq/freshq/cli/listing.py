@@ -121,7 +121,7 @@ def _on_queue(
     )
 
 
-# Words of other systems and what they stand for: a command, and the arguments that come first. By group.
+# Words of other systems and their meaning: a command, and the arguments that come first. By group.
 ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {
         "done": "complete",

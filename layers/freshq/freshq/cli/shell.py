@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TEST_IDS: Final = ("A-101", "A-202", "A-303", "A-404")
 TEST_ITEMS: Final = 3
 READY_TO_SHIP: Final = "READY_TO_SHIP"
-# Most are command names of the AWS article on priority queues, whose peek claims.
+# Most of them are command names of the AWS article on priority queues, whose peek claims.
 ALIASES: Final = {
     "?": "help", "h": "help", "q": "quit", "exit": "quit",
     "peek": "claim", "next": "peek", "invalid": "fail", "remove": "cancel",

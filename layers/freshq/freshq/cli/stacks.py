@@ -34,7 +34,7 @@ class Stack:
 
     Attributes:
         name: Its name.
-        status: What CloudFormation says of it.
+        status: CloudFormation's description of it.
         outputs: Its outputs.
         parameters: Its parameters, under the names of options, such as `max_age_seconds`.
         gone: The names, in its template, of those parameters that the present template does not have.

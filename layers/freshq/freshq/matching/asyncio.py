@@ -40,7 +40,7 @@ def _give_back_one(queue: MatchQueue, match: Match | None) -> None:
 
 
 def _awaited(queue: MatchQueue) -> AsyncMatchQueue:
-    """Return a queue with its verbs awaited."""
+    """Return a queue whose verbs are coroutines."""
     return AsyncMatchQueue(queue)
 
 
@@ -85,7 +85,7 @@ class AsyncMatchQueue(AwaitedQueue):
 
         Args:
             queue: The queue.
-            max_threads: Most calls at a time.
+            max_threads: Maximum number of simultaneous calls.
 
         Raises:
             ValueError: If an argument is wrong.

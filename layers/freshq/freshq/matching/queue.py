@@ -386,7 +386,7 @@ class MatchQueue:
         self._store.create_table()
 
     def delete_table(self) -> None:
-        """Delete the tables of the store with every resource; return once they are gone. Missing is no error.
+        """Delete the tables of the store with every resource, if they exist; return once they are gone.
 
         Raises:
             StoreError: If the table is not a table of resources; nothing was deleted.

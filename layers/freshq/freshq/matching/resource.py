@@ -303,7 +303,7 @@ def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: fl
 
 
 def caller_of(resource: Resource) -> Caller | None:
-    """Return the served caller of a resource, as recorded in the resource; None if it has none."""
+    """Return the served caller that is recorded in a resource; None if there is none."""
     if resource.caller_id is None:
         return None
     return Caller(resource.caller_id, CallerStatus.SERVED, resource.token, resource_id=resource.resource_id)

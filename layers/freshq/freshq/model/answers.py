@@ -197,7 +197,7 @@ class Page:
 
         Args:
             tasks: The tasks, read only as far as needed.
-            limit: Most tasks of the page.
+            limit: Maximum number of tasks of the page.
             cursor_of: Returns the cursor of the page that follows a task.
         """
         found = list(islice(tasks, limit + 1))

@@ -48,7 +48,7 @@ class StoredField(NamedTuple):
         column: Its column in SQL.
         name: Its attribute in DynamoDB.
         kind: How its value is stored.
-        set_by: Who may change it.
+        set_by: Writers that may change it.
         event: Its name in events; empty if it is not in events.
         required: Whether it is set on every task.
     """

@@ -150,7 +150,7 @@ def record_with(record: str | None, attempt: Attempt, room_bytes: int) -> str | 
     Args:
         record: The record before.
         attempt: The attempt.
-        room_bytes: Most bytes of the record. Old tracebacks make room first, then old attempts.
+        room_bytes: Maximum size of the record in bytes. Old tracebacks make room first, then old attempts.
     """
     kept = [*attempts_of(record), attempt][-MAX_ATTEMPTS_KEPT:]
     for place in range(-1, len(kept)):
@@ -282,7 +282,7 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 
 
 class _Beside:
-    """Keeps the clock, the run and the JSON texts of a task beside its fields. Copies have none of them."""
+    """Keeps the clock, the run and the JSON texts of a task beside its fields. Copies lack these."""
 
     __slots__ = ("_clock", "_handle", "_payload_text", "_result_text")
 
@@ -406,7 +406,7 @@ class Task(_Beside, Generic[PayloadT]):
 
     @property
     def result_text(self) -> str | None:
-        """The result as JSON, likewise; None if there is no result."""
+        """The result as JSON, in the same way; None if there is no result."""
         if self.result is None:
             return None
         return getattr(self, "_result_text", None) or json_text(self.result)
@@ -427,7 +427,7 @@ class Task(_Beside, Generic[PayloadT]):
 
     @property
     def as_parent(self) -> dict[str, Any]:
-        """What its children inherit, as JSON values: another process passes them on as `put(parent=...)`."""
+        """The values that its children inherit, as JSON: another process passes them to `put(parent=...)`."""
         return {
             "task_id": self.task_id,
             "root_id": self.root_id or self.task_id,
@@ -437,7 +437,7 @@ class Task(_Beside, Generic[PayloadT]):
         }
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """Return the time until its deadline, such as the timeout of a call; 0 after it, None if it has none.
+        """Return the time until its deadline, such as the timeout of a call; 0 afterwards, None without one.
 
         Args:
             now: Current time in seconds since the epoch; None for the clock of the queue that it was claimed

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WhenFull(StrEnum):
-    """What to shed when the backlog is full."""
+    """Which tasks to shed when the backlog is full."""
 
     DROP_OLDEST = "drop-oldest"
     REFUSE_NEWEST = "refuse-newest"
@@ -49,7 +49,7 @@ class BacklogLimit:
     """A bound on the number of waiting tasks.
 
     Attributes:
-        max_waiting: Most live tasks that may wait, 1 or more.
+        max_waiting: Maximum number of live tasks that may wait, 1 or more.
         when_full: Which tasks to shed.
         group_share: A group with more than this share of the time that the backlog takes is noisy. When the
             backlog is full, the oldest task of the noisiest group is shed first. None: groups do not matter.
@@ -86,8 +86,8 @@ class BacklogLimit:
 
         Args:
             waiting: Number of live tasks that wait, including the newcomer.
-            by_group: Number of these by group; only used if `group_share` is set. Of two groups that are
-                equally noisy, the first is shed.
+            by_group: Number of these by group; only used if `group_share` is set. If two groups are equally
+                noisy, the first is shed.
             seconds_of: Returns the average time of a group's tasks; None: all take the same.
         """
         if waiting <= self.max_waiting:

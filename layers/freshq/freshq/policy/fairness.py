@@ -226,7 +226,7 @@ class GroupTurns:
         """Replace the cost of a turn by the time that its task took.
 
         Args:
-            group: Whose turn it was.
+            group: The group whose turn it was.
             charged_seconds: What `record` returned.
             took_seconds: The time from the claim to the end.
         """

@@ -33,7 +33,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """What one group, or all groups below a parent, may use. Validated on construction.
+    """Limits for one group, or for all groups below a parent. Validated on construction.
 
     Attributes:
         weight: Its share of the time relative to its siblings, while all of them have work.

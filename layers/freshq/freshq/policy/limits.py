@@ -126,13 +126,13 @@ class TokenBlock:
 class SharedBucket:
     """A token bucket that workers share by leasing blocks of tokens; each lease is one write.
 
-    In any time T all workers together admit at most burst + rate * T, plus what was leased before and
-    has not expired: at most one block per worker. The block of a worker that dies is lost.
+    In any time T all workers together admit at most burst + rate * T, plus tokens leased before that have not
+    expired: at most one block per worker. The block of a worker that dies is lost.
 
     Attributes:
         rate_per_second: Tokens added per second, greater than 0.
         burst: Size of the bucket, 1 or more.
-        block: Most tokens per lease.
+        block: Maximum number of tokens per lease.
         block_seconds: Length of a lease.
 
     Examples:
@@ -205,7 +205,7 @@ class LimitState:
 
     @property
     def slots(self) -> int:
-        """Most tasks that may be in work at a time."""
+        """Maximum number of tasks that may run at a time."""
         return math.floor(self.limit + ROUNDING)
 
 
@@ -303,7 +303,7 @@ class RetryBudget:
         Args:
             fraction: Retries for each first attempt, greater than 0.
             reserve: Initial retries, so that a quiet queue may retry at all.
-            cap: Most retries that can be saved: a calm day must not pay for a storm.
+            cap: Maximum number of retries that can be saved: a calm day must not pay for a storm.
         """
         if not fraction > 0:
             msg = f"fraction: must be greater than 0, got {fraction}"

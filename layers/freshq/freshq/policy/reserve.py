@@ -21,7 +21,7 @@ SYNC_SECONDS: Final = 5.0
 MOST_KEPT: Final = 5000
 # Shared weights are rounded to multiples of 1 / this, so that the record stays small.
 WEIGHT_SCALE: Final = 1e6
-# Most spans of time for which `ReserveSpans` remembers the reserve.
+# Maximum number of spans for which `ReserveSpans` remembers the reserve.
 MOST_SPANS: Final = 50
 # Each bucket ends 5 % above the previous one.
 GAMMA: Final = 1.05
@@ -65,7 +65,7 @@ class QuantileReserve:
     """A quantile of the recent service times, at most half of the deadline.
 
     The bound matters: a service that becomes slower than the deadline would otherwise raise the reserve
-    above it. Nothing would be claimed again, and nothing observed that could lower the reserve.
+    above it. Otherwise nothing would be claimed again, and nothing observed that could lower the reserve.
     """
 
     __slots__ = ("_cap_seconds", "_new", "_quantile", "_refresh_at", "seconds", "sketch")

@@ -14,7 +14,8 @@ MAX_TAKES: Final = 2
 # Tasks behind those that it took that a claim sheds by CoDel: enough for claims of one task to keep up with a
 # hundred times the capacity.
 MAX_SHED_BEHIND: Final = 100
-# Bounds on creation times are exclusive. One clock step earlier, they still allow a wait of just the limit.
+# Bounds on creation times are exclusive. One clock step below the limit, so that a wait of exactly the limit
+# is still allowed.
 CLOCK_STEP_SECONDS: Final = 1e-6
 # An overloaded line sheds tasks that waited longer than this many targets, as folly does.
 SHED_AFTER_TARGETS: Final = 2
@@ -105,7 +106,7 @@ class Codel:
     def sheds(self, now: float, waited_seconds: float) -> bool:
         """Return whether to shed the task at the head of the line.
 
-        The first task of an interval is never shed: an occasional task is no queue.
+        The first task of an interval is never shed: a single task is not a queue.
 
         Args:
             now: Current time in seconds.

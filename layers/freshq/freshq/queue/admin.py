@@ -110,7 +110,7 @@ class Tending(Verbs):
 
         Args:
             task_ids: Redrive exactly these; all are checked before the first write. None for all.
-            limit: Most dead letters to redrive; None for all. Not with `task_ids`.
+            limit: Maximum number of dead letters to redrive; None for all. Not with `task_ids`.
             where: Redrive only the dead letters that it returns true for. Not with `task_ids`.
             as_new: As if they were put now: with a new creation time and deadline. PENDING tasks may then
                 also be among `task_ids`; they keep their attempts and delay. An attached record gets its
@@ -180,7 +180,7 @@ class Tending(Verbs):
         Args:
             status: Delete only tasks with this status.
             task_ids: Delete exactly these; all are checked before the first is deleted. None for all tasks.
-            limit: Most tasks to delete; None for no limit. Not with `task_ids`.
+            limit: Maximum number of tasks to delete; None for no limit. Not with `task_ids`.
             where: Delete only tasks for which it returns true. Not with `task_ids`.
             confirm: The name of the queue.
 
@@ -278,7 +278,7 @@ def is_any(_task: Task) -> bool:
 def _checked_ids(
     task_ids: Iterable[str] | None, limit: int | None, where: Callable[[Task], bool] | None
 ) -> list[str] | None:
-    """Return distinct ids, in order; None if there is no list of ids.
+    """Return distinct ids, in order; None if no list of ids is given.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -371,7 +371,7 @@ class Reading(Verbs):
 
         Args:
             status: Return only tasks with this status.
-            limit: Most tasks to return.
+            limit: Maximum number of tasks to return.
             cursor: `cursor` of the previous page; None for the first page.
 
         Raises:

@@ -281,7 +281,7 @@ class Records(Verbs):
         Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
 
         Args:
-            limit: Most claims to return.
+            limit: Maximum number of claims to return.
             lease_seconds: Length of the leases; None for the queue's default.
 
         Returns:
@@ -332,7 +332,7 @@ class AttachedQueue(BaseQueue):
 
     Attributes:
         name: Name of the queue.
-        admin: What operators, workers and functions call.
+        admin: The methods for operators, workers and functions.
         records: Verbs on the records themselves.
     """
 

@@ -39,7 +39,7 @@ MIN_PART_LEFT: Final = 0.9
 EXTENDED_PART: Final = 0.95
 # While the first leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
-# Least time between two warnings of slow claims.
+# Minimum time between two warnings of slow claims.
 WARNING_SECONDS: Final = 60.0
 # Maximum number of lines in which a claim sheds tasks behind a shed task.
 MAX_SHED_LINES: Final = 4

@@ -164,7 +164,7 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
     """Return a poll that claims when `Lookout` says.
 
     Args:
-        claim: Returns what it could claim.
+        claim: Returns the claims, as far as tasks are claimable.
         core: The queue.
         wait_seconds: Give up after this time; None: never.
 

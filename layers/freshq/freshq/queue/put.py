@@ -221,7 +221,7 @@ def _write_each(
 
     Args:
         writes: The write of each `on_conflict`.
-        on_conflict: That of each task, by its request token.
+        on_conflict: The outcome of each task, by its request token.
         tasks: The tasks.
 
     Raises:

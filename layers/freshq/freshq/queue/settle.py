@@ -46,8 +46,8 @@ class Settling(Verbs):
         their lines.
 
         Args:
-            settlements: How each claim should end. If the queue has a codec, results must be encoded. Of two
-                settlements of one task, the first counts.
+            settlements: How each claim should end. If the queue has a codec, results must be encoded. If a
+                task is settled twice, the first settlement counts.
 
         Returns:
             For each settlement, in order: its task; LeaseLost if the claim no longer holds it; or StoreError

@@ -1,10 +1,10 @@
 """Compare settings on a recording: find the best, and tell which differ beyond doubt.
 
-All settings are simulated on the recording, and compared block by block. Those that decide are simulated on
-resamples, too, which join random blocks (the block bootstrap: Künsch, "The jackknife and the bootstrap for
-general stationary observations", Annals of Statistics 17(3), 1989). A large recording is resampled in part,
-and the spread scaled by the square root of the part (Bickel, Götze, van Zwet, "Resampling fewer than n
-observations", Statistica Sinica 7, 1997).
+All settings are simulated on the recording, and compared block by block. Settings that decide are also
+simulated on resamples, which join random blocks (the block bootstrap: Künsch, "The jackknife and the
+bootstrap for general stationary observations", Annals of Statistics 17(3), 1989). A large recording is
+resampled in part, and the spread scaled by the square root of the part (Bickel, Götze, van Zwet, "Resampling
+fewer than n observations", Statistica Sinica 7, 1997).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEADLINES_PER_BLOCK: Final = 10
 LEAST_BLOCKS: Final = 20
 DEADLINES_OF_LONG_BLOCK: Final = 4
 TASKS_PER_BLOCK: Final = 1000
-# Of a longer recording, the last tasks.
+# For longer recordings, the last tasks.
 MOST_TASKS: Final = 200_000
 # Maximum number of settings simulated on resamples, until they prove better than today's.
 TRIED: Final = 3
@@ -159,7 +159,7 @@ class Objective:
     """The criterion for settings: a share of tasks, or of their value.
 
     Attributes:
-        text: As it was given.
+        text: The objective as text.
         share: The share that is enough; None: as much as possible.
         seconds: Age by which a task must be done to count; None: its deadline.
         level: The level whose tasks count; None: all.
@@ -274,7 +274,7 @@ class Samples:
 
         Args:
             recording: The recording.
-            objective: What settings are judged by.
+            objective: The criterion for the settings.
             seed: Seed of the resamples and of drawn service times.
 
         Raises:
@@ -413,7 +413,7 @@ def candidates(today: Settings, age_seconds: float | None, objective: Objective)
     Args:
         today: The settings of today.
         age_seconds: Their max age; None: tasks are never stale.
-        objective: What they are judged by.
+        objective: The criterion for the settings.
     """
     auto, none = ReserveRule(automatic=True), ReserveRule()
     plain = today.changed(reserve=auto, codel=None, backlog=None, door=None)

@@ -1,8 +1,8 @@
 """Loads of a simulation: drawn at random, or recorded by a queue in its events.
 
 A recording has one JSON object per task, on a line or in a row of a Parquet file; `Arrival` is its schema.
-It has what a queue cannot choose: when a task arrived, how long it runs, when it is stale. Waits are left
-out, because they depend on the settings. It has no ids and no payloads.
+It has the properties that a queue cannot choose: when a task arrived, how long it runs, when it is stale.
+Waits are left out, because they depend on the settings. It has no ids and no payloads.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ class Recording:
         Args:
             deadline_seconds: Age at which a task is stale, unless its own is shorter.
             duration_seconds: Arrivals from then on are ignored; None: all are taken.
-            service: Distribution of the service times, if the recording has none at all.
+            service: Distribution of the service times, if the recording has none.
             service_mean_seconds: Mean of these service times.
             seed: Seed of the draws.
 

@@ -120,7 +120,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """What makes the overload worse.
+    """The sources of extra load.
 
     Attributes:
         clients: Clients that try again; None: each task is put once, and counts until its deadline.

@@ -722,8 +722,8 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         bills_reads: Whether each read is billed, so that an exact count has a price.
         history: Present if the store can keep every change of a queue's tasks; otherwise None.
         place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
-        clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
-            has none; raises StoreError if it was never read, and the store does not answer.
+        clock: Returns the time of the store, in seconds since the epoch, or of this machine if the store has
+            no clock; raises StoreError if it was never read, and the store does not answer.
         named_shards: The number that the process named; None: none, so the stored number applies.
         counts_groups: Whether its claims enforce the limits of groups.
     """

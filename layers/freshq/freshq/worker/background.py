@@ -174,7 +174,7 @@ class LeaseRenewal(BackgroundThread):
 class BackgroundUpkeep(BackgroundThread):
     """Runs portions of upkeep.
 
-    One worker of a queue does so at a time. During an outage it tries again after each pause.
+    One worker of a queue does this at a time. During an outage it tries again after each pause.
 
     Attributes:
         failing: Whether the store did not answer the last portion.

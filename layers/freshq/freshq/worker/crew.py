@@ -202,7 +202,7 @@ class Crew:
         """Wake or start a thread if there is work.
 
         Raises:
-            RuntimeError: If that takes a new thread, and the system has none left.
+            RuntimeError: If that takes a new thread, and the system has no thread left.
         """
         with self._lock:
             if self._is_waking or not self._has_work():

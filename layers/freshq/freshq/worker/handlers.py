@@ -301,7 +301,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
 
         Raises:
             ValueError: If the payload does not fit its type.
-            Exception: Whatever the function raises.
+            Exception: Any exception of the function.
         """
         stored = self._check(payload, "payload")
         if task is None:

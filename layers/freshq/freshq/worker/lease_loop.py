@@ -74,7 +74,7 @@ class LeaseLoop(WorkLoop):
             limits: How many tasks may start.
             end_request: Asks the loop to end.
             event_loop: For the coroutines of the runner; None for its own loop.
-            codec: Encodes what the runner returns.
+            codec: Encodes the runner's results.
         """
         super().__init__(queue, config, limits, end_request)
         self._event_loop = event_loop

@@ -265,7 +265,7 @@ class WorkLoop(ABC):
         self._draining = threading.Event()
         self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
         self._answered = False
-        # Nobody waits for this loop any more.
+        # Nobody waits for this loop any longer.
         self._abandoned = False
         self._failure: BaseException | None = None
 
@@ -395,7 +395,7 @@ class WorkLoop(ABC):
             raise self._failure
 
     def _has_ended(self, ended: Callable[[], bool]) -> bool:
-        """Return whether the worker should end; an unavailable store counts as no, and is asked again."""
+        """Return whether the worker should end; False if the store is unavailable, and ask again later."""
         try:
             return ended()
         except StoreError as error:
@@ -451,8 +451,8 @@ class WorkLoop(ABC):
     def _is_idle(self, asked_at: float) -> bool:
         """Return whether there was nothing to claim or to run for `idle_exit_seconds`.
 
-        A worker that could not claim, because of the store or its rate, is not idle. Nor is a worker whose
-        last claim took long or that stalled afterwards: tasks may have arrived in the meantime.
+        A worker that could not claim, because of the store or its rate, is not idle. Neither is a worker
+        whose last claim was slow or that stalled afterwards: tasks may have arrived in the meantime.
 
         Args:
             asked_at: When it last began to claim, by the monotonic clock.

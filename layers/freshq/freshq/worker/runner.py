@@ -157,7 +157,7 @@ def load_runner(name: str, advice: str = "") -> Runner:
 
     Args:
         name: The module and the function.
-        advice: What to do if there is no such module, for the error.
+        advice: The remedy if the module does not exist.
 
     Raises:
         ValueError: One line that names the wrong part and what to do.

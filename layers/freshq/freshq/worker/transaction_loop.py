@@ -42,7 +42,7 @@ class _TransactionThread:
         counted: Whether the loop has counted its start.
         began: When it began, by the monotonic clock.
         warned: Whether the log says that its transaction is long.
-        raised: What the runner raised.
+        raised: The exception of the runner.
         ended: How the run ended; None if there was no task.
     """
 

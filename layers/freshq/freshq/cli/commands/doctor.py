@@ -183,7 +183,7 @@ Events = Annotated[
         metavar="DIR", exists=True, file_okay=False, help="A folder of landed events to erase the group from."
     ),
 ]
-# What a file raises that cannot be read, written or unpacked, and what to do then.
+# The errors of a file that cannot be read, written or unpacked, and their remedies.
 DAMAGED: Final = (OSError, EOFError, zlib.error)
 AGAIN: Final = "replace or delete it, and repeat this command"
 GZIP: Final = b"\x1f\x8b"
@@ -226,7 +226,7 @@ def forget(
 
 
 def _erasures(found: Sequence[Finding]) -> list[str]:
-    """Return a line for each place: what was erased there, or was not and why."""
+    """Return a line for each place: what was erased there, or why it was not."""
     words = {
         Health.OK: "erased",
         Health.WARNING: "not reached",

@@ -172,7 +172,7 @@ class MatchSession:
             headings: The headings of the columns.
             rows: The rows of the table.
             fields: The values for JSON; `more` says whether there are more rows.
-            nothing: The answer if there are no rows.
+            nothing: The output if there are no rows.
         """
         table = Table(*headings, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for column in table.columns:

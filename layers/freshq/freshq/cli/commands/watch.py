@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from freshq.stores.base import Stats
 
 AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
-# Most waiting tasks that are counted below each age; the frame marks higher counts as "at least".
+# Maximum number of waiting tasks that are counted below each age; the frame marks higher counts as "at
+# least".
 MAX_COUNTED: Final = 2000
 # Window for estimating the claim rate.
 CLAIM_WINDOW_SECONDS: Final = 10.0

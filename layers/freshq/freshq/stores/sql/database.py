@@ -83,7 +83,7 @@ _DATABASES: Final[WeakSet[Database]] = WeakSet()
 class StatementPool(Pool):
     """A bounded pool for SQLAlchemy that also lends bare cursors for single statements.
 
-    A checkout through SQLAlchemy takes as long as many a statement. `borrow` avoids it, and keeps
+    A checkout through SQLAlchemy takes as long as some of the statements. `borrow` avoids it, and keeps
     one cursor per connection. The connection used last is reused first.
     """
 

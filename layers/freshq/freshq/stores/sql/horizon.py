@@ -50,9 +50,9 @@ SEARCH_PART: Final = 0.05
 COMMIT_US: Final = 250_000
 # More empty ranges of a line are not worth a search each.
 MAX_RANGES: Final = 4
-# What keeps row versions: snapshots and unfinished writes of sessions (including a standby's), replication
-# slots, and prepared transactions. Everyone may read these columns, but only some users may read when other
-# sessions began.
+# The holders of row versions: snapshots and unfinished writes of sessions (including a standby's),
+# replication slots, and prepared transactions. Everyone may read these columns, but only some users may read
+# when other sessions began.
 OLDEST: Final = sa.text(
     "SELECT coalesce(max(transactions), 0) AS transactions, max(seconds) AS seconds,"
     " (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass(:table)) AS dead_rows FROM ("
@@ -118,7 +118,7 @@ class Passed:
         *,
         newest_first: bool,
     ) -> None:
-        """Find out what is empty.
+        """Find the empty parts.
 
         Args:
             lines: The lines.

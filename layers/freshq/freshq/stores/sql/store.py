@@ -186,7 +186,7 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
             self.database.read(lambda connection: connection.exec_driver_sql("VACUUM").close())
             busy = self.database.rows(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"), {})[0][0]
             if not busy:
-                yield Finding(Health.OK, "file", "rewritten without what was deleted")
+                yield Finding(Health.OK, "file", "rewritten without the erased data")
                 return
         yield Finding(
             Health.WARNING,

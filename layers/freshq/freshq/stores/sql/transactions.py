@@ -213,7 +213,7 @@ class SqlTransactions(Transactions):
             with self._tasks.database.translating():
                 yield
         except StoreError as error:
-            with suppress(SQLAlchemyError):  # the server rolls back what it has lost
+            with suppress(SQLAlchemyError):  # the server rolls back the lost transaction
                 transaction.__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -289,7 +289,7 @@ class _Driver(NamedTuple):
         backend: The kind of database.
         module: The module of the class.
         connection: The class of its connections.
-        name: What SQLAlchemy calls it.
+        name: SQLAlchemy's name for it.
     """
 
     backend: str

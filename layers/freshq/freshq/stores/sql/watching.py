@@ -191,7 +191,7 @@ class FilePoller(Poller):
 
 
 class LinePoller(Poller):
-    """Asks MariaDB whether a line has tasks. It has no answer about tasks that end."""
+    """Asks MariaDB whether a line has tasks. It does not report tasks that end."""
 
     notices_ends = False
     shortest_seconds = 0.05

@@ -210,7 +210,7 @@ class AttachedDynamoDBStore(TableStore):
         return self._attachment.key.record_id(hash_key, range_key)
 
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
-        """Write the attributes of a record that differ; return its id. Of two writers the last wins.
+        """Write the attributes of a record that differ; return its id. The last of two writers wins.
 
         Values that are equal as JSON keep their stored form: a set remains a set, a number keeps its digits.
 

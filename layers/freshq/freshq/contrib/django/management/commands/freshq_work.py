@@ -29,7 +29,7 @@ OPTIONS: Final = {
     "concurrency": "Tasks to run at a time.",
     "processes": "Number of processes. A process that dies is replaced.",
     "max-run-seconds": "Time limit of a run.",
-    "rate-per-second": "Most tasks to start per second.",
+    "rate-per-second": "Maximum number of tasks to start per second.",
     "idle-exit-seconds": "End after this time without a task.",
     "drain-seconds": "How long to wait for running tasks at the end.",
     "health-port": "Port of /live and /ready; 0 for a free one.",
