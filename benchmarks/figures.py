@@ -32,7 +32,7 @@ class Part:
         files: The results that it writes, without folder and suffix.
         minutes: Rough duration.
         page: The page in docs that shows its figures.
-        what: What it measures, in one line.
+        what: Its subject, in one line.
         is_default: Whether it runs when no part is named.
         has_peers: Whether it takes an interpreter in which other queues are installed.
     """

@@ -408,7 +408,7 @@ def putting(tasks: int) -> Use:
 
 
 async def offering(put: Put) -> None:
-    """Put each task whose number is on a line of the input, as soon as it is there."""
+    """Put each task whose number is on a line of the input, as soon as the line arrives."""
     say("ready")
     puts = []
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -67,7 +67,7 @@ class Threads:
         """Run a call in a thread and return its result; it is made even if the caller is cancelled.
 
         Raises:
-            Exception: What the call raises.
+            Exception: The exception of the call.
         """
         return await asyncio.shield(asyncio.wrap_future(self._begin(call)))
 

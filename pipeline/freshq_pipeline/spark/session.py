@@ -54,7 +54,7 @@ _ALWAYS: Final = {
     "spark.sql.icu.caseMappings.enabled": "false",
 }
 # Must be set at the start of the session. By default PySpark sends Java the source line of every call that
-# makes a column: more than half of all that it sends.
+# makes a column: more than half of its traffic.
 _AT_START: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

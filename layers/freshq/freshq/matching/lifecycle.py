@@ -210,7 +210,7 @@ class Changes:
 
         Args:
             resource_id: Its id.
-            change: Returns the next version: None to delete it, its argument to leave it alone.
+            change: Returns the next version: None to delete it; return the argument to leave it unchanged.
         """
 
         def attempt() -> AfterT:

@@ -295,7 +295,7 @@ class Matches:
 
 
 def match_lost(resource_id: str, resource: Resource | None) -> LeaseLost:
-    """Return the error of a match that no longer holds a resource, which is now as given."""
+    """Return the error of a match that no longer holds a resource, whose present version is given."""
     if resource is None:
         return LeaseLost.of_resource(resource_id, "it is no longer registered")
     now = f"{resource.status} now"

@@ -26,7 +26,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
     Attributes:
         name: Name of the queue.
-        admin: What operators, workers and functions call.
+        admin: The methods for operators, workers and functions.
     """
 
     _core_class: ClassVar[type[Core]] = Core

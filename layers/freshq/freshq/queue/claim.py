@@ -430,7 +430,7 @@ class Claiming(Verbs):
         very many. CoDel may shed a task that it shows.
 
         Args:
-            limit: Most tasks to return.
+            limit: Maximum number of tasks to return.
 
         Raises:
             ValueError: If the limit is wrong.

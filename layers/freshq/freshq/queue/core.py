@@ -161,7 +161,7 @@ class Core:
 
     @property
     def known_config(self) -> QueueConfig:
-        """The options, as far as they are known without a call to the store."""
+        """The options that are known without a call to the store."""
         config: QueueConfig | None = vars(self).get("config")
         return config or self.options.named
 

@@ -482,7 +482,7 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
     Args:
         recording: The load.
         today: The settings to compare with.
-        objective: What settings are judged by.
+        objective: The criterion for the settings.
         seed: Seed of all draws.
 
     Raises:

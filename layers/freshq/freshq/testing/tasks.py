@@ -216,8 +216,8 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
 
     Args:
         queue: The queue.
-        **expected: Attributes of `Task`, such as `group`, `priority` or `task_id`; `payload` and `result`
-            as they were given, such as a dataclass.
+        **expected: Attributes of `Task`, such as `group`, `priority` or `task_id`; `payload` and `result` in
+            the given form, such as a dataclass.
 
     Returns:
         The first task that matches.

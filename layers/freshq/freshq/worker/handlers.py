@@ -513,9 +513,9 @@ class Handlers(CoroutineRunner):
 
         Args:
             codec: Decodes payloads and encodes results: the codec of the queue that the tasks are put into.
-            unknown: What happens to a task whose kind has no function. "retry": it returns to its place after
-                a delay that grows to a minute, and the attempt is not counted, so a producer may be deployed
-                before its workers. "reject": it is a dead letter.
+            unknown: The treatment of a task whose kind has no function. "retry": it returns to its place
+                after a delay that grows to a minute, and the attempt is not counted, so a producer may be
+                deployed before its workers. "reject": it is a dead letter.
             middleware: Functions that run around every run, the first one outermost. Each takes `call` and
                 the task, and returns `call()`. Around an `async def` handler that is an awaitable. An `async
                 def` around a plain function runs that in a thread.
