@@ -56,15 +56,6 @@ def run(task): ...
 """
 
 
-def test_the_page_on_workers_explains_every_option() -> None:
-    shown = run(app, ["work", "--help"], env={"TERM": "dumb", "COLUMNS": "200"}).stdout
-    options = set(re.findall(r"^[│|] +(--[a-z-]+)", shown, re.MULTILINE))
-    assert len(options) > 15
-    page = (PROJECT / "docs" / "worker.md").read_text("utf-8")
-    of_every_command = {"--help", "--queue", "--name", "--stack"}
-    assert {option for option in options - of_every_command if f"`{option}" not in page} == set()
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, with runners; sys.path is as before afterwards."""
