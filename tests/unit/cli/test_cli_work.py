@@ -40,7 +40,6 @@ from freshq.cli.process import (
 from freshq.queue.core import core_of
 from freshq.worker import lease_loop
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
-from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.refusals import refused
 from tests.support.work import until
