@@ -245,7 +245,13 @@ def random_rules(rng: Random, deadline_seconds: float, choices: dict[str, Any]) 
     return OverloadRules(deadline_seconds, fair=True, **picked)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Leave out plain loads, which the other kinds contain, unless all tests run."""
+    if "kind" in metafunc.fixturenames:
+        every = metafunc.config.getoption("all")
+        metafunc.parametrize("kind", [kind for kind in KINDS if every or kind != "plain"])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> None:
     happened: Counter[str] = Counter()
