@@ -60,8 +60,12 @@ class Application:
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have commands print as into a pipe, also if something in the process has set a width."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    """Have commands print as into a pipe, also if something in the process has set a width.
+
+    A library in C, such as readline, sets it past `os.environ`, but programs that a test starts inherit it.
+    """
+    monkeypatch.setenv("COLUMNS", "")
+    monkeypatch.delenv("COLUMNS")
 
 
 @pytest.fixture(autouse=True)
