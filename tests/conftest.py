@@ -117,6 +117,14 @@ ONLY_WITH_ALL: Final = (
     "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/recipes.md]",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
+    # How costs grow.
+    *(
+        "tests/sql/test_bounded_claims.py",
+        "tests/sql/test_plans.py",
+        "tests/unit/stores/test_memory_growth.py",
+    ),
+    "tests/contract/test_count_cost.py::test_what_is_counted_and_listed",
+    "tests/contract/test_count_cost.py::test_the_price_of_an_exact_count_is_known_before_it_reads",
     # What DynamoDB bills, and its limits.
     *(f"tests/contract/test_{name}.py" for name in ("cost", "large_items", "matching_cost", "stale_index")),
     *(
