@@ -12,6 +12,7 @@ from local.servers import load
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Order, TaskStatus
+from freshq.policy.shedding import ShedReason, too_late
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb import lines, queries, unfit
 from freshq.stores.dynamodb.queries import MAX_PAGES
@@ -178,3 +179,21 @@ def test_approximate_stats_look_into_some_groups_only(
     assert calls["Query"] <= 4 * 3 + 2
     assert stats.pending == 2
     assert (stats.bounded["pending"], stats.bounded["oldest_pending_seconds"]) == ("at least", "at least")
+
+
+def test_a_stale_task_that_changes_before_it_leaves_its_line_is_claimed(
+    table: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = table.queue(), table.queue()
+    queue.put("stale", task_id="of both", max_age_seconds=5)
+    table.clock.advance(10)
+
+    def put_over(*given: float) -> ShedReason | None:
+        other.put("new", task_id="of both", on_conflict="update")
+        return too_late(*given)
+
+    assert queue.claim() == []
+    with monkeypatch.context() as patched:
+        patched.setattr(unfit, "too_late", put_over)
+        queue.admin.upkeep()
+    assert [claim.task.payload for claim in queue.claim()] == ["new"]

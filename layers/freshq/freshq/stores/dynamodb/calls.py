@@ -206,7 +206,7 @@ class TableCalls:
         """Change an item and return the new version.
 
         Args:
-            arguments: Arguments of UpdateItem, which set a requestToken.
+            arguments: Arguments of UpdateItem, which set a requestToken, or whose second try holds as well.
 
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
@@ -214,7 +214,8 @@ class TableCalls:
         try:
             response = self._write(self.client.update_item, {**arguments, "ReturnValues": "ALL_NEW"})
         except ConditionFailed as failed:
-            if not made_by(failed.item, arguments["ExpressionAttributeValues"][":requestToken"]["S"]):
+            token = arguments["ExpressionAttributeValues"].get(":requestToken")
+            if token is None or not made_by(failed.item, token["S"]):
                 raise
             return failed.item
         changed: Item = response["Attributes"]
