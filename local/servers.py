@@ -249,13 +249,12 @@ class Server(ABC):
             self._process.kill()
             self._process.wait()
 
-    @classmethod
-    def user(cls) -> str | None:
+    def user(self) -> str | None:
         """Return the user to run as; None for the current user."""
         if os.geteuid() != 0:
             return None
         known = {line.partition(":")[0] for line in Path("/etc/passwd").read_text().splitlines()}
-        return next(user for user in cls.users if user in known)
+        return next(user for user in self.users if user in known)
 
     def run(self, command: list[str], folder: Path) -> None:
         """Run a command as the server's user; if it fails, raise with its output."""

@@ -71,20 +71,22 @@ class Place:
         table: Name of the table in DynamoDB; None for SQL.
         answer_seconds: How long to wait for an answer.
         key: The hash key of an attached table; None for a table of freshq's own.
+        lease_seconds: Length of the leases.
     """
 
     url: str
     table: str | None = None
     answer_seconds: float = ANSWER_SECONDS
     key: str | None = None
+    lease_seconds: float = LEASE_SECONDS
 
-    def open(self, clock: Callable[[], float] = time.time) -> Queue | AttachedQueue:
-        """Return the queue, as a process of its own has it."""
+    def open(self, clock: Callable[[], float] | None = time.time) -> Queue | AttachedQueue:
+        """Return the queue, as a process of its own has it; without a clock it goes by the store's."""
         options: Any = {
-            "lease_seconds": LEASE_SECONDS,
+            "lease_seconds": self.lease_seconds,
             "max_age_seconds": MAX_AGE_SECONDS,
             "max_attempts": 1000,
-            "clock": clock,
+            **({} if clock is None else {"clock": clock}),
         }
         if self.table is not None:
             if self.key is not None:
@@ -231,7 +233,7 @@ class Actor:
             return
         with self._journal.call(verb, claim.task.task_id, token=claim.token) as written:
             if verb == "extend":
-                extended = self._queue.extend(claim, lease_seconds=LEASE_SECONDS)
+                extended = self._queue.extend(claim, lease_seconds=self._queue.admin.config.lease_seconds)
                 written["lease_until"] = extended.lease_until
                 self._held.append(extended)
             elif verb == "retry":

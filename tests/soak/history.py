@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,13 +115,14 @@ class Journal:
 
     path: Path
     process: str
+    now: Callable[[], float] = time.time
     _number: int = 0
 
     @contextmanager
     def call(self, verb: str, *task_ids: str, token: str | None = None) -> Iterator[dict[str, Any]]:
         """Write down a call: that it begins, and how it ended; the block may add to what is written."""
         self._number += 1
-        head = {"number": self._number, "verb": verb, "ids": task_ids, "token": token, "at": time.time()}
+        head = {"number": self._number, "verb": verb, "ids": task_ids, "token": token, "at": self.now()}
         self._write(head)
         tail: dict[str, Any] = {"number": self._number, "outcome": UNKNOWN}
         try:
@@ -131,7 +132,7 @@ class Journal:
             tail["outcome"] = REFUSED if isinstance(error, RefusedError) else UNKNOWN
             raise
         finally:
-            self._write(tail | {"at": time.time()})
+            self._write(tail | {"at": self.now()})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         # One write of one line, and no buffer: a kill leaves whole lines.

@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from local.servers import Postgres, Server
+from local.servers import MariaDB, Postgres, Server
 from typing_extensions import override
 
 from freshq import Queue, StoreError
@@ -28,7 +28,7 @@ from tests.soak.history import OK, balance, check, read, traced
 from tests.soak.test_soak import drain
 from tests.support.machine import NOTES, Change, Disk, changes, on_machine
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.postgres import answer, kill_all, need_postgres
+from tests.support.postgres import answer, kill_all
 from tests.support.readings import STATES, within_seconds
 
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
@@ -172,8 +172,54 @@ def test_sqlite_without_any_sync_breaks(tmp_path: Path) -> None:
     ]
 
 
-class Powered(Postgres):
-    """A PostgreSQL that waits for the disk, on a machine whose power is cut.
+@dataclass(frozen=True)
+class Kind:
+    """A database server.
+
+    Attributes:
+        made: Makes one that waits for the disk.
+        options: How it is started, so that a short run writes to each of its files.
+        forgetful: Options with which its log is not on the disk when a call is confirmed.
+    """
+
+    made: Callable[[], Server]
+    options: tuple[str, ...]
+    forgetful: tuple[str, ...]
+
+
+KINDS: Final = {
+    "postgres": Kind(
+        lambda: Postgres(durable=True),
+        ("--shared_buffers=2MB", "--wal_init_zero=off"),
+        # The log's writer has no time for what a commit did not wait for.
+        ("--synchronous_commit=off", "--wal_writer_delay=10s"),
+    ),
+    # The defaults of MariaDB, except that small pools and the lack of patience with changed pages let it
+    # write pages all the time, and that the preloaded library does not see io_uring.
+    "mariadb": Kind(
+        MariaDB,
+        (
+            "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-flush-method=O_DIRECT",
+            "--innodb-doublewrite=1",
+            "--innodb-use-native-aio=0",
+            "--innodb-buffer-pool-size=8M",
+            "--innodb-log-file-size=4M",
+            "--innodb-max-dirty-pages-pct=0",
+        ),
+        (
+            "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-flush-log-at-timeout=2700",
+            "--innodb-max-dirty-pages-pct=90",
+        ),
+    ),
+}
+# Its log stays in the process's memory.
+UNWRITTEN: Final = (*KINDS["mariadb"].forgetful, "--innodb-flush-log-at-trx-commit=0")
+
+
+class Powered(Server):
+    """A server that waits for the disk, on a machine whose power is cut.
 
     Attributes:
         disk: What is on it before the server starts.
@@ -181,15 +227,17 @@ class Powered(Postgres):
 
     disk: Disk
 
-    def __init__(self, *, is_watched: bool, **settings: str) -> None:
-        super().__init__(durable=True)
+    def __init__(self, kind: Kind, options: Sequence[str] = (), *, is_watched: bool = False) -> None:
+        super().__init__()
+        self._server = kind.made()
+        self._options = (*kind.options, *options)
         self._is_watched = is_watched
-        self._settings = {"shared_buffers": "2MB", "wal_init_zero": "off", **settings}
+        self.stop_signal, self.users = self._server.stop_signal, self._server.users
 
     @override
     def prepare(self, folder: Path) -> None:
-        super().prepare(folder)
-        self._folder = folder
+        self._server.prepare(folder)
+        self.folder = folder
         self.disk = Disk.of(folder)
         for path in (self.actors, self.journal.parent):
             path.mkdir()
@@ -198,36 +246,42 @@ class Powered(Postgres):
     @property
     def actors(self) -> Path:
         """The folder of the actors' journals, so that one order holds for them and for the server's files."""
-        return self._folder / "actors"
+        return self.folder / "actors"
 
     @property
     def journal(self) -> Path:
         """The machine's journal, to which several users write."""
-        return self._folder / "journal" / "changes"
+        return self.folder / "journal" / "changes"
 
     @property
     def environment(self) -> dict[str, str]:
         """What a process on the machine has in its environment."""
-        return on_machine(self._folder, self.journal) if self._is_watched else {}
+        return on_machine(self.folder, self.journal) if self._is_watched else {}
 
     @override
     def command(self, folder: Path) -> list[str]:
-        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        self._server.port = self.port
         variables = [f"{name}={value}" for name, value in self.environment.items()]
-        return ["env", *variables, *super().command(folder), *options]
+        return ["env", *variables, *self._server.command(folder), *self._options]
+
+    @property
+    @override
+    def url(self) -> str:
+        self._server.port = self.port
+        return self._server.url
+
+    def aftermath(self, *, to_the_end: bool) -> Aftermath:
+        """Look at what it has once it came up again."""
+        with closing(Place(self.url, answer_seconds=PATIENCE_SECONDS).open()) as queue:
+            assert isinstance(queue, Queue)
+            return aftermath(queue, self.actors, to_the_end=to_the_end)
 
 
-class Recovered(Postgres):
-    """A PostgreSQL that finds what a power cut left.
+class Recovered(Powered):
+    """A server that finds what a power cut left."""
 
-    Attributes:
-        folder: Where.
-    """
-
-    folder: Path
-
-    def __init__(self, cut: Callable[[Path], None]) -> None:
-        super().__init__(durable=True)
+    def __init__(self, kind: Kind, cut: Callable[[Path], None]) -> None:
+        super().__init__(kind)
         self._cut = cut
 
     @override
@@ -241,28 +295,23 @@ class Recovered(Postgres):
         (folder / "data").chmod(0o700)
 
 
-@pytest.fixture
-def needs_postgres() -> None:
-    """Skip visibly where PostgreSQL cannot be had."""
-    need_postgres()
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Return a kind of server; skip visibly where it cannot be had."""
+    request.getfixturevalue(f"{request.param}_server")
+    return KINDS[request.param]
 
 
-def postgres_aftermath(server: Server, journals: Path, *, to_the_end: bool) -> Aftermath:
-    """Look at a PostgreSQL that came up again."""
-    with closing(Place(server.url, answer_seconds=PATIENCE_SECONDS).open()) as queue:
-        assert isinstance(queue, Queue)
-        return aftermath(queue, journals, to_the_end=to_the_end)
-
-
-def cut_postgres(**settings: str) -> list[Aftermath]:
-    """Let processes use a PostgreSQL, and cut the power at some moments of that."""
-    with Powered(is_watched=True, **settings) as server:
+def cut_server(kind: Kind, options: Sequence[str] = ()) -> list[Aftermath]:
+    """Let processes use a server, and cut the power at some moments of that."""
+    with Powered(kind, options, is_watched=True) as server:
         with closing(Place(server.url).open()) as queue:
             queue.create_table()
         already = len(changes(server.journal))
         with powered(Place(server.url), server.actors, server.environment):
             half = within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS / 2)
-            answer(server, "CHECKPOINT")
+            if kind is KINDS["postgres"]:
+                answer(server, "CHECKPOINT")
             assert half
             assert within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS)
         server.stop()
@@ -272,44 +321,47 @@ def cut_postgres(**settings: str) -> list[Aftermath]:
         for note in notes[done:moment]:
             disk.change(note)
         done = moment
-        with Recovered(lambda folder: disk.cut(folder, rng)) as after:
-            journals = after.folder / "actors"
-            found.append(postgres_aftermath(after, journals, to_the_end=moment == moments[-1]))
+        with Recovered(kind, lambda folder: disk.cut(folder, rng)) as after:
+            found.append(after.aftermath(to_the_end=moment == moments[-1]))
     return found
 
 
-# The log's writer has no time for what a commit did not wait for.
-FORGETFUL: Final = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
-
-
 @pytest.mark.timeout(2 * LONG_SECONDS)
-@pytest.mark.usefixtures("needs_postgres")
-def test_postgres_keeps_what_it_confirmed() -> None:
-    found = cut_postgres()
+def test_a_server_keeps_what_it_confirmed(kind: Kind) -> None:
+    found = cut_server(kind)
 
     assert [each.problems for each in found if each.problems] == []
     assert max(each.answered for each in found) > CALLS / 4
 
 
 @pytest.mark.timeout(2 * LONG_SECONDS)
-@pytest.mark.usefixtures("needs_postgres")
-def test_postgres_that_does_not_wait_loses_the_last_calls() -> None:
-    found = cut_postgres(**FORGETFUL)
+def test_a_server_that_does_not_wait_loses_the_last_calls(kind: Kind) -> None:
+    found = cut_server(kind, kind.forgetful)
 
     assert [each for each in found if any(one.startswith("lost") for one in each.problems)]
 
 
-@pytest.mark.parametrize(("settings", "is_kept"), [({}, True), (FORGETFUL, False)])
+@pytest.mark.parametrize(
+    ("kind", "options", "is_kept"),
+    [
+        ("postgres", (), True),
+        ("postgres", KINDS["postgres"].forgetful, False),
+        ("mariadb", (), True),
+        # The system has its log, which is enough unless the power fails.
+        ("mariadb", KINDS["mariadb"].forgetful, True),
+        ("mariadb", UNWRITTEN, False),
+    ],
+    indirect=["kind"],
+)
 @pytest.mark.timeout(2 * LONG_SECONDS)
-@pytest.mark.usefixtures("needs_postgres")
-def test_a_postgres_whose_processes_are_all_killed(settings: dict[str, str], *, is_kept: bool) -> None:
-    with Powered(is_watched=False, **settings) as server:
+def test_a_server_whose_processes_are_killed(kind: Kind, options: Sequence[str], *, is_kept: bool) -> None:
+    with Powered(kind, options) as server:
         with closing(Place(server.url).open()) as queue:
             queue.create_table()
         with powered(Place(server.url), server.actors, {}):
             assert within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS)
             kill_all(server)
         server.start()
-        found = postgres_aftermath(server, server.actors, to_the_end=is_kept)
+        found = server.aftermath(to_the_end=is_kept)
     assert (found.problems == []) == is_kept, found.problems
     assert found.answered >= CALLS / 4

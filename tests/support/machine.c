@@ -4,8 +4,8 @@
                     tests/support/machine.py tells from the notes what a loss of power may take.
    MACHINE_JOURNAL  The file of the journal. All processes append to it, one record at a time, in the order
                     of their changes. Changes through mmap and stdio are not noticed.
-   MACHINE_CLOCK    A file with a double: by how many seconds the clocks that run while a machine is suspended
-                    are ahead.
+   MACHINE_CLOCK    A file with two doubles: by how many seconds the clocks that run while a machine is suspended
+                    are ahead, and by how many more somebody has set the time of day.
 */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,7 +49,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("MACHINE_CLOCK");
     if (path != NULL) {
         int clock = syscall(SYS_open, path, O_RDONLY | O_CLOEXEC);
-        void *mapped = mmap(NULL, sizeof(double), PROT_READ, MAP_SHARED, clock, 0);
+        void *mapped = mmap(NULL, 2 * sizeof(double), PROT_READ, MAP_SHARED, clock, 0);
         if (clock < 0 || mapped == MAP_FAILED) abort();
         ahead_seconds = mapped;
     }
@@ -103,36 +103,62 @@ static const char *within(const char *path, char *buffer) {
 
 static uint64_t watched(int file) { return journal >= 0 && file >= 0 && file < MOST_FILES ? inodes[file] : 0; }
 
+static void note_opened(int file, int flags, const char *inside) {
+    struct stat status;
+    int has_no_name = (flags & O_TMPFILE) == O_TMPFILE;
+    if (file < 0 || file >= MOST_FILES || has_no_name || fstat(file, &status) != 0) return;
+    if (S_ISDIR(status.st_mode)) {
+        folders[file] = strdup(inside);
+    } else if (S_ISREG(status.st_mode)) {
+        inodes[file] = status.st_ino;
+        note_path('O', status.st_ino, (flags & O_TRUNC) != 0, inside);
+    }
+}
+
 static int open_noted(const char *path, int flags, mode_t mode) {
     char buffer[PATH_MAX];
     const char *inside = within(path, buffer);
     if (inside == NULL) return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     lock(F_WRLCK);
     int file = syscall(SYS_openat, AT_FDCWD, path, flags, mode), kept = errno;
-    struct stat status;
-    if (file >= 0 && file < MOST_FILES && fstat(file, &status) == 0) {
-        if (S_ISDIR(status.st_mode)) {
-            folders[file] = strdup(inside);
-        } else if (S_ISREG(status.st_mode)) {
-            inodes[file] = status.st_ino;
-            note_path('O', status.st_ino, (flags & O_TRUNC) != 0, inside);
-        }
-    }
+    note_opened(file, flags, inside);
     lock(F_UNLCK);
     errno = kept;
     return file;
 }
 
-#define OPEN(name)                                 \
-    int name(const char *path, int flags, ...) {   \
-        va_list rest;                              \
-        va_start(rest, flags);                     \
-        mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) ? va_arg(rest, mode_t) : 0; \
-        va_end(rest);                              \
-        return open_noted(path, flags, mode);      \
+#define MODE(flags)                                                          \
+    va_list rest;                                                            \
+    va_start(rest, flags);                                                   \
+    mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) ? va_arg(rest, mode_t) : 0; \
+    va_end(rest);
+#define OPEN(name)                               \
+    int name(const char *path, int flags, ...) { \
+        MODE(flags)                              \
+        return open_noted(path, flags, mode);    \
     }
 OPEN(open)
 OPEN(open64)
+
+/* Relative to a folder, as MariaDB opens files whose path must have no links. */
+int openat64(int folder_file, const char *path, int flags, ...) {
+    char link[64], opened[PATH_MAX], buffer[PATH_MAX];
+    MODE(flags)
+    if (journal < 0) return syscall(SYS_openat, folder_file, path, flags, mode);
+    lock(F_WRLCK);
+    int file = syscall(SYS_openat, folder_file, path, flags, mode), kept = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = file < 0 ? -1 : readlink(link, opened, sizeof opened - 1);
+    const char *inside = NULL;
+    if (length >= 0) {
+        opened[length] = 0;
+        inside = within(opened, buffer);
+    }
+    if (inside != NULL) note_opened(file, flags, inside);
+    lock(F_UNLCK);
+    errno = kept;
+    return file;
+}
 
 int close(int file) {
     if (file == journal && journal >= 0) return 0;
@@ -210,6 +236,13 @@ int posix_fallocate(int file, off_t at, off_t length) {
     return status.st_size >= at + length || truncated(file, at + length) == 0 ? 0 : errno;
 }
 
+/* Without it, InnoDB writes zeros. */
+int fallocate64(int file, int mode, off64_t at, off64_t length) {
+    if (!watched(file)) return REAL(fallocate64)(file, mode, at, length);
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
 static int synced(int file) {
     uint64_t inode = watched(file);
     int is_folder = journal >= 0 && file >= 0 && file < MOST_FILES && folders[file] != NULL;
@@ -245,9 +278,10 @@ int link(const char *from, const char *to) { return renamed('L', from, to, SYS_l
 int unlink(const char *path) { return renamed('U', NULL, path, SYS_unlink); }
 
 static double ahead(clockid_t clock) {
-    int runs_while_suspended =
-        clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_BOOTTIME;
-    return ahead_seconds != NULL && runs_while_suspended ? *ahead_seconds : 0.0;
+    if (ahead_seconds == NULL) return 0.0;
+    if (clock == CLOCK_BOOTTIME) return ahead_seconds[0];
+    int is_of_day = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    return is_of_day ? ahead_seconds[0] + ahead_seconds[1] : 0.0;
 }
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = syscall(SYS_clock_gettime, clock, now);

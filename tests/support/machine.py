@@ -230,17 +230,24 @@ def on_machine(
     Args:
         folder: Each change of a file in it is noted.
         journal: Where.
-        clock: A file that says by how many seconds the clocks are ahead; `set_ahead` writes it.
+        clock: The file that says how wrong the clocks are; `set_ahead` writes it.
     """
     given = {"MACHINE_FOLDER": folder, "MACHINE_JOURNAL": journal, "MACHINE_CLOCK": clock}
     named = {name: str(path) for name, path in given.items() if path is not None}
     return {"LD_PRELOAD": str(library()), **named}
 
 
-def set_ahead(clock: Path, seconds: float) -> None:
-    """Let the clocks be ahead of the real time."""
+def set_ahead(clock: Path, seconds: float, stepped_seconds: float = 0.0) -> None:
+    """Let the clocks be ahead of the real time, by whole seconds.
+
+    Args:
+        clock: The file of `on_machine`.
+        seconds: How long the machine was suspended.
+        stepped_seconds: How far somebody has set the time of day, forward or back.
+    """
+    ahead = struct.pack("=dd", seconds, stepped_seconds)
     if not clock.exists():
-        clock.write_bytes(struct.pack("=d", seconds))
+        clock.write_bytes(ahead)
         return
     with clock.open("r+b") as file:  # in place: processes have it mapped
-        file.write(struct.pack("=d", seconds))
+        file.write(ahead)

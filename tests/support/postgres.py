@@ -27,7 +27,7 @@ def need_postgres() -> None:
         pytest.skip(str(missing))
 
 
-def kill_all(server: Postgres) -> None:
+def kill_all(server: Server) -> None:
     """Kill the processes of a server, all of them."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     processes = [server.pid, *map(int, children)]
