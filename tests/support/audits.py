@@ -132,6 +132,9 @@ class Audit:
         if after.payload == before.payload:
             self.problems.append(f"{task_id}: {after.payload} was put over itself")
         self._replaced.setdefault(str(after.payload), []).append(live)
+        # It brings back a task, which the claim that once took it may take again if it is repeated, too.
+        if self._ended.get(task_id, (None, None))[1] == after.created:
+            del self._ended[task_id]
         self._over.add(task_id)
 
     def _wrong(self, before: Task, after: Task, verb: str) -> Iterator[str]:

@@ -16,6 +16,8 @@ FAILED: Final = [
     ("copies", "dynamodb", 5),
     ("copies", "dynamodb", 11),
     ("slow puts over", "dynamodb", 36),
+    ("slow puts over", "dynamodb", 1330),
+    ("stale", "dynamodb", 239),
     ("options", "dynamodb", 1038),
     ("programs", "memory", 17),
     ("programs", "memory", 1000),
