@@ -18,6 +18,7 @@ from tests.support.actors import (
     configurer,
     desk_sweeper,
     extender,
+    frozen_producer,
     long_runner,
     matcher,
     node,
@@ -118,6 +119,14 @@ def groups_that_come_and_go(run: Interleaving) -> None:
     for number in range(2):
         run.add(f"worker-{number}", worker(8, rest_seconds=2))
     run.add("sweep", sweeper(8, rest_seconds=4))
+
+
+def frozen_producers(run: Interleaving) -> None:
+    """Put tasks of groups from processes that stand still and die, beside workers that close their lines."""
+    for number in range(6):
+        run.add(f"producer-{number}", frozen_producer)
+    for number in range(2):
+        run.add(f"worker-{number}", worker(30, rest_seconds=2))
 
 
 def the_same_ids(run: Interleaving) -> None:
@@ -259,6 +268,7 @@ DEATHS: Final = replace(NO_FAULTS, kill=0.02, stall=0.03, tick=0.05)
 SLOW: Final = replace(NO_FAULTS, stall=0.03, kill=0.01, tick=0.02)
 # Copies that land late are left out where the guarantees assume none, or where an older verb of the same
 # caller, which it was told had failed, may undo a later one.
+FROZEN: Final = replace(NO_FAULTS, lag=0.05, stall=0.04)
 AT_ONCE: Final = Faults(late=0, twice=0)
 LIMITED: Final = {"groups": GroupRules(GroupRule(max_running=1))}
 SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
@@ -266,6 +276,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "batches": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, together=True)),
     "groups": lambda world: Scenario(world, groups_that_come_and_go, faults=AT_ONCE),
     "slow puts": lambda world: Scenario(world, groups_that_come_and_go, faults=SLOW),
+    "frozen puts": lambda world: Scenario(world, frozen_producers, faults=FROZEN),
     "limits": lambda world: Scenario(world, partial(tasks_and_workers, tasks=4, group="a"), options=LIMITED),
     "extensions": lambda world: Scenario(
         world, threads_that_extend_one_lease, faults=Faults(kill=0, stall=0)

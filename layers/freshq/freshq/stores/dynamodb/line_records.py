@@ -71,6 +71,8 @@ EMPTY_IN_WINDOW: Final = 2
 EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is checked once more before its record is deleted.
 OUTDATED_SECONDS: Final = 1.0
+# Most looks of a producer at the record of a line before a put, if it stands still after each.
+MAX_LOOKS: Final = 3
 # Number of lines whose records a producer remembers having seen.
 MAX_CHECKS: Final = 10_000
 # How many closed lines the upkeep within a claim checks, and how often; the background does more.
@@ -672,7 +674,10 @@ class LineRecords:
                 grouped[task.queue][task.priority, task.group] = task
         for queue, lines in grouped.items():
             self._control.use_groups(queue)
-            self._check(queue, {line: task for line, task in lines.items() if not self._may_put(task)})
+            for _ in range(MAX_LOOKS):
+                if not (old := {line: task for line, task in lines.items() if not self._may_put(task)}):
+                    break
+                self._check(queue, old)
 
     @contextmanager
     def announcing(self, task: Task) -> Iterator[None]:

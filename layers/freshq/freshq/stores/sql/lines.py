@@ -529,19 +529,17 @@ class SqlLines(SqlCounts):
         level: int,
         counts: Mapping[str | None, int],
         others: Mapping[str, str],
-        taken: Sequence[Stored],
+        taken: list[Stored],
     ) -> list[Stored]:
         """Take tasks of the lines of a level in turns, in one statement if all lines have the same order."""
-        known = {each.task.task_id for each in taken}
         found: defaultdict[str | None, list[Stored]] = defaultdict(list)
         missing = request.limit - len(taken)
         for newest_first, asked in self._by_order(request, level, counts).items():
             at_most = min(missing, sum(asked.values()))
             rows = self._take_lines(request, level, newest_first, asked, others, at_most)
-            for each in sorted(rows, key=position, reverse=newest_first):
-                if each.task.task_id not in known:
-                    found[each.task.group].append(each)
-                    missing -= 1
+            for each in _new(sorted(rows, key=position, reverse=newest_first), taken):
+                found[each.task.group].append(each)
+                missing -= 1
         if len(found) == 1:
             ((group, only),) = found.items()
             request.turns.record(level, group, len(only))
@@ -661,8 +659,7 @@ class SqlLines(SqlCounts):
         found = self.database.transaction(
             take, committed_earlier=partial(self._claimed_earlier, request=request, first=first)
         )
-        known = {each.task.task_id for each in taken}
-        taken += [each for each in found if each.task.task_id not in known]
+        taken += _new(found, taken)
         return found_lines
 
     def _take_within_limits(self, request: ClaimRequest, taken: list[Stored]) -> bool:
@@ -686,8 +683,7 @@ class SqlLines(SqlCounts):
 
         earlier = partial(self._claimed_earlier, request=request, first=first)
         found = self.database.transaction(take, committed_earlier=earlier)
-        known = {each.task.task_id for each in taken}
-        taken += [each for each in found if each.task.task_id not in known]
+        taken += _new(found, taken)
         return True
 
     def _take_locked(
@@ -723,6 +719,21 @@ class SqlLines(SqlCounts):
         parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
         parameters["lease_from_us"] = microseconds(first.lease_until)
         return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
+
+
+def _new(found: Iterable[Stored], taken: list[Stored]) -> list[Stored]:
+    """Return the tasks that were not taken before; put the others in place of their older versions.
+
+    A claim slower than its lease may take a task again that was recovered in between.
+    """
+    places = {each.task.task_id: place for place, each in enumerate(taken)}
+    new = []
+    for each in found:
+        if (place := places.get(each.task.task_id)) is None:
+            new.append(each)
+        else:
+            taken[place] = each
+    return new
 
 
 def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
