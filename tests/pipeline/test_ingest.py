@@ -23,7 +23,7 @@ from freshq_pipeline.ingest import silver, sound_files
 from freshq_pipeline.ingest.inflation import inflated, oversized_files
 from freshq_pipeline.ingest.inputs import damaged_files, longest_line
 from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, Ingested, most_frequent
-from freshq_pipeline.ingest.sound_files import Sound, canonical_block, write_sound
+from freshq_pipeline.ingest.sound_files import Sound, canonical_block, join_silver, write_sound
 from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, canonical_files
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
@@ -180,6 +180,23 @@ def test_files_that_are_not_sound_leave_nothing(
     assert [row["events"] for row in days] == [2 * len(landed), len(landed)]
     monkeypatch.setattr(sound_files, "GROUP_BYTES", 100)
     assert write_sound(spark, events, sizes, out, "other").paths == ["a.json.gz"]  # Spark splits the rest
+
+
+def test_each_row_group_of_silver_has_the_range_of_its_creation_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sound_files, "ROW_GROUP_ROWS", 2)
+    events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
+    landed = small().landed()[:1] * 5
+    lines = [event | {"created_ms": event["created_ms"] + place} for place, event in enumerate(landed)]
+    write_lines(tmp_path / "in/a.json", lines[:3])
+    write_lines(tmp_path / "in/b.json", lines[3:])
+    written = in_one_process(events, sizes_of(events), out).silver
+    join_silver(out, written, "joined")
+    columns = "row_group_num_rows as rows, stats_max_value::bigint - stats_min_value::bigint as us"
+    files = f"parquet_metadata('{tmp_path}/out/silver/*/*/*.parquet') where path_in_schema = 'created_us'"
+    groups = query(f"select {columns} from {files} order by file_name, row_group_id")
+    assert [tuple(row.values()) for row in groups] == [(2, 1000), (2, 1000), (1, 0)] * 2
 
 
 def quarantined(summary: dict[str, Any], out: Path) -> set[tuple[Any, ...]]:

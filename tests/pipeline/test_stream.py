@@ -30,6 +30,7 @@ def test_files_that_only_the_checkpoint_knows_are_read(
 ) -> None:
     events = small().landed()
     summaries: list[dict[str, Any]] = []
+    settings = dict(spark.conf.getAll)
 
     def follow(out: str) -> list[int]:
         """Stream; return how many events each published run had."""
@@ -50,6 +51,8 @@ def test_files_that_only_the_checkpoint_knows_are_read(
     # The query has nothing to deliver.
     assert follow("restored") == [len(events)]
     assert follow("restored") == []
+    # The settings for small batches are of a session of their own.
+    assert dict(spark.conf.getAll) == settings
 
 
 @pytest.mark.timeout(600)

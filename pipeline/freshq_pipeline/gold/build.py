@@ -369,7 +369,9 @@ def _touch(hours: list[Hour], day: int) -> bool:
 
 def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) -> None:
     """Write all tables except `tasks`."""
-    by_minute = minutes(on_clock, every, run.as_of_us, run.opened.clock)
+    # Tasks of other hours matter to none of these minutes.
+    here = every.where(in_hours(F.col("created_ms"), run.opened.tasks, HOUR_MS))
+    by_minute = minutes(on_clock, here, run.as_of_us, run.opened.clock)
     by_minute = by_minute.withColumn("day", date_of(F.col("minute_ms") * 1000))
     counts = totals(steps.where(in_hours(F.col("created_us"), run.opened.tasks)), every)
     # In parallel, one is computed while the other is planned or written.

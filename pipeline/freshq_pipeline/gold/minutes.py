@@ -47,7 +47,7 @@ def minutes(
 
     Args:
         steps: Steps from `distinct_steps`.
-        tasks: The table `tasks`.
+        tasks: The table `tasks`, with at least the tasks that matter in `hours`.
         as_of_us: End of the recording.
         hours: Hours whose minutes to make; None: all.
     """

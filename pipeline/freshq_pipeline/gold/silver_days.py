@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 PARTITION_BYTES: Final = 16 << 20
 
 
-def read_parts(spark: SparkSession, out: Folder, parts: Mapping[int, Iterable[str]]) -> DataFrame:
-    """Return the events in the given parts of silver of the given days, including duplicates."""
-    return _read(spark, [out.at(silver_path(part, day)) for day in sorted(parts) for part in parts[day]])
-
-
 def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
     """Return the files of a day in the given parts of silver."""
     return [file.path for part in parts for file in out.files(silver_path(part, day))]
@@ -95,18 +90,16 @@ def partitions_for(
 def _marked(
     spark: SparkSession, out: Folder, days: Mapping[int, Day], chosen: Collection[int], fresh: str | None
 ) -> DataFrame:
-    if fresh is None:
-        return read_parts(spark, out, {day: days[day].silver for day in chosen})
     paths: dict[bool, list[str]] = {False: [], True: []}
     for day in sorted(chosen):
         for part in days[day].silver:
             paths[part == fresh].append(out.at(silver_path(part, day)))
-    marked = [_read(spark, some).withColumn("fresh", F.lit(one)) for one, some in paths.items() if some]
-    return reduce(DataFrame.unionByName, marked)
-
-
-def _read(spark: SparkSession, paths: list[str]) -> DataFrame:
-    return spark.read.schema(ddl(EVENT)).parquet(*paths)
+    parts = {one: spark.read.schema(ddl(EVENT)).parquet(*some) for one, some in paths.items() if some}
+    if fresh is None:
+        return parts[False]
+    return reduce(
+        DataFrame.unionByName, (part.withColumn("fresh", F.lit(one)) for one, part in parts.items())
+    )
 
 
 # With more parts, the index is rewritten as one part.

@@ -168,7 +168,9 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
 
 # Limit for events in memory, which have about 250 bytes each, before they are written to silver.
 HELD_BYTES: Final = 64 << 20
-ROW_GROUP_ROWS: Final = 1 << 17
+# Events come roughly by time, so most groups of this size are of an hour or two, and a run reads those of its
+# hours only.
+ROW_GROUP_ROWS: Final = 1 << 14
 # With several groups per core, none waits long for the last one.
 GROUPS_PER_CORE: Final = 2
 # Small files per group in this process; in a bucket each file is waited for.
@@ -262,7 +264,7 @@ def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
     """Write the events of the sound files in a group. A second attempt writes the same files."""
     number, files = group
     shared = _Silver(out, part, f"{number}")
-    for place, (path, size_bytes) in enumerate(files):
+    for place, (path, size_bytes) in enumerate(sorted(files)):
         own = _Silver(out, part, f"{number}-{place}")
         try:
             for sound in _events(events, path, size_bytes):
@@ -275,6 +277,14 @@ def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
             shared.take(own)
     shared.flush()
     return shared.sound
+
+
+def join_silver(out: Folder, paths: Sequence[str], part: str) -> None:
+    """Write the events of files of silver as another part, in the same order."""
+    joined = _Silver(out, part, "0")
+    batches = out.scan(paths, EVENT_SCHEMA, EVENT_SCHEMA.names).to_batches()
+    joined.hold(pa.Table.from_batches([batch]) for batch in batches)
+    joined.flush()
 
 
 class _Unsound(Exception):
@@ -317,14 +327,15 @@ class _Silver:
     def add(self, events: pa.Table) -> None:
         """Add events."""
         self.sound.add(Sound(events=len(events), last_us=pc.max(events["changed_us"]).as_py()))
-        self._hold([events])
+        self.hold([events])
 
     def take(self, other: _Silver) -> None:
         """Take over the events of another collector, written or not."""
         self.sound.add(other.sound)
-        self._hold(other._held)
+        self.hold(other._held)
 
-    def _hold(self, events: Iterable[pa.Table]) -> None:
+    def hold(self, events: Iterable[pa.Table]) -> None:
+        """Add events that are counted already."""
         for table in events:
             self._held.append(table)
             self._held_bytes += table.nbytes
@@ -341,7 +352,7 @@ class _Silver:
             path = f"{silver_path(self._part, day)}/{self._name}-{self._files}{PARQUET}"
             batches = events.combine_chunks().to_batches(max_chunksize=ROW_GROUP_ROWS)
             self._out.write_parquet(
-                path, batches, EVENT_SCHEMA, use_dictionary=list(REPEATED), write_statistics=False
+                path, batches, EVENT_SCHEMA, use_dictionary=list(REPEATED), write_statistics=["created_us"]
             )
             self.sound.silver.append(path)
         self._files += 1

@@ -338,7 +338,7 @@ def _work(
     figures = with_new_violations(spark, figures, out, state, before)
     if options.keep_silver_days is not None:
         state.forget(options.keep_silver_days)
-    join_parts(spark, out, state)
+    join_parts(out, state)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     return summarize(state, figures, out)
 

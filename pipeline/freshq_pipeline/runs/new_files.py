@@ -7,8 +7,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.silver_days import count_events, earliest, read_parts, silver_files, starts_us
-from freshq_pipeline.ingest.silver import check, ingest, most_frequent, write_silver
+from freshq_pipeline.gold.silver_days import count_events, earliest, silver_files, starts_us
+from freshq_pipeline.ingest.silver import check, ingest, most_frequent
+from freshq_pipeline.ingest.sound_files import join_silver
 from freshq_pipeline.storage.days import Day, latest, number
 from freshq_pipeline.storage.results import damage, damage_text
 from freshq_pipeline.storage.state import ALL, silver_path
@@ -112,7 +113,7 @@ def _add_days(out: Folder, state: State) -> int:
     return too_late
 
 
-def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
+def join_parts(out: Folder, state: State) -> None:
     """Join parts of silver of days that have many."""
     days = {day: known.silver for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
     if not days:
@@ -120,8 +121,8 @@ def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
     many = {day: smallest(silver) for day, silver in days.items()}
     part = f"{state.run_id}{ALL}"
     indexed = set().union(*many.values()) <= set(state.indexed)
-    write_silver(read_parts(spark, out, many), out.at(f"silver/{part}"))
     for day, parts in many.items():
+        join_silver(out, silver_files(out, day, sorted(parts)), part)
         for one in parts:
             del days[day][one]
         days[day][part] = sum(file.size_bytes for file in out.files(silver_path(part, day)))

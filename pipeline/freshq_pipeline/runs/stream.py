@@ -18,6 +18,8 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
 from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.spark.java import submitted
+from freshq_pipeline.spark.session import adapt, session_beside
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import check_current, only_run, prune_killed
@@ -63,7 +65,8 @@ def stream(
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
-    batches = _Batches(spark, request, published, files_per_batch, stop or Event())
+    # Batches of different sizes have different settings.
+    batches = _Batches(session_beside(spark), request, published, files_per_batch, stop or Event())
     found = batches.begin(Folder(checkpoint))
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batches.run).option("checkpointLocation", checkpoint)
@@ -78,7 +81,7 @@ class _Batches:
     """The micro-batches of a stream.
 
     Attributes:
-        spark: The session.
+        spark: Their own session.
         request: The folders and options.
         published: Called with each summary.
         most_files: Maximum number of files per batch.
@@ -168,10 +171,12 @@ class _Batches:
         """
         with only_run(self.request.out, wait=True):
             todo = plan(self.request)
-            new = [path for path in todo.new if is_wanted(path)][:most_files]
-            if new:
-                self.published(execute_plan(self.spark, self.request, replace(todo, new=new), Stopwatch()))
-        return bool(new)
+            todo = replace(todo, new=[path for path in todo.new if is_wanted(path)][:most_files])
+            if todo.new:
+                if not submitted():
+                    adapt(self.spark, todo.tuning())
+                self.published(execute_plan(self.spark, self.request, todo, Stopwatch()))
+        return bool(todo.new)
 
 
 class _Stopped(Exception):

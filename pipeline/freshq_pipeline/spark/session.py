@@ -257,9 +257,15 @@ def _embedded(
     for name, value in options.items():
         builder = builder.config(name, value)
     spark = _started(builder, scratch / "java.log")
-    if "spark.sql.shuffle.partitions" not in tuning.spark:
-        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    adapt(spark, tuning)
     return spark
+
+
+def adapt(spark: SparkSession, tuning: Tuning) -> None:
+    """Give a session the settings of Spark for the size of an input. Those of Java stay as they are."""
+    every_core = {"spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism)}
+    for name, value in (every_core | tuning.spark).items():
+        spark.conf.set(name, value)
 
 
 def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:

@@ -65,6 +65,8 @@ LARGE: Final = Tuning(
     ("-XX:+UseParallelGC", *BEST_COMPILER_LATER),
     {
         "spark.sql.adaptive.enabled": "true",
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
         # A partition for each small file would cost more than the work in it.
         "spark.sql.files.openCostInBytes": "1048576",
     },
