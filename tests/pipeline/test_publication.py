@@ -276,6 +276,7 @@ def test_a_stream_begins_with_that(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     request: Any = SimpleNamespace(options=options, out=out)
     monkeypatch.setattr("freshq_pipeline.runs.stream.plan", lambda _request: planned)
     monkeypatch.setattr("freshq_pipeline.runs.stream.finish_last", kill)
+    monkeypatch.setattr("freshq_pipeline.runs.stream.session_beside", lambda spark: spark)
     no_spark: Any = None
     with pytest.raises(KilledError):
         stream(no_spark, request, str(tmp_path / "checkpoint"))
