@@ -105,8 +105,7 @@ class Tending(Verbs):
     ) -> int:
         """Return dead letters to their lines, with their attempts reset and their creation times kept.
 
-        Dead letters past their deadline, or older than this queue's max age, could not be claimed: without
-        `as_new` they stay dead letters.
+        Dead letters that are stale, by their deadline or the queue's max age, stay so without `as_new`.
 
         Args:
             task_ids: Redrive exactly these; all are checked before the first write. None for all.

@@ -125,18 +125,16 @@ class Putting(Verbs):
         # The caller's transaction may hold the only connection.
         now = core.begin_now() if connection is None else core.now()
         stamps = core.stamps.take(now, len(new))
-        tasks = [
-            core.lifecycle.created(each, now, created, where)
-            for each, created, (where, _) in zip(new, stamps, places, strict=True)
-        ]
+        tasks: list[Task] = []
+        late: list[Overloaded | None] = []
+        for each, created, (where, _) in zip(new, stamps, places, strict=True):
+            task = core.lifecycle.created(each, now, created, where)
+            tasks.append(task)
+            late.append(None if each.parent is None else core.late_child(each.parent, task, now))
         own = {each.on_conflict for each in new} - {None, on_conflict}
         if own:
-            writes = {on_conflict: write} | {each: core.checked_write(each, connection) for each in own}
-            write = _write_by_conflict(writes, tasks, new, on_conflict)
-        late = [
-            None if each.parent is None else core.late_child(each.parent, task, now)
-            for each, task in zip(new, tasks, strict=True)
-        ]
+            others = dict(zip(own, map(partial(core.checked_write, connection=connection), own), strict=True))
+            write = _write_by_conflict({on_conflict: write} | others, tasks, new, on_conflict)
         if core.observer is None:
             return self._written(tasks, late, now, write)
         span = PutSpan(core.name, tasks)

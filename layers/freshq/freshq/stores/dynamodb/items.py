@@ -204,6 +204,8 @@ def decode(item: Item) -> Task:
     Raises:
         DamagedTask: If it is damaged, or of a newer version.
     """
+    if item.get(POSITION) == MISSING and item.get("taskStatus", {}).get("S") in LIVE:
+        raise DamagedTask(item["taskId"]["S"], KeyError(POSITION))  # no index would list it
     try:
         found = _stored_fields(item)
         # A claim writes only its own time, because a PartiQL statement cannot say "if there is none". So the
@@ -223,8 +225,6 @@ def _stored_fields(item: Item) -> dict[str, Any]:
     Raises:
         KeyError: If an attribute is missing that every task has.
     """
-    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
-        raise KeyError(POSITION)  # no index would list it
     found: dict[str, Any] = {"expires": 0}
     for field, _column, name, kind, _set_by, _event, required in _ATTRIBUTES:
         value = item.get(name)

@@ -430,6 +430,10 @@ class SqlLines(SqlCounts):
             if not taken and self.horizon.searches_again(request.queue):
                 self._take_missing(request, taken)
             self.window.used(request.queue, len(taken))
+        return self._sound(taken)
+
+    def _sound(self, taken: Sequence[Stored]) -> list[Task]:
+        """Return the tasks that can be read; make dead letters of the others."""
         for each in taken:
             if each.problem is not None:
                 self._quarantine(each.task, each.problem, each.task.updated)
