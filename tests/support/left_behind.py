@@ -50,6 +50,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     left = [each for each in threading.enumerate() if is_of_freshq(each) and each not in item.stash[_BEFORE]]
     for thread in left:
+        watcher = getattr(getattr(thread, "_target", None), "__self__", None)
+        if (
+            thread.name == "freshq-wakes" and watcher is not None
+        ):  # it listens for seconds after the last wait
+            watcher.close()
+    for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     names = [thread.name for thread in left if thread.is_alive()]
     assert names == [], "it leaves threads behind"
