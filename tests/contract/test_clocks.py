@@ -1,15 +1,19 @@
 """What a clock that is wrong for a moment, or in one process, can do on every store."""
 
+import json
 import time
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final
 
 import pytest
-from local.faults import client_at, counted
+from local.faults import BEFORE, client_at, counted, hooked
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, Queue, TaskStatus
+from freshq.queue.core import core_of
+from freshq.stores.dynamodb.clock import NO_ITEM
+from freshq.stores.dynamodb.schema import KEY
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest, on_table
 from tests.support.readings import known
@@ -105,6 +109,11 @@ def ahead_by(seconds: float) -> Callable[[], float]:
     return lambda: time.time() + seconds
 
 
+def only_the_time(queue: Queue) -> None:
+    """Read the time and nothing else."""
+    core_of(queue).now()
+
+
 class TestPassedClocks:
     """A queue uses a clock that its caller passes, and corrects nothing."""
 
@@ -151,14 +160,21 @@ class TestDate:
         assert calls.operations == ["GetItem", "PutItem", "PutItem"]
         assert known(queue, "a").created == pytest.approx(time.time() + 60 * minutes, abs=100)
 
+    @pytest.mark.parametrize(("verb", "calls_for_the_time"), [(Queue.claim, 0), (only_the_time, 1)])
     def test_a_claim_makes_no_call_for_the_time(
-        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+        self,
+        table_store: StoreUnderTest,
+        dynamodb_local: DynamoDBClient,
+        verb: Callable[[Queue], object],
+        calls_for_the_time: int,
     ) -> None:
         client = client_at(dynamodb_local.meta.endpoint_url)
-        queue, simulated = Queue.dynamodb(str(table_store.table), client), table_store.queue()
-        with counted(client) as calls:
-            queue.claim()
-        with counted(dynamodb_local) as usual:
-            simulated.claim()
+        read: list[str] = []
 
-        assert calls.operations == usual.operations
+        def note(params: dict[str, Any], **_event: Any) -> None:
+            read.append(json.loads(params["body"])["Key"][KEY]["S"])
+
+        with hooked(client, BEFORE, note, "GetItem"):
+            verb(Queue.dynamodb(str(table_store.table), client))
+
+        assert read.count(NO_ITEM) == calls_for_the_time
