@@ -65,7 +65,7 @@ class GroupCosts:
         """Start with nothing seen."""
         # By group: the average and the number of tasks, up to `AVERAGED_OF_GROUP`; the last seen last.
         self._of: dict[Group, tuple[float, int]] = {}
-        # The same counts of the queue.
+        # The same for the queue.
         self.average: tuple[float, int] = (UNKNOWN_SECONDS, 0)
 
     def of(self, group: Group) -> float:
@@ -94,6 +94,35 @@ class _Siblings:
         # By name: the virtual time at which the last turn finishes.
         self.finish: dict[Group, float] = {}
 
+    def start(self, name: Group, credit: float) -> float:
+        """Return when the next turn of a group starts, which may be up to `credit` in the past."""
+        return max(self.finish.get(name, -math.inf), self.now - credit)
+
+
+class _Paths(dict[Group, tuple[_Step, ...]]):
+    """By group: for each level the parent, the name below it, and its weight; computed at first use."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, rules: GroupRules) -> None:
+        super().__init__()
+        self.rules = rules
+
+    def __missing__(self, group: Group) -> tuple[_Step, ...]:
+        if len(self) >= MAX_AVERAGES:
+            self.clear()
+        path = self[group] = tuple(self._steps(group))
+        return path
+
+    def _steps(self, group: Group) -> Iterator[_Step]:
+        """Yield the steps from the top to a group; a group's own tasks take turns as one more child."""
+        parent: Group = None
+        for name in self.rules.lineage(group):
+            yield parent, name, self.rules.rule(name).weight
+            parent = name
+        if self.rules.separator is not None and group is not None:
+            yield group, None, 1.0
+
 
 class GroupTurns:
     """Gives each turn to the group that has used the least time. One object per priority level.
@@ -113,7 +142,7 @@ class GroupTurns:
     most about that many turns in a row.
     """
 
-    __slots__ = ("_costs", "_credit_turns", "_paths", "_rules", "_siblings", "_turns_until_cleanup")
+    __slots__ = ("_costs", "_credit_turns", "_paths", "_siblings", "_turns_until_cleanup")
 
     def __init__(
         self, costs: GroupCosts | None = None, rules: GroupRules | None = None, credit_turns: float = 100.0
@@ -132,11 +161,9 @@ class GroupTurns:
             msg = f"credit_turns: must be 1 or more, got {credit_turns}"
             raise ValueError(msg)
         self._costs = costs or GroupCosts()
-        self._rules = rules or GroupRules()
         self._credit_turns = credit_turns
         self._siblings: defaultdict[Group, _Siblings] = defaultdict(_Siblings)
-        # By group: for each level the parent, the name below it, and its weight.
-        self._paths: dict[Group, tuple[_Step, ...]] = {}
+        self._paths = _Paths(rules or GroupRules())
         self._turns_until_cleanup = TURNS_PER_CLEANUP
 
     def __len__(self) -> int:
@@ -145,7 +172,7 @@ class GroupTurns:
 
     def copy(self) -> GroupTurns:
         """Return an independent copy; it shares the costs."""
-        copied = GroupTurns(self._costs, self._rules, self._credit_turns)
+        copied = GroupTurns(self._costs, self._paths.rules, self._credit_turns)
         for parent, siblings in self._siblings.items():
             twin = copied._siblings[parent]
             twin.now, twin.finish = siblings.now, siblings.finish.copy()
@@ -153,8 +180,7 @@ class GroupTurns:
 
     def follow(self, rules: GroupRules) -> None:
         """Use other rules from now on."""
-        self._rules = rules
-        self._paths.clear()
+        self._paths = _Paths(rules)
 
     def next_group(self, groups: Collection[_Group]) -> _Group:
         """Return the group whose turn it is; the first of those that start at the same time.
@@ -165,14 +191,14 @@ class GroupTurns:
         if len(groups) == 1:
             return next(iter(groups))
         credit, depth, found = self._credit(), 0, groups
-        if self._rules.separator is None:
+        if self._paths.rules.separator is None:
             return self._next_sibling(groups, credit)
         while True:
-            first = min(found, key=lambda group: self._start(self._path(group)[depth], credit))
-            path = self._path(first)
+            first = min(found, key=lambda group: self._start(self._paths[group][depth], credit))
+            path = self._paths[first]
             if len(path) == depth + 1:
                 return first
-            found = [group for group in found if self._path(group)[depth][1] == path[depth][1]]
+            found = [group for group in found if self._paths[group][depth][1] == path[depth][1]]
             depth += 1
 
     def _next_sibling(self, groups: Collection[_Group], credit: float) -> _Group:
@@ -204,17 +230,17 @@ class GroupTurns:
             turns[group] = turns.get(group, 0) + 1
         credit = self._credit()
         for group in sorted(
-            groups, key=lambda each: [self._start(step, credit) for step in self._path(each)]
+            groups, key=lambda each: [self._start(step, credit) for step in self._paths[each]]
         ):
             turns.setdefault(group, 0)
         return turns
 
     def record(self, group: Group) -> float:
         """Count a turn that a group used; return its cost in seconds, for `correct`."""
-        cost, credit = self._costs.of(group), self._credit_turns * self._costs.average[0]
-        for parent, name, weight in self._paths.get(group) or self._path(group):
+        cost, credit = self._costs.of(group), self._credit()
+        for parent, name, weight in self._paths[group]:
             siblings = self._siblings[parent]
-            start = max(siblings.finish.get(name, -math.inf), siblings.now - credit)
+            start = siblings.start(name, credit)
             siblings.now = max(siblings.now, start)
             siblings.finish[name] = start + cost / weight
         self._turns_until_cleanup -= 1
@@ -231,48 +257,28 @@ class GroupTurns:
             took_seconds: The time from the claim to the end.
         """
         more = max(took_seconds, LEAST_SECONDS) - charged_seconds
-        credit = self._credit_turns * self._costs.average[0]
-        for parent, name, weight in self._paths.get(group) or self._path(group):
+        credit = self._credit()
+        for parent, name, weight in self._paths[group]:
             if (siblings := self._siblings.get(parent)) is not None:
-                start = max(siblings.finish.get(name, -math.inf), siblings.now - credit)
-                siblings.finish[name] = start + more / weight
+                siblings.finish[name] = siblings.start(name, credit) + more / weight
 
     def _credit(self) -> float:
         return self._credit_turns * self._costs.average[0]
 
-    def _path(self, group: Group) -> tuple[_Step, ...]:
-        path = self._paths.get(group)
-        if path is None:
-            if len(self._paths) >= MAX_AVERAGES:
-                self._paths.clear()
-            path = self._paths[group] = tuple(self._steps(group))
-        return path
-
-    def _steps(self, group: Group) -> Iterator[_Step]:
-        """Yield the steps from the top to a group; a group's own tasks are listed next to its children."""
-        parent: Group = None
-        for name in self._rules.lineage(group):
-            yield parent, name, self._rules.rule(name).weight
-            parent = name
-        if self._rules.separator is not None and group is not None:
-            yield group, None, 1.0
-
     def _start(self, step: _Step, credit: float) -> float:
         """Return when the next turn of a group, or of a parent, starts among its siblings."""
         siblings = self._siblings.get(step[0])
-        if siblings is None:
-            return -credit
-        return max(siblings.finish.get(step[1], -math.inf), siblings.now - credit)
+        return -credit if siblings is None else siblings.start(step[1], credit)
 
     def _coming(self, groups: Sequence[_Group], depth: int) -> Iterator[_Group]:
         """Yield the groups that have the coming turns; all are below the same parent at `depth`."""
         credit = self._credit()
         below: dict[Group, list[_Group]] = {}
         for group in groups:
-            below.setdefault(self._path(group)[depth][1], []).append(group)
+            below.setdefault(self._paths[group][depth][1], []).append(group)
         heap = []
         for place, members in enumerate(below.values()):
-            path = self._path(members[0])
+            path = self._paths[members[0]]
             turns = None if len(path) == depth + 1 else self._coming(members, depth + 1)
             heap.append((self._start(path[depth], credit), place, path[depth][2], members[0], turns))
         heapq.heapify(heap)
@@ -285,7 +291,7 @@ class GroupTurns:
             heapq.heapreplace(heap, (finish, place, weight, group, turns))
 
     def _clean_up(self, credit: float) -> None:
-        """Forget the groups that equal unknown ones, so that memory follows the groups in use."""
+        """Forget the groups that stand like unknown ones, so that memory follows the groups in use."""
         self._turns_until_cleanup = TURNS_PER_CLEANUP
         for parent, siblings in list(self._siblings.items()):
             floor = siblings.now - credit
