@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +26,18 @@ DELAY_SECONDS: Final = 0.3
 DOWN_SECONDS: Final = 0.5
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.soak.actors"])
+
+
+@contextmanager
+def alive(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+    """Run a program, which must live until the end of the block; then kill it."""
+    actor = subprocess.Popen(command, env=environment)
+    try:
+        yield
+        assert actor.poll() is None
+    finally:
+        actor.kill()
+        actor.wait()
 
 
 @dataclass

@@ -7,11 +7,10 @@ and tries more cuts; without it, this is the short form of `make test-all`.
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from typing_extensions import override
 from freshq import Queue, StoreError
 from freshq.queue.core import core_of
 from tests.soak.actors import Place
+from tests.soak.cast import alive
 from tests.soak.history import OK, balance, check, read, traced
 from tests.soak.test_soak import drain
 from tests.support.machine import NOTES, Change, Disk, changes, on_machine
@@ -46,17 +46,12 @@ LONG_SECONDS: Final = 1_200.0 if IS_LONG else 240.0
 def powered(place: Place, folder: Path, environment: dict[str, str], *more: str) -> Iterator[None]:
     """Let processes act on a queue, and write their journals into a folder."""
     command = [sys.executable, "-m", "tests.soak.powered", place.url, str(folder)]
-    actors = [
-        subprocess.Popen([*command, f"actor{seed}", str(seed), *more], env=os.environ | environment)
-        for seed in range(ACTORS)
-    ]
-    try:
+    with ExitStack() as actors:
+        for seed in range(ACTORS):
+            actors.enter_context(
+                alive([*command, f"actor{seed}", str(seed), *more], os.environ | environment)
+            )
         yield
-        assert [actor.poll() for actor in actors] == [None] * ACTORS
-    finally:
-        for actor in actors:
-            actor.kill()
-            actor.wait()
 
 
 def answered(folder: Path) -> int:

@@ -5,11 +5,10 @@
 
 import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +19,7 @@ import sqlalchemy as sa
 from freshq.queue.core import core_of
 from tests.soak import history
 from tests.soak.actors import Place
+from tests.soak.cast import alive
 from tests.soak.history import OK, balance, check, read, traced
 from tests.soak.test_soak import SOAK_SECONDS, _table_at, drain
 from tests.support.machine import on_machine, set_ahead
@@ -69,20 +69,14 @@ def acting(place: Place, folder: Path, *more: str) -> Iterator[list[Path]]:
     """Let processes act on a queue, each on a machine of its own; yield the clocks of the machines."""
     epoch = time.time() - time.monotonic()
     clocks = [folder / f"clock{seed}" for seed in range(ACTORS)]
-    actors = []
-    try:
+    table = [] if place.table is None else ["--table", place.table]
+    with ExitStack() as actors:
         for seed, clock in enumerate(clocks):
             set_ahead(clock, 0.0)
             given = [place.url, str(folder / f"actor{seed}.jsonl"), str(seed), str(place.lease_seconds)]
-            table = [] if place.table is None else ["--table", place.table]
             command = [sys.executable, "-m", "tests.soak.stepped", *given, str(epoch), *table, *more]
-            actors.append(subprocess.Popen(command, env=os.environ | on_machine(clock=clock)))
+            actors.enter_context(alive(command, os.environ | on_machine(clock=clock)))
         yield clocks
-        assert [actor.poll() for actor in actors] == [None] * ACTORS
-    finally:
-        for actor in actors:
-            actor.kill()
-            actor.wait()
 
 
 def answered(folder: Path) -> int:
@@ -109,13 +103,16 @@ def stepped(place: Place, folder: Path, *more: str) -> int:
     return steps
 
 
-@pytest.mark.timeout(2 * SOAK_SECONDS + 3 * START_SECONDS)
-def test_no_step_of_a_clock_breaks_a_rule(
-    place: Place, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rules = RULES[request.node.callspec.params["place"]]
-    monkeypatch.setattr(history, "CLOCK_SLACK_SECONDS", rules.slack_seconds)
+@pytest.fixture
+def rules(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rules:
+    """Return the rules of the place, by which histories are checked."""
+    found = RULES[request.node.callspec.params["place"]]
+    monkeypatch.setattr(history, "CLOCK_SLACK_SECONDS", found.slack_seconds)
+    return found
 
+
+@pytest.mark.timeout(2 * SOAK_SECONDS + 3 * START_SECONDS)
+def test_no_step_of_a_clock_breaks_a_rule(place: Place, rules: Rules, tmp_path: Path) -> None:
     assert stepped(place, tmp_path)
     time.sleep(rules.lease_seconds + rules.slack_seconds)  # every lease that is left expires
     with closing(place.open(None)) as queue:
@@ -133,13 +130,9 @@ def test_no_step_of_a_clock_breaks_a_rule(
     assert {event.verb for event in events if event.outcome == OK} >= {"put", "claim", "complete", "extend"}
 
 
+@pytest.mark.usefixtures("rules")
 @pytest.mark.timeout(2 * SOAK_SECONDS + 3 * START_SECONDS)
-def test_a_process_that_trusts_its_time_of_day_takes_running_leases(
-    place: Place, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rules = RULES[request.node.callspec.params["place"]]
-    monkeypatch.setattr(history, "CLOCK_SLACK_SECONDS", rules.slack_seconds)
-
+def test_a_process_that_trusts_its_time_of_day_takes_running_leases(place: Place, tmp_path: Path) -> None:
     assert stepped(place, tmp_path, "--trusting")
 
     assert check(read(tmp_path.glob("*.jsonl")), {}), "a control: the steps matter"
