@@ -90,7 +90,7 @@ architecture: setup ## Write docs/contributing/architecture.md: the rooms, and t
 sql-statements: setup ## Write docs/contributing/sql: the statements of each dialect, with plans on a million rows (some minutes)
 	@$(BIN)/python -m local.pages sql
 
-options: setup ## Write the tables of options in docs/reference
+options: setup ## Write the tables of options and commands in docs/reference
 	@$(BIN)/python -m local.reference options
 
 picture: setup ## Record freshq demo as docs/demo.svg (20 seconds)

@@ -370,7 +370,7 @@ def bill_sections(
 
     Args:
         counted: The application's counts by load, with the template's batching window.
-        at_once: The same bill without a window.
+        at_once: The same counts without a window.
         prices: The price table.
 
     Raises:

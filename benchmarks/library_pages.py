@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks.md and overload.md, and of contributors' pages about the library."""
+"""Sections of docs/compare.md and overload.md, and of contributors' pages about the library."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SHUFFLED: Final = 2000
 LEASE_SECONDS: Final = 60.0
 # Shares of the served tasks: retried, held by a worker that vanished, failed.
 RETRIED, LOST, FAILED = 0.03, 0.01, 0.02
-# Shares of the other half: cancelled, removed by TTL within the recording.
+# Shares of the tasks that are never served: cancelled, removed by TTL within the recording.
 CANCELLED, REMOVED = 0.02, 0.18
 
 

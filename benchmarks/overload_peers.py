@@ -148,7 +148,7 @@ class Outcome:
 
         Args:
             seconds: Length of a phase.
-            phases: Number of such tasks.
+            phases: Number of phases.
         """
         took = self._took_seconds()
         in_time = {task: waited for task, waited in took.items() if waited <= LIMIT_SECONDS}

@@ -181,7 +181,7 @@ class Peer:
 
     Attributes:
         fill: Leaves only a number of new tasks in the queue.
-        work: Runs tasks in a number of slots until the job is complete.
+        work: Runs tasks in a number of slots until the job is over.
         offer: Opens the queue and calls a function with a function that puts a task; returns how many tasks
             wait at the end.
     """

@@ -317,7 +317,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
 
 
 def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
-    """Write the claims out of turn by day; return all claims that matter, None if there are none."""
+    """Write the claims out of turn by day; return those of all days that matter, None if there are none."""
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)

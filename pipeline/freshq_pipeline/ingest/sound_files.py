@@ -168,8 +168,8 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
 
 # Limit for events in memory, which have about 250 bytes each, before they are written to silver.
 HELD_BYTES: Final = 64 << 20
-# Events come roughly by time, so most groups of this size are of an hour or two, and a run reads those of its
-# hours only.
+# Events arrive roughly in order of time, so most groups of this size cover an hour or two, and a run reads
+# only the groups of its hours.
 ROW_GROUP_ROWS: Final = 1 << 14
 # With several groups per core, none waits long for the last one.
 GROUPS_PER_CORE: Final = 2

@@ -132,7 +132,7 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
 
 # Order, multiple of the recorded capacity, and max age in seconds or None.
 _Scenario: TypeAlias = "tuple[str, float, float | None]"
-# The same arrays, after the number of their load.
+# A scenario after the number of its load.
 _Row: TypeAlias = "tuple[int, str, float, float | None]"
 _IMPUTATION: Final = (
     "Tasks that were never served get the run time and outcome of a random served task, so the replay is "

@@ -1,6 +1,6 @@
 """`run`: read the new files of a folder, compute the tables that change, and publish them.
 
-A run builds on the previous one. First the checks that this is possible, then the run itself.
+A run builds on the previous one. First come the checks that this is possible, then the run itself.
 """
 
 from __future__ import annotations

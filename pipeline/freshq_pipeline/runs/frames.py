@@ -64,7 +64,7 @@ def tables(spark: SparkSession, out: str | Path, run_id: str | None = None) -> d
     """Return the tables of a run, by name.
 
     The DataFrames read the files of this run while it is kept (`Options.keep_runs`), even if other runs are
-    published in between. `tasks` and `minutes` also have the column `day`, by which Spark selects files.
+    published in the meantime. `tasks` and `minutes` also have the column `day`, by which Spark selects files.
 
     Args:
         spark: The session of the DataFrames.

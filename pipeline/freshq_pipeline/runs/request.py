@@ -155,7 +155,7 @@ class RunRequest:
         self.check_beside_events("out", self.out)
 
     def check_beside_events(self, name: str, folder: Folder) -> None:
-        """Check that neither the folder nor the events are inside the other, and would be read as such.
+        """Check that neither a folder nor the events are in the other, where files would be read as events.
 
         Args:
             name: Name of the option.

@@ -249,7 +249,7 @@ def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
 
 
 def spare_tables(out: Folder, run_id: str) -> None:
-    """Keep the links of a deleted run for the next run, unless there are kept links already."""
+    """Keep the links of a deleted run for the next run, unless some are kept already."""
     found = out.on_disk(manifest_path(run_id).removesuffix(f"/{MANIFEST}"))
     if found is not None and found.is_dir() and not out.exists(_SPARE):
         found.rename(found.parents[2] / _SPARE)

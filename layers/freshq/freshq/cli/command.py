@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The variables that name the queue, the first that is set.
 QUEUE_VARIABLES: Final = ("FRESHQ_QUEUE", "DATABASE_URL")
-# Which tasks shells offer for the id.
+# Maximum number of ids that shells complete.
 COMPLETED_IDS: Final = 100
 
 

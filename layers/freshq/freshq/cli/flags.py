@@ -40,7 +40,7 @@ def with_flags(
     *,
     show_defaults: bool = True,
 ) -> Callable[[Command], Command]:
-    """Replace a command's `**options` by a flag for each option.
+    """Replace a command's `**options` with a flag for each option.
 
     Args:
         model: The options.

@@ -39,7 +39,7 @@ MIN_ID_CHARS: Final = 12
 # Width of pipes and files: wider than any task's line, so nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
-# How a listing describes the reason of a wait.
+# How a listing describes the reason for a wait.
 STATES: Final = {
     None: "PENDING",
     WaitsFor.DUE: "delayed",

@@ -272,7 +272,7 @@ def report_log(reporter: Reporter, *, verbose: bool = False) -> None:
 
     Args:
         reporter: Receives the events.
-        verbose: Whether to print a line for every run, not only for failures.
+        verbose: Whether to report the end of every run, not only of failed runs.
     """
     if verbose:
         runs_logger.setLevel(logging.INFO)

@@ -332,7 +332,7 @@ class Shell:
     """Runs lines as commands of one queue.
 
     Attributes:
-        session: The queue, and the commands' memory.
+        session: The queue, and values that commands remember, such as the current task.
         worst_status: The highest exit status of the lines run.
     """
 

@@ -14,7 +14,7 @@ from freshq.model.storable_options import NONE, StoredOptions
 if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
-# Parameters of older templates that are parts of a rule, or variables of the demonstration.
+# Parameters of older templates whose values are parts of a rule, or variables of the demonstration.
 PARTS: Final = ("codel_target_seconds", "max_backlog", "when_full", "group_share", "door_multiple")
 OF_DEMONSTRATION: Final = ("demo_capacity", "demo_task_seconds")
 # Parameters that a deployment of the present template refuses.
@@ -34,7 +34,7 @@ class Stack:
 
     Attributes:
         name: Its name.
-        status: CloudFormation's description of it.
+        status: Its status in CloudFormation, such as `CREATE_COMPLETE`.
         outputs: Its outputs.
         parameters: Its parameters, under the names of options, such as `max_age_seconds`.
         gone: The names, in its template, of those parameters that the present template does not have.
@@ -119,7 +119,7 @@ def stack_queue(name: str, queue: str | None = None) -> BaseQueue:
 
 
 def _rules(texts: dict[str, str]) -> dict[str, str]:
-    """Return the rules that are parameters in parts, in the form of flags."""
+    """Return, in the form of flags, the rules that the stack sets by several parameters."""
 
     def number(name: str) -> float:
         return float(texts.get(name) or 0)

@@ -61,7 +61,7 @@ class AsyncMatchAdmin(Awaited):
 
 
 class AsyncMatchQueue(AwaitedQueue):
-    """A matching queue on any store, with verbs as coroutines and the names and arguments of `MatchQueue`.
+    """A `MatchQueue` whose verbs are coroutines, with the same names and arguments, on any store.
 
     Calls run in threads, `max_threads` at a time. `resources` and `callers` are asynchronous iterators.
 
@@ -120,7 +120,7 @@ class AsyncMatchQueue(AwaitedQueue):
     delete_table = verb(MatchQueue.delete_table)
 
     def resources(self, status: ResourceStatus | str | None = None) -> AsyncIterator[Resource]:
-        """Yield the registered resources in any order. It takes the argument of `MatchQueue.resources`."""
+        """Yield the registered resources in any order; `status` is as in `MatchQueue.resources`."""
         return self._each(lambda: self.queue.resources(status))
 
     def callers(self) -> AsyncIterator[Caller]:

@@ -55,7 +55,7 @@ def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float)
     Args:
         before: The version before; None if the stay begins.
         after: The next version.
-        since_us: The version before; None if the stay begins here.
+        since_us: When the stay began, in microseconds.
         at: The time of the change.
     """
     event = _of_resource(after, since_us)

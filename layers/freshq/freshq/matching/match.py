@@ -285,8 +285,8 @@ class Matches:
                 break
             longest = later_end(stored.lease_until, after.lease_until)
             if after.token == match.token and stored.lease_until == longest:
-                return  # its lease was extended in between
-            before = stored  # extended meanwhile
+                return  # extended for longer in between
+            before = stored  # extended in between
         raise self.lost(match)
 
     def lost(self, match: Match) -> LeaseLost:

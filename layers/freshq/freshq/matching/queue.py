@@ -139,8 +139,8 @@ class MatchQueue:
             order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
             lease_seconds: How long a match holds its resource unless extended; None: until it is completed or
                 released. Must be the same in every process.
-            clock: Returns the time in seconds since the Unix epoch; None for the store's. The argument,
-                unchanged.
+            clock: Returns the time in seconds since the Unix epoch; None for the store's. A
+                given clock is used without correction.
 
         Raises:
             ValueError: If an option is wrong.

@@ -267,7 +267,7 @@ class Caller:
 
     @property
     def questions(self) -> list[str]:
-        """The asks as strings, leaving out asks that contain another: its answers suit them as well."""
+        """The asks as strings, without asks that contain another: an answer to the longer one suits both."""
         asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
         least = (ask for ask in asks if not any(other < ask for other in asks))
         return sorted(question_of(dict(ask)) for ask in least)

@@ -105,7 +105,7 @@ class Claims(list[Claim]):
 
 
 class DeadLetterCounts(NamedTuple):
-    """Numbers of tasks that became dead letters without a failed run.
+    """Numbers of tasks that became dead letters, but not because a run failed them.
 
     Attributes:
         quarantined: Tasks that cannot be read.
@@ -117,7 +117,7 @@ class DeadLetterCounts(NamedTuple):
 
 
 class WaitsFor(StrEnum):
-    """Other reasons why a waiting task waits: its due time, a paused queue, its group's turn."""
+    """Reasons why claims do not take a task yet: its due time, a paused queue, its group's turn."""
 
     DUE = "due"
     RESUME = "resume"

@@ -55,7 +55,7 @@ class Codec(Protocol):
 
 @runtime_checkable
 class Kinds(Protocol):
-    """The kinds of messages that a queue accepts, and their payloads' types, such as `Handlers`."""
+    """The kinds of messages that a queue accepts, and the types of their payloads. `Handlers` is one."""
 
     @property
     def codec(self) -> Codec:
@@ -86,8 +86,9 @@ class DoesNotFit(ValueError):
 class JsonCodec:
     """The default codec: JSON values, pydantic models, dataclasses, dates and times, UUID and Decimal.
 
-    Models and dataclasses become objects and other values strings, also when nested. It rejects a dict whose
-    keys are not strings, because JSON would change their type. Pydantic parses the types.
+    Models and dataclasses become objects; dates, times, UUIDs and Decimals become strings, also when nested.
+    It rejects a dict whose keys are not strings, because JSON would change their type. Pydantic parses the
+    types.
     """
 
     def encode(self, value: Any) -> Any:

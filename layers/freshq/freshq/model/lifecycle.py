@@ -49,7 +49,7 @@ NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # If a clock is set back by less than this, stamps continue from the last one, so that times stay in order.
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
-# A child with a deadline enters its line this far ahead: newest first, the roots that arrive before its
+# A child with a deadline enters its line this far ahead: under newest first, roots that arrive before its
 # parent's slot claims again would bury it, and the work done for it would be lost.
 CHILD_LEAD_SECONDS: Final = 0.02
 # Verbs after finished work, successful or not.
@@ -474,7 +474,7 @@ class Stamps:
 
         Args:
             now: A reading of the clock a moment ago, in seconds since the epoch.
-            count: The count, 1 or more.
+            count: How many times to return, 1 or more.
         """
         with self._lock:
             reading_us = round(now * MICROSECONDS)

@@ -138,7 +138,7 @@ def _unknown(value: Any, path: str, levels: int) -> Iterator[str]:
 
 
 def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the place and the type of each key that is not a string; pydantic models write themselves."""
+    """Yield place and type of each key that is not a string; pydantic models serialize their own keys."""
     if isinstance(value, dict):
         yield from ((path, type(key).__name__) for key in value if not isinstance(key, str))
     for inner, place in _inside(value, path):

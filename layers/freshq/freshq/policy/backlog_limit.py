@@ -22,7 +22,7 @@ class WhenFull(StrEnum):
 
 
 class Victim(StrEnum):
-    """Which task is shed: the oldest of the lowest level, or of one group there, or the new task."""
+    """Which task is shed: the oldest of the lowest level, of all tasks or of one group, or the new one."""
 
     OLDEST = "oldest"
     OLDEST_OF_GROUP = "oldest-of-group"

@@ -33,7 +33,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Limits for one group, or for all groups below a parent. Validated on construction.
+    """Weight and limits of a group, or of all groups below a parent. Validated on construction.
 
     Attributes:
         weight: Its share of the time relative to its siblings, while all of them have work.
@@ -92,7 +92,7 @@ class GroupRules:
     ``acme/user-8`` share the time of their parent ``acme``. Every group and every parent has a rule.
 
     Attributes:
-        default: The rule of groups and parents that have no rule.
+        default: The rule of groups and parents that `of` does not name.
         of: Rules by the name of a group or a parent.
         separator: One character between the levels of a name; None: no group has a parent.
 

@@ -55,7 +55,7 @@ class TokenBucket:
 
 
 class Prefetch:
-    """Number of tasks that a worker claims beyond its free slots, so that one store call serves more tasks.
+    """Decides how many tasks a worker claims beyond its free slots, so that a store call serves more tasks.
 
     These tasks wait for about `PREFETCH_SECONDS`. The mean time of a run is an exponential moving average.
     """
@@ -211,7 +211,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
-    """A limit on the running tasks at a time, so that the downstream is not overloaded.
+    """A limit on the number of running tasks, so that the downstream is not overloaded.
 
     Fixed if `lowest` and `highest` are the same. Otherwise additive increase, multiplicative decrease
     (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989: the only linear rule that converges to a

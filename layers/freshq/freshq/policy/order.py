@@ -129,7 +129,7 @@ class OrderPolicy:
 
     @property
     def unused(self) -> bool:
-        """Whether it still has its initial state, so that it need not be stored."""
+        """Whether it still has its initial state, so that it need not be kept."""
         return self.check_at == -math.inf
 
     def observe(self, now: float, oldest_created: float | None) -> OrderSwitch | None:

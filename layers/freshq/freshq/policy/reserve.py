@@ -65,7 +65,7 @@ class QuantileReserve:
     """A quantile of the recent service times, at most half of the deadline.
 
     The bound matters: a service that becomes slower than the deadline would otherwise raise the reserve
-    above it. Otherwise nothing would be claimed again, and nothing observed that could lower the reserve.
+    above it. Then nothing would be claimed again, and nothing observed that could lower the reserve.
     """
 
     __slots__ = ("_cap_seconds", "_new", "_quantile", "_refresh_at", "seconds", "sketch")

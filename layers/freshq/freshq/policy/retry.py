@@ -121,11 +121,12 @@ class CallRetry:
 def until_committed(attempt: Callable[[], T], conflict: Errors, max_tries: int) -> T:
     """Repeat a read-change-commit immediately when another writer came first.
 
-    The errors that say that something changed.
+    This is optimistic concurrency, not the retry of a failed call: each conflict means that another writer
+    succeeded, so a pause would only give the next writer the chance to come first.
 
     Args:
         attempt: Reads, computes the change and commits it on condition that nothing changed in between.
-        conflict: The errors that say that something did.
+        conflict: The errors that say that something changed.
         max_tries: Attempts in all, the first one included.
 
     Raises:

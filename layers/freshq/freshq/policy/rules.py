@@ -30,7 +30,7 @@ class ReserveRule:
 
     Attributes:
         seconds: The fixed time.
-        quantile: Such as 0.9; overrides `seconds`.
+        quantile: Such as 0.9; overrides `seconds` if it is set.
         automatic: Whether the order decides; see `for_order`.
 
     Examples:

@@ -14,8 +14,8 @@ MAX_TAKES: Final = 2
 # Tasks behind those that it took that a claim sheds by CoDel: enough for claims of one task to keep up with a
 # hundred times the capacity.
 MAX_SHED_BEHIND: Final = 100
-# Bounds on creation times are exclusive. One clock step below the limit, so that a wait of exactly the limit
-# is still allowed.
+# Bounds on creation times are exclusive. Moving a bound one clock step earlier still allows a wait of exactly
+# the limit.
 CLOCK_STEP_SECONDS: Final = 1e-6
 # An overloaded line sheds tasks that waited longer than this many targets, as folly does.
 SHED_AFTER_TARGETS: Final = 2
@@ -123,8 +123,8 @@ class Codel:
     def sheds_behind(self, now: float, waited_seconds: float) -> bool:
         """Return whether to shed a task that waits behind one that was shed; changes nothing.
 
-        `sheds` would say the same of each task at the head, until the interval ends: a task that waited so
-        long leaves the shortest wait of the interval above the target.
+        `sheds` would say the same of each task once it is at the head, until the interval ends: a task that
+        waited so long leaves the shortest wait of the interval above the target.
 
         Args:
             now: Current time in seconds.

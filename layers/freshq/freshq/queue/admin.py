@@ -105,7 +105,7 @@ class Tending(Verbs):
     ) -> int:
         """Return dead letters to their lines, with their attempts reset and their creation times kept.
 
-        Dead letters that are stale, by their deadline or the queue's max age, stay so without `as_new`.
+        Stale ones stay dead letters without `as_new`, because they could not be claimed.
 
         Args:
             task_ids: Redrive exactly these; all are checked before the first write. None for all.
@@ -365,8 +365,8 @@ class Reading(Verbs):
         """Return a page of the queue's tasks, in an order that depends on the store.
 
         Dead letters (FAILURE) are listed latest first, at the cost of the page. DynamoDB and SQL databases
-        list PENDING and TAKEN tasks through an index. Listings of other statuses read tasks of every status
-        until the page is full.
+        list PENDING and TAKEN tasks through an index. All other listings read tasks of every status until
+        the page is full.
 
         Args:
             status: Return only tasks with this status.

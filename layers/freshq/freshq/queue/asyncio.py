@@ -181,7 +181,7 @@ class AsyncRecords(Awaited):
 
 
 class AsyncQueue(AwaitedQueue):
-    """A queue on any store, with verbs as coroutines and the names and arguments of `Queue`.
+    """A `Queue` whose verbs are coroutines, with the same names and arguments, on any store.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
     holds a thread only while it polls.
@@ -265,7 +265,7 @@ class AsyncQueue(AwaitedQueue):
     async def claim(
         self, limit: int = 1, *, lease_seconds: float | None = None, wait_seconds: float | None = 0
     ) -> ClaimList:
-        """Claim tasks. The arguments and errors are those of `Queue.claim`."""
+        """Claim tasks. The arguments and errors are as in `Queue.claim`."""
         claim = partial(self.queue.claim, limit, lease_seconds=lease_seconds)
         undo = partial(_give_back, self.queue)
         if wait_seconds == 0:
@@ -275,7 +275,7 @@ class AsyncQueue(AwaitedQueue):
     async def wait(
         self, task_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
-        """Return a task once it is over. Return a task once it has ended."""
+        """Return a task once it has ended. The arguments and errors are as in `Queue.wait`."""
         ids = [checked_id(task_id)]
         poll = EndsPoll(core_of(self.queue), ids, timeout_seconds, poll_seconds)
         return (await self._answer_of(poll))[0]
@@ -283,7 +283,7 @@ class AsyncQueue(AwaitedQueue):
     async def wait_many(
         self, task_ids: Iterable[str], *, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> AsyncIterator[Task]:
-        """Yield tasks as they end. It takes the arguments and raises the errors of `Queue.wait_many`."""
+        """Yield tasks as they end. The arguments and errors are as in `Queue.wait_many`."""
         poll = EndsPoll(core_of(self.queue), task_ids, timeout_seconds, poll_seconds)
         while ended := await self._answer_of(poll):
             for task in ended:

@@ -276,7 +276,7 @@ class Records(Verbs):
         return self._change_unqueued(record_id, TaskStatus.READY, "make ready")
 
     def claim_dead(self, limit: int = 1, *, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, the latest first, under leases like `Queue.claim`.
+        """Claim dead letters, the latest first, under leases as in `Queue.claim`.
 
         Complete, fail or release the claims. A retry or an expired lease makes a task a dead letter again.
 

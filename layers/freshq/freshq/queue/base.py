@@ -74,7 +74,7 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
         Args:
             forget: Forget the options stored before, except the number of shards.
             shards: Partitions of the index of claimable tasks, on DynamoDB only; the number can only grow.
-            **options: Any options but a process's own, such as a clock. Without options nothing is written.
+            **options: Any except a process's own, such as a clock. Without options nothing is written.
 
         Returns:
             The options that this process follows now.

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MIN_PART_LEFT: Final = 0.9
 # If one lease must be extended, so are leases with less than this part left.
 EXTENDED_PART: Final = 0.95
-# While the first leases are extended, others age.
+# While some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
 # Minimum time between two warnings of slow claims.
 WARNING_SECONDS: Final = 60.0
@@ -425,8 +425,8 @@ class Claiming(Verbs):
         """Return waiting tasks in the order in which claims would take them, and take none.
 
         Claimable tasks come first, in the order this process would claim them if nobody else claimed or put
-        any; then delayed tasks by due time. Each shows why it waits, besides the lack of a claim. The number
-        of calls is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are
+        any; then delayed tasks by due time. Each shows what it waits for, other than a claim. The number of
+        calls is bounded: it may show fewer than `limit` delayed tasks, and only some groups if there are
         very many. CoDel may shed a task that it shows.
 
         Args:

@@ -65,7 +65,7 @@ class Core:
     Attributes:
         store: Home of the tasks.
         name: Its name.
-        options: The options that are stored with the queue.
+        options: The options that the process named, and the stored ones.
         config: The options that it follows.
         stale_after_seconds: Age at which a task is stale.
         lifecycle: Returns the next version of a task under each verb.
@@ -78,7 +78,7 @@ class Core:
         admission: Rejects puts under load; None to reject none.
         backlog: Bounds the number of waiting tasks; None for no bound.
         telemetry: Receives every verb.
-        observer: Do the same, but only log its own errors. None if it records nothing.
+        observer: `telemetry`, but its own errors are only logged. None if it records nothing.
         codec: Turns payloads and results into JSON values.
         kinds: The kinds of messages that it accepts; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;

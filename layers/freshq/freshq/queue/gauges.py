@@ -64,9 +64,9 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
 
 
 def wanted_capacity(stats: Stats, pressure: Pressure) -> int:
-    """Return how many slots suffice for the offered work; at least one while a task waits or is running.
+    """Return the number of slots that suffice for the offered work; at least one while a task waits or runs.
 
-    Return the number of slots that suffice for the offered work; at least one while a task waits or runs.
+    Until a task is done, so that its time is known, it equals the number of running tasks.
 
     Args:
         stats: The counts of the queue.

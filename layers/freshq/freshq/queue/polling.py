@@ -1,6 +1,6 @@
 """Wait for claims and for ends of tasks: poll until there is an answer, with an interval after each poll.
 
-Until a task is done, so that its time is known, it equals the number of running tasks.
+A poll neither sleeps nor knows its callers, so that threads and coroutines wait by the same rules.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A poll neither sleeps nor knows its callers, so that threads and coroutines wait by the same rules. So the
-# answer is late by at most a fifth of the wait, and a long wait costs few polls.
+# The first interval of a wait for a task; later ones are this part of the time waited so far. So the answer
+# is late by at most a fifth of the wait, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
 # Time between two looks at all awaited tasks, as a multiple of the duration of the first one.
@@ -95,7 +95,7 @@ class Lookout:
 
     @property
     def left_seconds(self) -> float:
-        """Time until the next look; infinite if it is due and waits for a signal."""
+        """Time until the next look; infinite if it is due and waits for something else."""
         return math.inf if self._look_at == -math.inf else max(0.0, self._look_at - time.monotonic())
 
     def look_soon(self) -> None:
@@ -145,9 +145,9 @@ class Lookout:
         self._look_at = time.monotonic() + (0.0 if self.goes_on(found, more=more) else self.seconds())
 
     def goes_on(self, found: int, *, more: bool) -> bool:
-        """Return whether the next look is due immediately: this one found nothing, and skipped some lines.
+        """Return whether to look again immediately: this look found nothing, and did not search every line.
 
-        After `MAX_EAGER` such looks in a row it is not, because some bounds are the same for the next look.
+        False after `MAX_EAGER` such looks in a row, because some bounds are the same for the next look.
         """
         self._eager = self._eager + 1 if more and not found else 0
         return 0 < self._eager <= MAX_EAGER
@@ -164,7 +164,7 @@ def poll_for_claims(claim: Callable[[], Claims], core: Core, wait_seconds: float
     """Return a poll that claims when `Lookout` says.
 
     Args:
-        claim: Returns the claims, as far as tasks are claimable.
+        claim: Claims tasks; returns the claims made, perhaps none.
         core: The queue.
         wait_seconds: Give up after this time; None: never.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask
     from freshq.model.task import Task
-    from freshq.queue.core import Write
+    from freshq.queue.core import Core, Write
     from freshq.stores.base import CallersConnection, OnConflict, PutResult
 
 logger = logging.getLogger(__name__)
@@ -133,8 +133,7 @@ class Putting(Verbs):
             late.append(None if each.parent is None else core.late_child(each.parent, task, now))
         own = {each.on_conflict for each in new} - {None, on_conflict}
         if own:
-            others = dict(zip(own, map(partial(core.checked_write, connection=connection), own), strict=True))
-            write = _write_by_conflict({on_conflict: write} | others, tasks, new, on_conflict)
+            write = _write_by_conflict(core, tasks, new, on_conflict, connection)
         if core.observer is None:
             return self._written(tasks, late, now, write)
         span = PutSpan(core.name, tasks)
@@ -199,14 +198,16 @@ class Putting(Verbs):
 
 
 def _write_by_conflict(
-    writes: Mapping[OnConflict | None, Write],
+    core: Core,
     tasks: Sequence[Task],
     new: Sequence[NewTask],
     default: OnConflict | None,
+    connection: CallersConnection | None,
 ) -> Write:
     """Return a function that puts each task, or some of the tasks, by the write of its `on_conflict`."""
     pairs = zip(tasks, new, strict=True)
     of_task = {task.request_token: each.on_conflict or default for task, each in pairs}
+    writes = {conflict: core.checked_write(conflict, connection) for conflict in set(of_task.values())}
     return partial(_write_each, writes, of_task)
 
 
@@ -219,7 +220,7 @@ def _write_each(
 
     Args:
         writes: The write of each `on_conflict`.
-        on_conflict: The outcome of each task, by its request token.
+        on_conflict: The `on_conflict` of each task, by its request token.
         tasks: The tasks.
 
     Raises:

@@ -396,7 +396,7 @@ class Samples:
         return simulate_load(sample.load(rules.deadline_seconds), rules, settings.servers, self._seed)
 
     def _counts_fates(self, settings: Settings) -> bool:
-        """Return whether a task has its full value if it is in time in the simulation."""
+        """Return whether each task counts 1 if the simulation has it in time, else 0."""
         as_recorded = self._longest <= settings.rules(self.max_age_seconds).deadline_seconds
         return self.objective == Objective() and as_recorded
 
@@ -571,8 +571,8 @@ class Outage:
 
     Attributes:
         order: Name of the order.
-        tips_over_seconds: Shortest outage after which goodput does not recover; None if it recovers after the
-            longest that the recording has room for.
+        tips_over_seconds: Shortest outage after which goodput does not recover; None if it recovers after all
+            outages that the recording has room for.
         longest_seconds: The longest outage after which it recovered; None if there is none.
         recovery_seconds: How long that took.
     """

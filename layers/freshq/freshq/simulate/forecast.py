@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RUNS: Final = 39
 TRIED_RUNS: Final = 19
 MOST_TASKS: Final = 3000
-# The tasks put within this many seconds are followed, and at most this many further ones.
+# Tasks put within this many seconds are followed, for at most this many seconds more.
 FOLLOWED_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 600.0
 # No change is named if this share of the tasks is done in time.
@@ -217,7 +217,7 @@ def _better_order(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Shares done in time of new tasks, waiting tasks and both, and when the waiting ones end."""
+    """Shares done in time of new tasks, waiting tasks and both; when no old task waits any longer."""
 
     new_ratio: float
     old_ratio: float

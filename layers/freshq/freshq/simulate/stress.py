@@ -120,7 +120,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """The sources of extra load.
+    """The conditions that make the overload worse.
 
     Attributes:
         clients: Clients that try again; None: each task is put once, and counts until its deadline.

@@ -40,7 +40,7 @@ NOTE: Final = (
 
 
 class Colour(StrEnum):
-    """Colours of fates, which colour-blind readers can tell apart (Okabe and Ito, 2008)."""
+    """Colours of the fates of tasks, which colour-blind readers can tell apart (Okabe and Ito, 2008)."""
 
     SUCCESS = "#009E73"
     LATE = "#CC79A7"

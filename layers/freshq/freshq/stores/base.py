@@ -63,7 +63,7 @@ PutResult: TypeAlias = "PutOutcome | FreshqError"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The facts about the history of a queue.
+    """The part of a queue's history that is kept.
 
     Attributes:
         history_id: Names the history. A restarted history has another id.
@@ -86,7 +86,7 @@ class History(Protocol):
     command: ClassVar[str]
 
     def kept(self, queue: str) -> Kept | None:
-        """Return the history that is kept of a queue; None if there is none.
+        """Return which part of a queue's history is kept; None if the queue has no history.
 
         Raises:
             StoreError: If the store did not answer. So for all methods.
@@ -375,7 +375,7 @@ class SharedRecord:
 
 
 class Health(StrEnum):
-    """The findings of a check of a queue."""
+    """The result of a check of a queue."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -661,7 +661,7 @@ class Agenda(Protocol):
         """Take stale tasks out of their lines, and delete tasks past their retention.
 
         Returns:
-            Maximum number of tasks. 0 if the store does it by itself.
+            How many tasks, at most `limit`; 0 if the store does it by itself.
         """
         return 0
 

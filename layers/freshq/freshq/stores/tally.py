@@ -36,7 +36,7 @@ class FirstIds:
         self._kept: dict[str, list[tuple[float, float, str]]] = {state: [] for state in STATES}
 
     def add(self, state: str, task: Task) -> None:
-        """Look at a task in a state; records under construction are not counted."""
+        """Look at a task in a state; skip records under construction, which are in none of `STATES`."""
         kept = self._kept.get(state)
         if kept is None:
             return

@@ -63,7 +63,7 @@ class Signal:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count a waiter during the block. A watcher for it may notify it once when it begins."""
+        """Count a waiter during the block. Its watcher may notify it once when the block begins."""
         with self._condition:
             self.waiters += 1
         try:
@@ -160,7 +160,7 @@ class Ends(Signal):
 
 
 class Topic(NamedTuple):
-    """The object of a wait: a task in a line of a queue, or the end of a task."""
+    """An event to wait for: a task in a line of a queue, or the end of a task."""
 
     queue: str
     what: Literal["line", "end"]
@@ -246,7 +246,7 @@ class Wakes:
         return self._is_alone if watcher is None else watcher.hears
 
     def line(self, queue: str) -> Signal:
-        """Return the signal for waiters for a task to claim: a task entered a line, or will later."""
+        """Return the signal for tasks to claim: a task entered a line, or will later."""
         return self._signals.line(queue)
 
     def ends(self, queue: str, task_ids: Iterable[str]) -> EndSignal:

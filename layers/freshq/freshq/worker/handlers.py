@@ -452,7 +452,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
 class Registers(Protocol):
     """The decorator that `Handlers.on` returns.
 
-    Its overloads are for functions of a task and a payload, of a task, and also of provided arguments.
+    Its overloads take functions of a task and a payload, of only a task, and of provided arguments as well.
     """
 
     @overload
@@ -647,7 +647,7 @@ class Handlers(CoroutineRunner):
 
 
 async def _awaited(around: Middleware, call: Callable[[], Any], task: Task) -> Any:
-    """Return a middleware's result as a coroutine's, whether or not it is a coroutine."""
+    """Return the result of a middleware around a coroutine; the middleware may be async or not."""
     result = around(call, task)
     return await result if inspect.isawaitable(result) else result
 
@@ -705,7 +705,7 @@ def _checked_function(kind: str, function: object) -> Callable[..., Any]:
     """Return a function.
 
     Raises:
-        ValueError: If it is not a type, or yields.
+        ValueError: If it is not a function, or is an async generator.
     """
     if not callable(function):
         msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
@@ -754,7 +754,7 @@ def _provider_of(
 ) -> _Provider | None:
     try:
         annotation = _hint(function, parameter.name, parameter.annotation)
-    except Exception:  # noqa: BLE001 - if the payload causes it, the error is raised later
+    except Exception:  # noqa: BLE001 - for the payload's parameter, it is raised later
         return None
     is_hashable = isinstance(annotation, Hashable)
     return (

@@ -173,7 +173,7 @@ class LeaseLoop(WorkLoop):
                 self._last_work = time.monotonic()  # it is not idle
 
     def _claim(self) -> tuple[Claims, int]:
-        """Claim the tasks that can start now, unless it backs off or nothing changed since the last claim.
+        """Claim the tasks that can start now, unless it backs off or nothing can have changed since.
 
         Returns:
             The claims, and how many there was room for; 0 if it did not claim.

@@ -248,7 +248,7 @@ class WorkLoop(ABC):
             queue: The queue.
             config: The options.
             limits: How many tasks may start.
-            end_request: The way to request the end.
+            end_request: Tells the loop when to end.
         """
         self.report = RunReport()
         self._queue = queue
@@ -382,7 +382,7 @@ class WorkLoop(ABC):
         handle = handle_of(claim.task)
         if handle is not None and handle.raised is not None and not self._observer_logs:
             log_end(claim.task, outcome, run_seconds, error)
-        try:  # like `_observing`, but with a longer block than most observers need
+        try:  # not `_observing`: entering its block takes longer than most observers do
             self._observer.settled(claim, outcome, run_seconds, error)
         except BaseException as raised:  # noqa: BLE001 - raised by the loop
             self._failure = self._failure or raised

@@ -243,7 +243,7 @@ class Observer(Protocol):
         """Receive the end of a run.
 
         Args:
-            claim: The claim as the store made it.
+            claim: The claim, without the changes of its settlement.
             outcome: How it ended.
             run_seconds: How long the run took; about 0 if it never started.
             error: Why it did not succeed; None if it did.

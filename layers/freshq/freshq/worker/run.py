@@ -187,10 +187,10 @@ class TaskRuns:
         """Return the number of occupied slots.
 
         A run that has succeeded frees its slot before it is settled, so that another task can be claimed in
-        the meantime: at most as many runs as there are slots, and only if no settlement failed.
+        the meantime: at most as many runs as there are slots, and no run whose settlement failed.
 
         Args:
-            slots: Number of these runs.
+            slots: Number of slots.
         """
         with self._lock:
             freed = sum(run.phase is Phase.FREED for run in self._running)

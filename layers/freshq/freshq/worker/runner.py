@@ -157,7 +157,7 @@ def load_runner(name: str, advice: str = "") -> Runner:
 
     Args:
         name: The module and the function.
-        advice: The remedy if the module does not exist.
+        advice: The remedy if the module does not exist, for the error.
 
     Raises:
         ValueError: One line that names the wrong part and what to do.

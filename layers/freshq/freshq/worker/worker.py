@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from freshq.worker.runner import Runner, TransactionRunner
 
 logger = logging.getLogger(__name__)
-# The time limits after the drain: for the calls under way, and then for closing the queue.
+# Time limit after the drain for the calls under way, and again for closing the queue.
 END_SECONDS: Final = 1.0
 
 
 class Worker:
-    """Runs tasks in threads. Claims only as many as it can start within 5 ms, and gives back the rest.
+    """Runs tasks in threads. Claims no more than it can start within 5 ms, and gives back what it cannot.
 
     A run that succeeds frees its slot, and is settled together with the other runs that ended during the
     previous settling call. At most `concurrency` runs, and as many as were prefetched, wait to be settled.

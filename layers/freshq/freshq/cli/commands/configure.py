@@ -36,7 +36,7 @@ Adopt = Annotated[
         "deploy the present template.",
     ),
 ]
-# How `freshq group` names the rule of groups that have no rule.
+# How `freshq group` names the rule of all groups without their own rule.
 EVERY_OTHER: Final = "*"
 # Maximum number of waiting and running tasks that `freshq group ls` counts; beyond it, counts are lower
 # bounds. Where a store cannot count shed tasks, they are counted among this many tasks.

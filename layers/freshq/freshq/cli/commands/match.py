@@ -524,7 +524,7 @@ def list_(
 def generate(
     context: MatchContext, agent_count: Agents = 5, caller_count: Callers = 0, seed: Seed = 1
 ) -> None:
-    """Register made-up agents, which made-up callers ask for."""
+    """Register made-up agents, whom made-up callers ask for."""
     session = context.session
     rng = random.Random(seed)  # noqa: S311 - made-up people
     staff = made_up_agents(agent_count, rng)

@@ -192,7 +192,7 @@ def fire_once(session: Session, schedules: Sequence[Schedule]) -> None:
 
 
 def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
-    """Fire ticks until SIGTERM or Ctrl-C. The first lets a put finish, the second ends it immediately.
+    """Fire ticks until SIGTERM or Ctrl-C. The first lets a put finish, the second exits immediately.
 
     Raises:
         Exit: At the end.

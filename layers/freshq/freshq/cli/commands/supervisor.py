@@ -74,7 +74,7 @@ class WorkProcess:
         self._drain_until = self._stop_at = float("inf")
 
     def statuses(self) -> Sequence[ProcessStatus]:
-        """Return the status of this process on its own."""
+        """Return the status of this process as the only entry."""
         return [ProcessStatus(1, os.getpid(), status_values(self._worker.status()))]
 
     def run(self) -> WorkStatus:

@@ -84,7 +84,7 @@ class Snapshot:
             `MAX_COUNTED`.
         dead_letters: Dead letters, the latest first.
         in_work: Running tasks with progress, among those whose leases expire first.
-        forecast: The future of the queue; None if it is not known, or the queue is paused.
+        forecast: The forecast for the queue; None if it is not known, or the queue is paused.
     """
 
     at: float

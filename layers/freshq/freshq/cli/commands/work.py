@@ -164,7 +164,7 @@ def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
 
 
 def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
-    """Return whether a process accepts tasks."""
+    """Return whether a process claims tasks."""
     return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
 
 
@@ -460,7 +460,7 @@ def slots_of(text: str, names: Sequence[str]) -> dict[str, int]:
         names: The names of the queues.
 
     Raises:
-        ValueError: If it is neither, or belongs to another queue.
+        ValueError: If it is neither, or names another queue.
     """
     slots = dict.fromkeys(names, int(CONCURRENCY.default))
     for part in text.split(","):

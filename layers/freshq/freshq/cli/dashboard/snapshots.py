@@ -45,7 +45,7 @@ HASH_BITS: Final = 32
 # Waits of claims are kept for this long.
 WAITS_SECONDS: Final = 60.0
 LIVE_COUNTS: Final = ("pending", "delayed", "taken")
-# A part of this many tasks is read this often.
+# A pass reads this many tasks at a time, this often.
 PART_TASKS: Final = 1_000
 EVERY_SECONDS: Final = 2.0
 # Errors are written by the application, and may be long.
@@ -410,7 +410,7 @@ def _progress(task: Task) -> dict[str, Any]:
 
 
 def _in_order(events: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Return events by their time. Marks of the same millisecond stay: creation times never tie."""
+    """Sort events by time. Events of the same millisecond keep their order: creation times never tie."""
     return sorted(events, key=lambda event: round(event[0], 3))
 
 
@@ -482,7 +482,7 @@ class PageSnapshot:
         dead_letters: The latest dead letters, the last first, and when each is stale to claims.
         causes: All dead letters by cause.
         turned_away: Number of puts that admission control rejected, by reason.
-        forecast: The future of the queue; None if it is not known, or the queue is paused.
+        forecast: The forecast for the queue; None if it is not known, or the queue is paused.
     """
 
     at: float

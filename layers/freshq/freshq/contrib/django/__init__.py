@@ -89,7 +89,7 @@ class Project:
 
     @property
     def dialect(self) -> str:
-        """The kind of the database, under freshq's name.
+        """The kind of the database, as freshq names it.
 
         Raises:
             ImproperlyConfigured: If freshq has no store for it.

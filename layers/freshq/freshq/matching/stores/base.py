@@ -93,7 +93,7 @@ class MatchStore(Protocol):
         return time.time()
 
     def create_table(self) -> None:
-        """Create the resources of the store, unless they exist; return once they can be used."""
+        """Create the tables of the store, unless they exist; return once they can be used."""
 
     def delete_table(self) -> None:
         """Delete everything that `create_table` created; return once it is gone. Missing is no error.

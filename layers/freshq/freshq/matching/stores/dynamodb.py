@@ -451,7 +451,7 @@ class TransactionCalls:
 
         Raises:
             Throttled: If it still conflicted or was throttled at the last try.
-            StoreError: If DynamoDB rejected it for another reason.
+            StoreError: If it failed for another reason, or there was no answer.
         """
 
         def send_once() -> T:
@@ -684,7 +684,7 @@ class DynamoDBMatchStore(MatchStore):
 
 
 def _made(item: Item | None, change: Change) -> bool:
-    """Return whether an earlier attempt of this change wrote the item whose condition failed first."""
+    """Return whether an earlier attempt of this change wrote its first item, whose condition failed."""
     before, after = change.leading
     if after is None:
         return before is not None and item is None

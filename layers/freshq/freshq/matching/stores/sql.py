@@ -367,7 +367,7 @@ class SqlMatchStore(MatchStore):
             table: Name of the table of resources; the names of the others begin with it.
             limits: The limits of its connections; None for the defaults. An engine has its own.
             history_seconds: How long `create_table` makes the database keep the histories of resources and
-                callers; 0: no longer. None: unchanged.
+                callers. 0: stop keeping them; None: change nothing.
 
         Raises:
             ValueError: If an argument is wrong.

@@ -242,7 +242,8 @@ class ServiceTimes:
     share them.
 
     Attributes:
-        uncounted: What each task took since the times were last used: its kind, the seconds, and its end.
+        uncounted: Kind, duration in seconds and end of each task since the times were last used, at most
+            `MOST_KEPT`. Most queues never use the times.
         lock: Held while the times are used.
         times: The times.
     """
@@ -290,14 +291,14 @@ class SharedReserve:
         self._share = rules.reserve.quantile or DEFAULT_QUANTILE
 
     def observe(self, service_seconds: float, kind: str | None, now: float) -> None:
-        """Record the duration of a task of a kind that ended `now` (seconds)."""
+        """Record how long a task of a kind took that ended at `now` (seconds)."""
         self._of_kinds.uncounted.append((kind, service_seconds, now))
         if self.fixed_seconds is None:
             with self._lock:
                 self._reserve.observe(service_seconds)
 
     def needed_seconds(self, kind: str | None, now: float) -> float:
-        """Return the duration of a kind's tasks as known to this process; otherwise the reserve."""
+        """Return how long a kind's tasks take if this process knows, otherwise the reserve."""
         with self._of_kinds.lock:
             while self._of_kinds.uncounted:
                 self._of_kinds.times.observe(*self._of_kinds.uncounted.popleft())

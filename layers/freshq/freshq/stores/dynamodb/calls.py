@@ -126,7 +126,7 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """Return a client whose calls end, answered or not, within half of the default lease.
 
     Args:
-        session: Has the credentials and the region; None for the environment's.
+        session: Has the credentials and the region; None: from the environment.
 
     Raises:
         MissingExtra: If the extra `aws` is not installed.
@@ -206,7 +206,7 @@ class TableCalls:
         """Change an item and return the new version.
 
         Args:
-            arguments: Arguments of UpdateItem, which set a requestToken, or whose second try holds as well.
+            arguments: Arguments of UpdateItem. They set a requestToken, or may be applied twice.
 
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.

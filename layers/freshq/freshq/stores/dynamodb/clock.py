@@ -140,7 +140,7 @@ class ServerTime:
         if ahead is None:
             return None
         least, most = ahead[0] + steady, ahead[1] + steady
-        # With answers at many parts of a second, the minimum comes close to the true time.
+        # With answers at many parts of a second, the lower bound comes close to the true time.
         likely = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
         return TimeRange(least - SPREAD_SECONDS, most + SPREAD_SECONDS, likely)
 

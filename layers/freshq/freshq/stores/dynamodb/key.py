@@ -142,7 +142,7 @@ class TableKey:
 
         Args:
             item: Its attributes under the names in the table, the key among them.
-            own_id: The id in the key of one of freshq's own items.
+            own_id: The id stored in an attribute of one of freshq's own items; None if there is none.
         """
         value = item[self.hash.name][self.hash.attribute_type]
         if own_id is not None and self.has_own_ids:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.schema import Item
     from freshq.stores.lines import Line
 
-    HasRoom: TypeAlias = Callable[[str | None], bool] | None
+    HasRoom: TypeAlias = Callable[[Group], bool] | None
 
 logger = logging.getLogger(__name__)
 # Another process's change is noticed within this time, so that not every claim reads the record.
@@ -71,7 +71,7 @@ EMPTY_IN_WINDOW: Final = 2
 EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is checked once more before its record is deleted.
 OUTDATED_SECONDS: Final = 1.0
-# Most looks of a producer at the record of a line before a put, if it stands still after each.
+# A producer that was suspended after it checked the record of a line checks it again, up to this often.
 MAX_LOOKS: Final = 3
 # Number of lines whose records a producer remembers having seen.
 MAX_CHECKS: Final = 10_000
@@ -293,7 +293,7 @@ class LineListing:
         self._queue = queue
         self._next_at = NEVER
         self._next_whole_at = NEVER
-        # Where the reading of the list continues; None if it is complete.
+        # Where reading the whole list continues; None if it is complete.
         self._resume: Item | None = None
         self._read_until = NEVER
 
@@ -382,7 +382,7 @@ class LineClosings:
         self._calls.put(closing_item(queue, lines, now + RULES.recheck_after_seconds))
 
     def recheck(self, queue: str, now: float, limit: int) -> int:
-        """Check the lines whose closing is due, and announce lines that have tasks again.
+        """Check the lines whose closing is due, and announce again the lines that have tasks.
 
         Args:
             queue: Name of the queue.
@@ -403,7 +403,7 @@ class LineClosings:
         return done
 
     def _ripe(self, entries: Sequence[tuple[str, float]], now: float) -> list[str]:
-        """Return the closings that can be checked now.
+        """Return the closings whose lines can be checked now.
 
         Either this process has known them for long enough, whatever the clocks say, or they are overdue by
         more than clocks differ.
@@ -472,7 +472,7 @@ class _OpenGroups:
         self.new.pop(group, None)
         self.served.pop(group, None)
 
-    def first(self, count: int, has_room: HasRoom) -> list[str | None]:
+    def first(self, count: int, has_room: HasRoom) -> list[Group]:
         """Return up to `count` groups that have room, half of each kind if there are enough."""
         new_count = max(count // 2, count - len(self.served))
         chosen: list[Group] = []
@@ -636,7 +636,7 @@ class _Check(NamedTuple):
 
 @dataclass
 class _QueueLines:
-    """The lines of one queue that this process knows."""
+    """The lines of one queue, as far as this process knows them."""
 
     listing: LineListing
     known: KnownLines = field(default_factory=KnownLines)

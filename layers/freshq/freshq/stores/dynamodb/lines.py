@@ -243,7 +243,7 @@ class Candidates:
             )
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
-        """Return the ids of up to `count` other tasks that were read along and may be claimed next."""
+        """Return the ids of up to `count` other tasks that were also read and may be claimed next."""
         # Some may already be lost to other claimers. Naming them again is harmless.
         by_rank = [task_id for rank in zip_longest(*self._pages) for task_id in rank if task_id is not None]
         return [task_id for task_id in by_rank if task_id not in wanted][: max(0, count)]
@@ -375,7 +375,7 @@ class Taking:
         """Name tasks in the lease record, then claim them while tokens are left.
 
         Args:
-            wanted: Ids, best first; more than tokens after a lost race.
+            wanted: Ids, best first; after a lost race more ids than free tokens.
         """
         tokens, request, leases = self._free_tokens, self._request, self._store.lease_records
         ahead = self._candidates.ahead_of(wanted, MIN_NAMED - len(wanted))

@@ -33,7 +33,7 @@ ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
 # The position of a task that no index can list because it is damaged.
 MISSING: Final[Item] = {}
-# Expressions that are cached, and their names. A queue has a few dozen.
+# Number of cached expressions, and of cached lists of the names in them. A queue has a few dozen.
 EXPRESSIONS_CACHED: Final = 256
 _KEYS: Final = ("Key", "ExclusiveStartKey")
 OWN_KEY: Final = TableKey.named(KEY)

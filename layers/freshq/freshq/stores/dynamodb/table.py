@@ -565,7 +565,7 @@ class TableChanges:
     def wait(self) -> Item:
         """Return the description once the table and all its indexes can be used and changed.
 
-        If DynamoDB fails to describe the table, ask again: the change continues.
+        If DynamoDB fails to describe the table, ask again: the change goes on regardless.
 
         Raises:
             TableMissing: If the table does not exist.

@@ -366,7 +366,7 @@ def _listed(dead: Task) -> tuple[Task, Guard]:
 
 
 def _reporting_unlisted(queue: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items that were read along; warn once if a dead letter among them is in no index.
+    """Yield the given items; warn once if a dead letter among them is in no index.
 
     An unreadable one does not count: no listing can show it.
     """

@@ -218,7 +218,7 @@ class Horizon:
         self._passed: dict[str, Passed] = {}
 
     def passed(self, queue: str) -> Passed | None:
-        """Return the range that may be skipped in a queue; None if no old snapshot is open.
+        """Return the parts of a queue that a search may skip; None if no old snapshot is open.
 
         Raises:
             StoreError: If the database failed.

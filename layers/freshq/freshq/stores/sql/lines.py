@@ -502,7 +502,7 @@ class SqlLines(SqlCounts):
         return found_lines
 
     def _remembering(self, queue: str, find: Find) -> Find:
-        """Return a function that remembers its findings under an old snapshot; not with many lines."""
+        """Return `find`; while an old snapshot is open, it remembers its answers, unless lines are many."""
         passed = self.horizon.known(queue)
         if passed is None or self.window.is_partial(queue):
             return find

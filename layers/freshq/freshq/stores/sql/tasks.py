@@ -94,7 +94,7 @@ class PutStatements(Statements):
 
     @cached_property
     def put_tokens(self) -> sa.Select[Any]:
-        """Puts remembered by the tasks, by id."""
+        """Puts remembered by the given tasks, by id."""
         return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
 
     @cached_property

@@ -317,7 +317,7 @@ def _raw_engine(drivername: str) -> sa.Engine:
 
 
 def _raw(given: Any) -> tuple[Any, _Driver] | None:
-    """Return the driver's connection, given that or Django's, and its driver; None for anything else.
+    """Return the driver's connection, given it or Django's wrapper, and its driver; None for anything else.
 
     Raises:
         ValueError: If Django's is not in a transaction.

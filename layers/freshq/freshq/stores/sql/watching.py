@@ -64,7 +64,7 @@ class TableWatcher(Watcher, ABC):
         self.hears = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        # The changes that it would notice from now on.
+        # The topics whose changes it would notice from now on.
         self._held: set[Topic] = set()
         # A byte in this pipe ends a pause of the thread.
         self._pipe = (-1, -1)

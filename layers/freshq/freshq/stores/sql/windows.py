@@ -263,7 +263,7 @@ class LimitStatements(Statements):
         """As `by_group`, of the groups `of_names`."""
         group = self.tasks.c.task_group
         if self.dialect.name == "postgresql":
-            # One by one, because PostgreSQL looks up a list among the tasks in work of all groups.
+            # One by one, because PostgreSQL looks up a list among the running tasks of all groups.
             wanted = rows_of("of", names=sa.Text()).c.names
             number = sa.select(sa.func.count()).where(*self._in_work, group == wanted)
             return sa.select(wanted, number.scalar_subquery())
