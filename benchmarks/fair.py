@@ -17,7 +17,7 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from local.servers import DynamoDBLocal, Postgres, create_without_stream
+from local.servers import DynamoDBLocal, MariaDB, Postgres, create_without_stream
 
 from benchmarks import figures
 from freshq import GroupRule, GroupRules, Order, Overloaded, Queue, Worker
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from freshq import Task
 
 SERVERS: Final = 10
+MARIADB: Final = "MariaDB"
 DYNAMODB: Final = "DynamoDB Local"
+SERVER_OF: Final[dict[str, type[Postgres | MariaDB]]] = {"PostgreSQL": Postgres, MARIADB: MariaDB}
 # Mean of a quiet group's tasks; the times below are multiples of it. DynamoDB Local answers some hundred
 # calls a second, and shares two cores with the worker.
 UNIT_SECONDS: Final = 0.1
@@ -208,7 +210,7 @@ class Stores:
 
     def __enter__(self) -> Self:
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="freshq-fair-")))
-        self._postgres = self._stack.enter_context(Postgres())
+        self._servers = {store: self._stack.enter_context(server()) for store, server in SERVER_OF.items()}
         self._dynamodb = self._stack.enter_context(DynamoDBLocal())
         return self
 
@@ -251,7 +253,7 @@ class Stores:
                 create_without_stream(client, name)
             of_table: Queue = Queue.dynamodb(name, client, **options)
             return of_table
-        url = self._postgres.url if store == "PostgreSQL" else f"sqlite:///{self._folder / 'fair.db'}"
+        url = f"sqlite:///{self._folder / 'fair.db'}" if store == "SQLite" else self._servers[store].url
         queue: Queue = Queue.sql(url, name, **options)
         queue.create_table()
         return queue
@@ -387,5 +389,6 @@ def limits() -> None:
     """Time claims beside groups at their limit, in turns with claims beside few groups."""
     with Stores() as stores:
         figures.write(
-            "limits", {"claims": [beside_full_groups(stores, store) for store in (*STORES, DYNAMODB)]}
+            "limits",
+            {"claims": [beside_full_groups(stores, store) for store in (*STORES, MARIADB, DYNAMODB)]},
         )
