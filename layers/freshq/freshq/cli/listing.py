@@ -227,5 +227,10 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "Say what an error means, and what to do.",
         hidden=True,
     ),
-    Listed("demo", "Other", "commands.demo:demo", "Overload two queues: newest first next to oldest first."),
+    Listed(
+        "demo",
+        "Other",
+        "commands.demo:demo",
+        "Overload two queues side by side, newest first and oldest first.",
+    ),
 )

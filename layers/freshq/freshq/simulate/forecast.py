@@ -123,7 +123,8 @@ class Forecast:
         more_slots: Slots that are missing for the offered work, by `wanted_servers`.
         better_order: The order that completes most in time, if it completes more in at least 95 % of the
             runs.
-        better_ratio: `in_time_ratio` with it, minus today's.
+        better_ratio: By how much it raises the share of all these tasks, waiting and new, that are done in
+            time.
     """
 
     slots: int

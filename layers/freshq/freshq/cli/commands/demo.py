@@ -242,7 +242,7 @@ def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None
 
 
 def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
-    """Overload two queues: newest first next to oldest first.
+    """Overload two queues side by side, newest first and oldest first.
 
     Both are in memory, with the same load. Needs no setup.
     """

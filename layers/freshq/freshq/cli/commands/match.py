@@ -348,7 +348,7 @@ def match(
 def request(
     context: MatchContext, caller_id: CallerId, pairs: CriteriaPairs = None, criteria: CriteriaJson = None
 ) -> None:
-    """Ask for a resource, or wait in line for it.
+    """Ask for a resource; wait in line if none is free.
 
     Exits with status 1 while the caller waits; repeat the command to ask again.
     """
