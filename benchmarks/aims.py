@@ -6,7 +6,6 @@ import math
 import operator
 import statistics
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
@@ -14,7 +13,7 @@ from benchmarks.figures import PARTS, figures_of, is_measured, read
 from benchmarks.library_pages import AIM_FAR, FILES, IMPORT, TRACED, WITH_CLIENTS, WORKER, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
 from benchmarks.pipeline_page import tables_ratio, time_ratio
-from benchmarks.render import Prose, Sections, Table, bold, columns
+from benchmarks.render import Block, Sections, bold, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,48 +167,14 @@ def of_pipeline() -> Iterator[Aim]:
 
 def aims_page() -> Sections:
     """Return the sections of docs/contributing/benchmarks.md."""
-    found = Table(["figure", "cause of the miss", "aim", "found"], [each.row() for each in aims()], texts=2)
-    return {
-        ("capacity", "aims"): [found],
-        ("capacity", "parts"): [_parts()],
-        ("capacity", "machines"): machines(),
-    }
-
-
-def _parts() -> Table:
-    return columns(
-        PARTS.items(),
-        {
-            "part": lambda item: bold(item[0], when=item[1].is_default),
-            "measures": lambda item: item[1].what,
-            "page": lambda item: f"[{PurePath(item[1].page).stem}]({_path(item[1].page)})",
-            "minutes": lambda item: f"{item[1].minutes}",
-        },
-        texts=3,
-    )
-
-
-def _path(page: str) -> str:
-    """Return the link to a page from the contributors' pages."""
-    return page.removeprefix("contributing/") if page.startswith("contributing/") else f"../{page}"
-
-
-def machines() -> list[Table | Prose]:
-    """Return where each file was measured, and the files that are missing."""
     files = [file for part in PARTS.values() for file in part.files]
-    table = columns(
-        ({"file": file, **read(file)} for file in files if is_measured(file)),
-        {
-            "file": "{file}",
-            "date": "{date}",
-            "code": lambda whole: whole.get("commit", ""),
-            "Python": "{machine[python]}",
-            "cores": "{machine[cores]}",
-            "memory": "{machine[memory_gib]} GiB",
-            "load before": lambda whole: str(whole["machine"].get("load_before", "")),
-            "load at the end": lambda whole: str(whole["machine"].get("load", "")),
-        },
-        texts=4,
-    )
     missing = [file for file in files if not is_measured(file)]
-    return [table, Prose(f"Not measured yet: {', '.join(missing)}.")] if missing else [table]
+    return sections(
+        "benchmarks", aims=aims, PARTS=PARTS, read=read, missing=missing,
+        files=[file for file in files if file not in missing],
+    )  # fmt: skip
+
+
+def machines() -> list[Block]:
+    """Return where each file was measured, and the files that are missing."""
+    return aims_page()["capacity", "machines"]

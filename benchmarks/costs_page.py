@@ -6,18 +6,19 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, floor, log10
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from samtranslator.yaml_helper import yaml_parse
 
 from benchmarks.figures import figures_of, read
-from benchmarks.render import Block, Prose, Sections, Table, columns
+from benchmarks.render import Sections, sections
 from freshq.model.pass_options import PassOptions
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 PRICES: Final = Path("benchmarks/prices.toml")
 # Default of template.yaml; a test compares the two.
@@ -320,35 +321,26 @@ SHOWN_STEPS: Final = (
     "cancel",
     "approximate stats, 2,000 tasks waiting",
 )
-UNITS: Final = {"write units": "{write_units:.2f}", "read units": "{read_units:.2f}", "calls": "{calls:.2f}"}
 
 
 def costs_page() -> Sections:
     """Return the sections of docs/costs.md."""
-    prices = tomllib.loads(PRICES.read_text("utf-8"))
-    return (
-        capacity_sections(figures_of("capacity"))
-        | bill_sections(by_load(), by_load(0), prices)
-        | quota_sections()
-    )
-
-
-def capacity_sections(capacity: Mapping[str, Any]) -> Sections:
-    """Return the sections about units and calls."""
+    capacity = figures_of("capacity")
     steps = {step["step"]: step for step in capacity["steps"]}
+    quotas = tomllib.loads(QUOTAS.read_text("utf-8"))
+    needed = needs(RATES_PER_SECOND[-1], constants())
+    binding = [
+        (quota["limit"] / needed["used"][name] * needed["rate_per_second"], quota)
+        for name, quota in quotas.items()
+    ]
     some, most = capacity["behind_stale"]
-    stale = f"""A claim skips tasks past their own deadline within its query, at most {MAX_PAGES} pages for
-        each line and shard, or about {most_passed_over():,} tasks; the next claim of the process continues
-        there. DynamoDB bills half a read unit for about {entries_per_half_unit(capacity)} of them: a claim
-        behind {some["stale"]:,} stale tasks costs {some["read_units"]:g} read units, and one that reads all
-        its pages {most["read_units"]:g}."""
-    table = columns((steps[name] for name in SHOWN_STEPS), {"step, per task": "{step}"} | UNITS)
-    return {("capacity", "steps"): [table], ("capacity", "stale"): [Prose(stale)]}
-
-
-def all_steps() -> Table:
-    """Return every step, for the contributors' page."""
-    return columns(figures_of("capacity")["steps"], {"step, per task": "{step}"} | UNITS)
+    of_capacity = sections(
+        "costs", shown=[steps[name] for name in SHOWN_STEPS], some=some, most=most, rough=rough,
+        entries=entries_per_half_unit(capacity), MAX_PAGES=MAX_PAGES, most_passed_over=most_passed_over(),
+        binding=sorted(binding, key=itemgetter(0)), passes=int(default("worker_passes")),
+        slots=int(default("concurrency")),
+    )  # fmt: skip
+    return of_capacity | bill_sections(by_load(), by_load(0), tomllib.loads(PRICES.read_text("utf-8")))
 
 
 def entries_per_half_unit(capacity: Mapping[str, Any]) -> int:
@@ -376,151 +368,17 @@ def bill_sections(
     Raises:
         ValueError: If the loads were counted with different parameters.
     """
-    reads = {step["step"]: step["read_units"] for step in figures_of("capacity")["steps"]}
-    of_loads = [bill(counted[load], reads[READS[load]], prices, *archive_buffer()) for load in LOADS]
-    return {
-        ("invocations", "setting"): [Prose(_SETTING.format(as_of=prices["as_of"], **_setting(counted)))],
-        ("invocations", "dollars"): [_dollars(of_loads)],
-        ("invocations", "alone"): [_alone(counted, prices)],
-        ("invocations", "window"): [_windows(counted, at_once)],
-        ("invocations", "beside others"): [_beside(of_loads, counted, prices)],
-        ("invocations", "standing still"): [_standing([*counted.values()], prices)],
-    }
-
-
-_SETTING: Final = """Prices are those of {as_of} without free tiers. Tasks are under 1 KB and run for
-{task_ms:g} ms. Memory of {MemorySize} MB, a batching window of {BatchingWindowSeconds} s, an idle wait of
-{idle_exit_seconds:g} s before a worker exits, and logging one task in {sampled} are the template's defaults;
-`concurrency` of {concurrency} and the archive are not. Runs were timed on this machine. On Lambda that memory
-has {cores:.2f} of a core, so the processor's part of Lambda's column may be three times as high."""
-
-
-def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the stacks, which must be the same."""
     given = [one["parameters"] for one in counted.values()]
     if any(each != given[0] for each in given):
         msg = f"the loads were counted with different parameters: {given}; measure them together"
         raise ValueError(msg)
-    return {
-        **given[0],
-        "sampled": round(1 / float(given[0]["log_sample_ratio"])),
-        "cores": int(given[0]["MemorySize"]) / MB_OF_A_CORE,
-        "task_ms": 1000 * float(given[0]["task_seconds"]),
-    }
-
-
-def _dollars(of_loads: Sequence[Bill]) -> Table:
-    rows = [
-        [LOADS[one.load], *(f"{figure:.2f}" for figure in one.dollars.values()), f"**{one.total:.2f}**"]
-        for one in of_loads
-    ]
-    return Table(["load", *of_loads[0].dollars, "**all**"], rows)
-
-
-def _alone(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Prose:
-    alone = counted["trickle"]
-    idle_seconds = float(alone["parameters"]["idle_exit_seconds"])
-    writes = write_dollars(alone, prices) - write_dollars(counted["steady"], prices)
-    return Prose(
-        f"""A task that arrives alone wakes its own worker. Waiting {idle_seconds:g} s for another task before
-        the worker exits (`idle_exit_seconds`) costs
-        {idle_seconds * second_dollars(alone, prices):.2f} dollars
-        of the bill; the worker's own records cost {writes:.2f}: {alone["write_units"] / alone["tasks"]:.2f}
-        write units a task, of which the task itself takes
-        {alone["write_units_of"]["tasks"] / alone["tasks"]:.2f}."""
-    )
-
-
-def _windows(*counts: Mapping[str, Any]) -> Table:
-    return columns(
-        (of_window[load] for load in LOADS for of_window in counts),
-        {
-            "load": lambda one: LOADS[one["load"]],
-            "window": "{window_seconds} s",
-            "invocations per 1,000 tasks": lambda one: f"{1000 * per_task(one, 'invocations'):,.0f}",
-            "bytes logged a task": lambda one: f"{per_task(one, 'log_bytes'):,.0f}",
-            "wait from put to claim, p50": "{wait_p50_seconds:.2f} s",
-        },
-    )
-
-
-def _beside(of_loads: Sequence[Bill], counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Table:
-    return columns(
-        of_loads,
-        {
-            "load": lambda one: LOADS[one.load],
-            "freshq": lambda one: f"{sum(one.dollars[name] for name in ('DynamoDB', 'Lambda', 'SNS')):.2f}",
-            "SQS and Lambda": lambda one: f"{sqs_bill(counted[one.load], prices).total:.2f}",
-            "the JavaScript prototype, write units alone": lambda one: (
-                f"{FORMER_WRITE_UNITS[one.load] * prices['dynamodb']['write_units_million']:.2f}"
-            ),
-        },
-    )
-
-
-def _standing(entries: Sequence[Mapping[str, Any]], prices: Mapping[str, Any]) -> Prose:
-    watched = alarm_metrics()
-    still = standing(entries, watched, prices)
-    return Prose(
-        f"""Without a task, a stack costs {sum(still.values()):.2f} dollars a month, nearly all of it for
-        monitoring: {reported(entries)} metrics at {prices["metrics"]["metric_month"]:.2f} each (in proportion
-            to the
-        hours in which they are reported), {watched} metrics of alarms at
-        {prices["metrics"]["alarm_month"]:.2f} each, and {still["sweeps"]:.2f} for
-        {MONTH_SECONDS // SWEEP_SECONDS:,} runs of the sweep."""
-    )
-
-
-def quota_sections() -> Sections:
-    """Return the section about quotas."""
-    quotas = tomllib.loads(QUOTAS.read_text("utf-8"))
-    return {("capacity", "quotas"): _quotas(needs(RATES_PER_SECOND[-1], constants()), quotas)}
-
-
-def scale_sections() -> Sections:
-    """Return the section about rates, for the contributors' page."""
-    known = constants()
-    found = [needs(rate, known) for rate in RATES_PER_SECOND]
-    return {("pipeline_large", "scale"): [_assumed(known), _needs(found)]}
-
-
-def _assumed(known: Mapping[str, float]) -> Prose:
-    return Prose(
-        f"""Runs take {RUN_SECONDS:g} s and a worker has {SLOTS} slots; passes and their cost change in
-        proportion. The pipeline took {known["spark_seconds"]:.0f} s for {known["events"]:,} events on
-        {known["spark_cores"]} cores, started cold; the table assumes that more cores share the work evenly.
-        Nobody has run {RATES_PER_SECOND[-1]:,} tasks a second."""
-    )
-
-
-def _needs(needs: Sequence[Mapping[str, Any]]) -> Table:
-    rows = {
-        f"passes (`worker_passes`) of {SLOTS} slots (`concurrency`)": ("passes", "{:,}".format),
-        "partitions of the table, and shards of its stream": ("partitions", "{:,}".format),
-        "read units a second": ("read_units", rough),
-        "queues to split the work over": ("queues", "{:,}".format),
-        "cores that run the pipeline over a day in an hour": ("spark_cores", "{:,}".format),
-        "dollars a day": ("dollars_day", rough),
-    }
-    cells = [[text, *(form(one[name]) for one in needs)] for text, (name, form) in rows.items()]
-    return Table(["tasks a second", *(f"{one['rate_per_second']:,}" for one in needs)], cells)
-
-
-def _quotas(most: Mapping[str, Any], quotas: Mapping[str, Any]) -> list[Block]:
-    binds_at = {name: quotas[name]["limit"] / most["used"][name] * most["rate_per_second"] for name in quotas}
-    table = columns(
-        ((quotas[name], name) for name in sorted(quotas, key=binds_at.__getitem__)),
-        {
-            "quota": "{0[0][what]}",
-            "remedy": "{0[0][remedy]}",
-            "source": "{0[0][source]}",
-            "default": "{0[0][limit]:,}",
-            "binds from, tasks a second": lambda row: rough(binds_at[row[1]]),
-        },
-        texts=3,
-    )
-    passes, slots = (int(default(name)) for name in ("worker_passes", "concurrency"))
-    defaults = f"""Below {rough(min(binds_at.values()))} tasks a second no quota binds. But a stack with its
-        defaults (`worker_passes` {passes}, `concurrency` {slots}) runs {passes * slots} tasks at a time:
-        raise them to match your downstream."""
-    return [table, Prose(defaults)]
+    reads = {step["step"]: step["read_units"] for step in figures_of("capacity")["steps"]}
+    bills = [bill(counted[load], reads[READS[load]], prices, *archive_buffer()) for load in LOADS]
+    alarms, entries = alarm_metrics(), counted.values()
+    return sections(
+        "bills", given=given[0], prices=prices, bills=bills, counted=counted, at_once=at_once, alarms=alarms,
+        still=standing(entries, alarms, prices), metrics=reported(entries), per_task=per_task,
+        second_dollars=second_dollars, write_dollars=write_dollars, sqs_bill=sqs_bill, LOADS=LOADS,
+        FORMER_WRITE_UNITS=FORMER_WRITE_UNITS, MB_OF_A_CORE=MB_OF_A_CORE,
+        sweeps_a_month=MONTH_SECONDS // SWEEP_SECONDS,
+    )  # fmt: skip

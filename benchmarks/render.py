@@ -1,4 +1,8 @@
-"""Render pages: prose and tables become Markdown between marks."""
+"""Render pages: templates, prose and tables become Markdown between marks.
+
+A file in benchmarks/templates has the sections of a page, each below its mark. Paragraphs are wrapped. The
+filter `f` formats a number, a list of rounds as median and range, and None as nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,16 @@ import re
 import string
 import textwrap
 from dataclasses import dataclass
-from statistics import median
+from operator import truediv
+from pathlib import Path
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 # Takes the name of a file of results, and the name of a section.
 BEGIN: Final = "<!-- made from benchmarks/results/{}.json: {} -->\n"
@@ -26,9 +33,14 @@ class _Cells(string.Formatter):
 
     @override
     def format_field(self, value: Any, format_spec: str) -> str:
-        if value is None:
-            return ""
-        return spread(value, format_spec) if isinstance(value, list) else format(value, format_spec)
+        return formatted(value, format_spec)
+
+
+def formatted(value: Any, form: str, unit: str = "") -> str:
+    """Return a number with its unit, a list of rounds as median and range, and None as an empty text."""
+    if value is None:
+        return ""
+    return spread(value, form) if isinstance(value, list) else f"{value:{form}}{unit}"
 
 
 def spread(numbers: Sequence[float], form: str) -> str:
@@ -79,6 +91,21 @@ class Table:
         ruler = "| --- " * self.texts + "| ---: " * (len(self.head) - self.texts) + "|"
         return [f"| {' | '.join(self.head)} |", ruler, *(f"| {' | '.join(row)} |" for row in self.rows)]
 
+    @override
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A table that a template wrote."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """Return the lines."""
+        return self.text.splitlines()
+
 
 def columns(
     rows: Iterable[Any], by_heading: Mapping[str, str | Callable[[Any], str]], texts: int = 1
@@ -104,9 +131,61 @@ def across(
     return Table([corner, *map(heading, keys)], rows)
 
 
-Block = Prose | Table
+def pivot(
+    rows: Iterable[Mapping[str, Any]], row: str, column: str, shown: Collection[Any] = ()
+) -> dict[str, dict[Any, Any]]:
+    """Return rows by two of their fields, for `across`, with the `shown` columns, by default all."""
+    found: dict[str, dict[Any, Any]] = {}
+    for one in rows:
+        by_column = found.setdefault(one[row], {})
+        if not shown or one[column] in shown:
+            by_column[one[column]] = one
+    return found
+
+
+Block = Prose | Table | Written
 # Blocks of each section by its file of results and its name.
 Sections = dict[tuple[str, str], list[Block]]
+
+
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=select_autoescape(),  # not of Markdown
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters["f"] = formatted
+_TEMPLATES.filters["percentiles"] = lambda each, which: _percentiles(
+    [one[which] for one in each if which in one]
+)
+_TEMPLATES.filters["only"] = lambda by_name, names: {name: by_name[name] for name in by_name if name in names}
+_TEMPLATES.globals |= {
+    "across": across,
+    "bold": bold,
+    "columns": columns,
+    "median": median,
+    "pivot": pivot,
+    "quotients": lambda ours, theirs: [*map(truediv, ours, theirs)],
+}
+
+
+def _percentiles(numbers: Sequence[float]) -> str:
+    """Return the 50th and the 99th percentile; nothing of no numbers."""
+    cuts = quantiles(numbers, n=100, method="inclusive") if numbers else ()
+    return f"{cuts[49]:.1f} / {cuts[98]:.1f}" if cuts else ""
+
+
+def sections(template: str, **names: Any) -> Sections:
+    """Return the sections of a template in benchmarks/templates, which sees the given names."""
+    parts = MARK.split(_TEMPLATES.get_template(f"{template}.md").render(names))[1:]
+    return {
+        (file, name): [
+            Written(text) if text.startswith("|") else Prose(text)
+            for text in re.split(r"\n\s*\n", body.strip())
+        ]
+        for file, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
 
 
 def markdown(blocks: Iterable[Block]) -> str:
