@@ -189,7 +189,7 @@ class TestOneWriteOfABatch:
     ) -> None:
         with (
             statements_left(client, "ThrottlingError", times=1000) as sizes,
-            pytest.raises(PutIncomplete, match="3 of 6 tasks were not written") as caught,
+            pytest.raises(PutIncomplete) as caught,
         ):
             put(queue, 6)
         assert sizes == [6, 5, 4]
@@ -218,7 +218,7 @@ class TestOneWriteOfABatch:
         put(queue, 3)
         with (
             refused(client, BATCH, code="ProvisionedThroughputExceededException"),
-            pytest.raises(Throttled, match="ProvisionedThroughputExceeded"),
+            pytest.raises(Throttled),
         ):
             queue.claim(3)
         assert queue.stats().pending == 3

@@ -90,7 +90,7 @@ class TestExtend:
         queue.admin.recover()
         (other,) = queue.claim(lease_seconds=10)
 
-        with pytest.raises(LeaseLost, match="TAKEN"):
+        with pytest.raises(LeaseLost):
             queue.extend(claim, lease_seconds=100)
         assert known(queue, "a").lease_until == other.lease_until
 

@@ -20,7 +20,7 @@ def test_every_verb_of_a_closed_queue_is_refused(store: StoreUnderTest) -> None:
         claim = prepared(queue)
     queue.close()
     for verb in VERBS.values():
-        with pytest.raises(RefusedError, match="queue 'default': closed; open it again"):
+        with pytest.raises(RefusedError):
             verb(queue, claim)
     with pytest.raises(RefusedError), queue.transaction():
         pass

@@ -80,7 +80,7 @@ class TestTasks:
 def test_a_task_without_payload_is_a_dead_letter_that_is_listed(table: StoreUnderTest, queue: Queue) -> None:
     queue.put("work", task_id="a")
     change(table, "a", {"payload": None})
-    with pytest.raises(StoreError, match=r"'a' cannot be read.*payload is missing"):
+    with pytest.raises(StoreError, match="payload"):
         queue.get("a")
     assert queue.claim() == []
     (dead,) = queue.list("FAILURE")

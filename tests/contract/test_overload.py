@@ -20,6 +20,7 @@ from tests.conftest import StoreUnderTest
 from tests.support.counting import counted_calls
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
+from tests.support.refusals import refused
 
 DEADLINE_SECONDS = 100.0
 # Of a claim that sheds by CoDel, beside the conditional writes of DynamoDB.
@@ -262,7 +263,7 @@ class TestCodel:
     def test_only_with_fifo(self, store: StoreUnderTest) -> None:
         rule = CodelRule(target_seconds=5, interval_seconds=10)
         for order in ("lifo", "priority", "adaptive"):
-            with pytest.raises(ValueError, match=f"codel: works only with order=fifo, got order={order}"):
+            with refused("codel"):
                 queue_of(store, order=order, codel=rule)
 
 
@@ -303,7 +304,7 @@ class TestBacklog:
     def test_the_newest_is_rejected(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(3, WhenFull.REFUSE_NEWEST))
         put(queue, store, *range(3))
-        with pytest.raises(Overloaded, match=r"overflow.*try again in 10.0 s") as rejected:
+        with pytest.raises(Overloaded) as rejected:
             queue.put("too many", task_id="x")
         assert (rejected.value.task_id, rejected.value.reason) == ("x", "overflow")
         assert queue.get("x") is None
@@ -341,10 +342,10 @@ class TestBacklog:
         queue.put("b", task_id="b")
         task = known(queue, "a")
         assert (task.status, task.shed_reason) == (TaskStatus.SHED, "overflow")
-        with pytest.raises(IllegalTransition, match="SHED"):
+        with pytest.raises(IllegalTransition):
             queue.cancel("a")
         for as_new in (False, True):
-            with pytest.raises(IllegalTransition, match="SHED"):
+            with pytest.raises(IllegalTransition):
                 queue.redrive(["a"], as_new=as_new)
 
 

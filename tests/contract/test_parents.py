@@ -224,7 +224,7 @@ def test_a_handler_knows_how_much_time_is_left(store: StoreUnderTest) -> None:
     assert known(queue, task.task_id).seconds_left(store.clock.now) == 15
     store.clock.advance(16)
     assert task.seconds_left() == 0
-    with pytest.raises(RefusedError, match="it was not claimed"):
+    with pytest.raises(RefusedError):
         known(queue, task.task_id).seconds_left()
 
 
@@ -317,7 +317,7 @@ def test_it_waits_for_its_deadline_without_another_claim(store: StoreUnderTest) 
 def test_a_wrong_parent_is_named(queue: Queue) -> None:
     wrong: list[Any] = ["root", 5, queue, {"task_id": ""}, {"id": "x"}, {"task_id": "a", "deadline": "soon"}]
     for parent in wrong:
-        with pytest.raises(ValueError, match=r"^parent"):
+        with refused("parent"):
             queue.put(1, parent=parent)
     with refused("parent"):
         queue.put(1, parent="root")  # type: ignore[arg-type]

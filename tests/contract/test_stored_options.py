@@ -16,6 +16,7 @@ from freshq.queue.shared.options import RECORD
 from freshq.testing import FaultyStore
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_a_wrong_option_is_refused_and_nothing_is_stored(option: str, value: obj
 
 def test_a_refused_change_leaves_the_named_options_as_they_were(store: StoreUnderTest) -> None:
     queue = store.queue(order="fifo")
-    with pytest.raises(ValueError, match="codel: works only with order=fifo"):
+    with refused("codel"):
         queue.configure(order="lifo", codel=CodelRule(1, 2))
     queue.create_table()
     assert store.queue().configure().order == "fifo"
@@ -191,9 +192,7 @@ def test_options_of_a_later_version_are_ignored_and_damaged_ones_named(store: St
     assert records.write_record("default", RECORD, {"of_tomorrow": 1, "order": "fifo"}, None)
     assert store.queue().configure().order == "fifo"
     records.write_record("mail", RECORD, {"order": "sideways"}, None)
-    with pytest.raises(
-        ValueError, match=r"^order: .* stored with queue 'mail': correct it by freshq configure"
-    ):
+    with refused("order"):
         store.queue(name="mail").put(1)
 
 
@@ -206,7 +205,7 @@ def test_shards_can_grow_and_not_shrink(table: StoreUnderTest, later: Callable[[
     later()
     assert sorted(claim.task.payload for claim in worker.claim(limit=20)) == list(range(20))
     for change in (lambda: worker.configure(shards=2), lambda: table.queue(shards=2).put(1)):
-        with pytest.raises(ValueError, match=r"^shards: "):
+        with refused("shards"):
             change()
     worker.configure(forget=True)
     assert core_of(table.queue()).options.source("shards") == "default"
@@ -216,7 +215,7 @@ def test_shards_can_grow_and_not_shrink(table: StoreUnderTest, later: Callable[[
 
 
 def test_a_memory_queue_has_no_shards() -> None:
-    with pytest.raises(ValueError, match=r"^shards: cannot be stored with this queue"):
+    with refused("shards"):
         Queue.memory().configure(shards=2)
 
 
@@ -225,7 +224,7 @@ def test_an_attached_table_stores_what_the_attachment_does_not_have(
 ) -> None:
     queue = shipments.queue()
     queue.configure(max_attempts=1, lease_seconds=7)
-    with pytest.raises(ValueError, match=r"^order: cannot be stored with this queue"):
+    with refused("order"):
         queue.configure(order="fifo")
     other = shipments.queue()
     other.put(task_id="A")
@@ -269,7 +268,7 @@ def test_the_rules_of_groups_are_stored_and_followed(
     assert other.admin.config.groups == rules
     shares = Counter(claim.task.group for claim in other.claim(8))
     assert shares == {"heavy/a": 3, "heavy/b": 3, "light": 2}
-    with pytest.raises(ValueError, match=r'groups: queue .* has \{"of": \{"heavy": \{"weight": 3\}'):
+    with pytest.raises(ValueError, match="groups: "):
         store.queue(groups=GroupRules()).stats()
     queue.configure(groups=GroupRules())
     later()

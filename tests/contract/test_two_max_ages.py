@@ -59,7 +59,7 @@ def test_a_dead_letter_that_claims_would_pass_over_is_not_redriven(store: StoreU
     assert worker.redrive() == 1
     assert counts(worker.stats()) == {"pending": 1, "failure": 2}
     assert ids(worker.claim(limit=9)) == ["new"]
-    with pytest.raises(IllegalTransition, match="redrive it as new"):
+    with pytest.raises(IllegalTransition):
         worker.redrive(["old"])
     assert producer.redrive(["old"]) == 1
     assert producer.redrive() == 1

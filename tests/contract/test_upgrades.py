@@ -166,5 +166,5 @@ def test_tables_of_a_later_version(sqlite_engine: sa.Engine) -> None:
     (claim,) = queue.claim()
     assert queue.complete(claim, result=7).status is TaskStatus.SUCCESS
     assert known(queue, "a").result == 7
-    with pytest.raises(StoreError, match="newer than this program knows; update freshq"):
+    with pytest.raises(StoreError, match="newer"):
         queue.create_table()

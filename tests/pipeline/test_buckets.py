@@ -94,7 +94,7 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
     assert {"runs/2", "silver/2"}.isdisjoint(folders(s3, "at-a-time"))
     assert {"silver/3", "silver/4", "files/tasks"} <= folders(s3, "at-a-time")
     pointer = out.read_json("_current.json")
-    with pytest.raises(Overtaken, match="s3://own/at-a-time"):
+    with pytest.raises(Overtaken):
         publish(out, state("3", seen_by_both), {"run_id": "3"}, keep_runs=1)
     # Not even what it no longer needs is deleted by who was overtaken after the comparison.
     prune(out, state("3", [*seen_by_both, "3"]), keep_runs=1)

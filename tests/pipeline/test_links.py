@@ -164,7 +164,7 @@ def test_a_disk_without_links_is_read_by_the_manifest(out: Folder, monkeypatch: 
         Path(out.at("tables")).unlink()
         run(out, "2", DAYS[:1])
         assert by_manifest(out) == made_by("2", "1", "1")
-        with pytest.raises(duckdb.IOException, match="No files found"):
+        with pytest.raises(duckdb.IOException):
             by_pattern(out)
         check_tables(out)
         show(out, "2")

@@ -289,6 +289,6 @@ def test_an_error_after_the_publication_says_that_it_is_published(
     out = Folder(str(tmp_path))
     run(out, "1", DAYS)
     monkeypatch.setattr(state_of_runs, "prune", Mock(side_effect=OSError("the disk is gone")))
-    with pytest.raises(Unfinished, match="the disk is gone"):
+    with pytest.raises(Unfinished):
         run(out, "2", DAYS)
     assert seen(tmp_path) == {day: f"2 {day}" for day in DAYS}

@@ -259,7 +259,7 @@ def test_a_catalog_that_fails_is_made_up_for(out: Folder, monkeypatch: pytest.Mo
     run(out, "1")
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "commit_table", failing)
-        with pytest.raises(NotRegistered, match=r"local\.freshq.*: out of") as error:
+        with pytest.raises(NotRegistered) as error:
             run(out, "2")
     assert error.value.status == 6
     state = required_current(out)

@@ -25,6 +25,7 @@ from freshq.stores.sql import SqlStore
 from freshq.stores.sql.transactions import migrate_with
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, total
+from tests.support.refusals import refused
 from tests.support.statements import database_of
 
 ACCEPTED = (
@@ -76,7 +77,7 @@ def test_a_coroutines_transaction_takes_a_task(
                 raise KeyError
         assert await queue.get("b") is None
         async with opening(apart) as connection:
-            with pytest.raises(ValueError, match=r"^priority: "):
+            with refused("priority"):
                 await queue.put("wrong", priority=11, connection=connection)
             await queue.put("right", task_id="c", connection=connection)
         assert await queue.get("c") is not None
@@ -112,7 +113,7 @@ def test_errors_of_a_coroutines_connection_are_translated(
 ) -> None:
     async def program(queue: AsyncQueue) -> None:
         async with apart.connect() as connection:
-            with pytest.raises(TableMissing, match=r"nowhere.*freshq table create"):
+            with pytest.raises(TableMissing):
                 await queue.put("work", connection=connection)
             await connection.rollback()
             await connection.execute(sa.text("SET statement_timeout = 1"))
@@ -133,7 +134,7 @@ def test_a_driver_for_asyncio_that_cannot_connect(
 
     async def program(queue: AsyncQueue) -> None:
         async with AsyncSession(apart) as session:
-            with pytest.raises(Unreachable, match="connect call failed"):
+            with pytest.raises(Unreachable):
                 await queue.put("work", connection=session)
 
     monkeypatch.setattr(apart.dialect, "connect", refuse)
@@ -175,7 +176,7 @@ def test_a_connection_of_sqlite3(sqlite_url: str) -> None:
         goes_with(raw, queue)
         with (
             Queue.sql("postgresql://h/d") as elsewhere,
-            pytest.raises(ValueError, match="database of sqlite"),
+            refused("connection"),
         ):
             elsewhere.put("work", connection=raw)
 
@@ -219,7 +220,7 @@ def test_tables_are_migrated_through_a_connection_of_sqlite3(tmp_path: Path) -> 
             raw.execute(end)
         assert migrate_with(raw, "tasks", "sqlite") == []
         assert queue.put("work").outcome == "CREATED"
-        with pytest.raises(ValueError, match=r"^connection: must be of pysqlite, .*, got Cursor"):
+        with refused("connection"):
             migrate_with(raw.cursor(), "tasks", "sqlite")
 
 
@@ -265,10 +266,10 @@ def test_a_connection_of_psycopg_for_asyncio(postgres_server: Postgres, apart: A
             assert counts(await queue.stats()) == {"pending": 4}
             assert raw._notice_handlers == []
             given: Any = raw
-            with pytest.raises(ValueError, match=r"AsyncConnection; await AsyncQueue\.put"):
+            with refused("connection"):
                 queue.queue.put("work", connection=given)
         async with AsyncQueue.sql("sqlite:///elsewhere.db") as elsewhere:
-            with pytest.raises(ValueError, match="database of postgresql"):
+            with refused("connection"):
                 await elsewhere.put("work", connection=raw)
 
     run(postgres_server, program)
@@ -305,7 +306,7 @@ def test_a_coroutine_needs_one_for_asyncio_or_a_connection(sqlite_url: str) -> N
             await queue.create_table()
             for given in (Other(), create_async_engine("postgresql+psycopg_async://h/d")):
                 other: Any = given
-                with pytest.raises(ValueError, match=f"^connection: {ACCEPTED}"):
+                with refused("connection"):
                     await queue.put("work", connection=other)
             assert counts(await queue.stats()) == {}
 
@@ -316,7 +317,7 @@ def test_a_connection_to_another_kind_of_database(postgres_server: Postgres, sql
     queue = Queue.sql(postgres_server.url)
     engine = sa.create_engine(sqlite_url)
     for opened in (engine.connect(), orm.Session(engine)):
-        with opened, pytest.raises(ValueError, match=r"^connection: is to a database of sqlite, but"):
+        with opened, refused("connection"):
             queue.put("work", connection=opened)
     queue.close()
 
@@ -325,16 +326,14 @@ def test_a_database_without_the_table(sqlite_url: str) -> None:
     queue = Queue.sql(sqlite_url)
     with sa.create_engine(f"{sqlite_url}.other").connect() as connection:
         for _ in range(2):
-            with pytest.raises(TableMissing, match=r"'tasks'.*`freshq table create`.*create_table\(\)"):
+            with pytest.raises(TableMissing):
                 queue.put("work", connection=connection)
     queue.close()
 
 
 def test_how_a_queue_is_opened() -> None:
     url: Any = "postgresql://user:secret@host/name"
-    with pytest.raises(
-        ValueError, match=r"^store: .*Queue\.sql\(.*Queue\.dynamodb\(.*Queue\.memory\(\)"
-    ) as error:
+    with refused("store") as error:
         Queue(url)
     assert "secret" not in str(error.value)
 

@@ -70,7 +70,7 @@ def test_a_server_that_takes_no_writes(postgres_server: Server, postgres_engine:
         connection.execute(sa.text(read_only.format("on")))
         try:
             for verb in (lambda: queue.put("work"), queue.pause):
-                with pytest.raises(Unreachable, match=r"takes no writes .*connect to the primary"):
+                with pytest.raises(Unreachable, match="primary"):
                     verb()
         finally:
             connection.execute(sa.text(read_only.format("off")))

@@ -84,7 +84,7 @@ def test_resources_of_an_older_version_have_no_data(request: pytest.FixtureReque
     join(queue, "Ellen", SPANISH)
     with engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE resources DROP COLUMN data"))
-    with pytest.raises(StoreError, match=r"older version made it.*freshq match create"):
+    with pytest.raises(StoreError, match="match create"):
         queue.get("Ellen")
     for _ in range(2):
         queue.create_table()

@@ -231,7 +231,7 @@ class TestMigrations:
             migrate(store.database, store.schema, (*steps[:-1], Migration(number, "more", index)))[-1]
             == "more"
         )
-        with pytest.raises(StoreError, match="newer than this program knows"):
+        with pytest.raises(StoreError, match="newer"):
             store.create_table()
 
     def test_indexes_of_an_older_version_are_made_anew(self, fresh: sa.Engine) -> None:
@@ -264,7 +264,7 @@ class TestMigrations:
                 connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
             connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 4))
         for verb in (queue.claim, lambda: queue.get("a"), lambda: queue.put("new")):
-            with pytest.raises(StoreError, match=r"an older version made it .*run `freshq table create`"):
+            with pytest.raises(StoreError, match="older"):
                 verb()
         assert store.migrate() == [migration.name for migration in MIGRATIONS[3:]]
         assert known(queue, "a") == replace(before, put_at=None)

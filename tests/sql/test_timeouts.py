@@ -162,7 +162,7 @@ class TestProcesses:
     def test_a_process_opens_at_most_so_many_connections(self, sqlite_url: str) -> None:
         queue = Queue.sql(sqlite_url, max_connections=1, answer_timeout_seconds=0.05)
         queue.put("work")
-        with queue.transaction(), pytest.raises(Throttled, match=r"all 1 connections .* max_connections"):
+        with queue.transaction(), pytest.raises(Throttled, match="max_connections"):
             queue.put("more")
         queue.close()
 

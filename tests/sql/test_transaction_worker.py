@@ -49,7 +49,7 @@ def test_an_observer_that_fails_ends_the_worker_and_no_run(queue: Queue, event: 
     observer = Quiet()
     setattr(observer, event, fail)
     queue.put("work", task_id="a")
-    with pytest.raises(Unreachable, match="where the observer writes to"):
+    with pytest.raises(Unreachable):
         work(queue, lambda _task, _connection: None, observer=observer)
     task = known(queue, "a")
     assert (task.status, task.attempts) == (TaskStatus.SUCCESS, 1)

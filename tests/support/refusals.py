@@ -8,7 +8,7 @@ import pytest
 
 
 @contextmanager
-def refused(argument: str) -> Iterator[None]:
+def refused(argument: str) -> Iterator[pytest.ExceptionInfo[ValueError]]:
     """Expect a `ValueError` whose message begins with the argument, or with those that must fit together."""
-    with pytest.raises(ValueError, match=rf"^(\w+, )?{re.escape(argument)}(, \w+)?: ."):
-        yield
+    with pytest.raises(ValueError, match=rf"^(\w+, )?{re.escape(argument)}(, \w+)?: .") as raised:
+        yield raised

@@ -12,6 +12,7 @@ import pytest
 from freshq import Handlers, Task
 from freshq.aws import worker_pass
 from tests.support.functions import Context, load_function
+from tests.support.refusals import refused
 from tests.unit.aws.test_function_metrics import emitted
 from tests.unit.conftest import Application
 
@@ -170,5 +171,5 @@ def test_the_hook_reports_also_what_it_does_not_expect(cloud: Cloud) -> None:
 
 
 def test_only_a_queue_of_canaries_can_be_named(application: Application) -> None:
-    with pytest.raises(ValueError, match=r"canary: must be a queue named canary-"):
+    with refused("canary"):
         application.invoke("sweep", {"canary": "other", "event": {}})

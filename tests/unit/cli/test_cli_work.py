@@ -274,7 +274,7 @@ class TestSeveralQueues:
         assert message in answer.stderr
 
     def test_a_queue_named_twice_is_refused(self, addresses: list[str]) -> None:
-        with pytest.raises(ValueError, match="queue: 'mail' is named twice"):
+        with refused("queue"):
             open_together([addresses[0], addresses[1], addresses[0]])
 
     def test_databases_of_their_own_have_their_own_connections(
@@ -416,7 +416,7 @@ class TestHealth:
     def test_a_port_in_use_is_named(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            with pytest.raises(ValueError, match=f"health_port: .*{port}"):
+            with refused("health_port"):
                 HealthServer("127.0.0.1", port, self.limits, list)
 
 

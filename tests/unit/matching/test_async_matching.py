@@ -62,7 +62,7 @@ def test_it_is_opened_and_used_like_a_match_queue(
             assert await queue.admin.held("ann", match.token) is not None
             await queue.complete(match)
             assert await queue.admin.recover() == await queue.waiting() == 0
-        with pytest.raises(RefusedError, match="closed"):
+        with pytest.raises(RefusedError):
             await queue.depths()
 
     asyncio.run(live())

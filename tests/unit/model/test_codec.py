@@ -178,7 +178,7 @@ class TestRefused:
         queue = Queue.memory(codec=codec)
         with refused("payload"):
             queue.put({"legs": [{}, {7: 1}]})
-        with pytest.raises(ValueError, match=r"^tasks\[1\]\.payload: a key is of type int"):
+        with refused("tasks[1].payload"):
             queue.put_many([{"payload": 1}, {"payload": {7: 1}}])
         assert queue.stats().pending == 0
 
@@ -247,9 +247,9 @@ class TestKinds:
 
     def test_errors_are_no_refusals_of_the_queue(self, handlers: Handlers) -> None:
         queue = Queue.memory(kinds=handlers)
-        with pytest.raises(ValueError, match="kind") as refused:
+        with pytest.raises(ValueError, match="kind") as raised:
             queue.put(1)
-        assert not isinstance(refused.value, FreshqError | PutIncomplete)
+        assert not isinstance(raised.value, FreshqError | PutIncomplete)
 
     def test_what_has_no_kinds_is_refused(self) -> None:
         wrong: Any = len
@@ -289,11 +289,11 @@ class TestTypes:
     def test_what_does_not_fit_is_said_without_the_value(
         self, kind: Any, stored: Any, path: tuple[str | int, ...], problem: str
     ) -> None:
-        with pytest.raises(DoesNotFit) as refused:
+        with pytest.raises(DoesNotFit) as raised:
             JsonCodec().decoder(kind)(stored)
-        assert (refused.value.path, refused.value.problem) == (path, problem)
+        assert (raised.value.path, raised.value.problem) == (path, problem)
         place = ".".join(map(str, path))
-        assert str(refused.value) == (f"{place}: {problem}" if path else problem)
+        assert str(raised.value) == (f"{place}: {problem}" if path else problem)
 
     def test_what_fits_has_its_type(self) -> None:
         found = JsonCodec().decoder(Order)({"kind": "limit", "legs": ["1.5"]})
@@ -329,13 +329,13 @@ class TestErrorsOfPydantic:
         assert fate.outcome is Outcome.FAILED
         problem = "payload: input should be a valid integer, unable to parse string as an integer"
         assert known(queue, "a").error == problem
-        with pytest.raises(ValueError, match=r"^payload: ") as refused:
+        with refused("payload") as raised:
             handlers.check("count", self.SECRET)
-        assert self.SECRET not in str(refused.value)
+        assert self.SECRET not in str(raised.value)
         assert self.SECRET not in caplog.text
 
     def test_a_put_names_the_field_alone(self) -> None:
         queue = Queue.memory(codec=ByPydantic())
-        with pytest.raises(ValueError, match=r"^payload\.n: ") as refused:
+        with refused("payload.n") as raised:
             queue.put({"n": self.SECRET})
-        assert self.SECRET not in "".join(traceback.format_exception(refused.value))
+        assert self.SECRET not in "".join(traceback.format_exception(raised.value))

@@ -9,6 +9,7 @@ from freshq import GroupRule, GroupRules
 from freshq.model.options import QueueConfig, QueueOptions, checked_options
 from freshq.model.storable_options import as_text
 from freshq.worker.options import WorkerConfig, WorkerOptions
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize(("typed", "checked"), [(QueueOptions, QueueConfig), (WorkerOptions, WorkerConfig)])
@@ -42,5 +43,5 @@ def test_wrong_rules_of_groups_are_named(text: str, named: str) -> None:
 
 
 def test_a_queue_has_a_bounded_number_of_rules() -> None:
-    with pytest.raises(ValueError, match="of: must have at most 1,000 rules, got 1,001"):
+    with refused("of"):
         GroupRules(of={str(number): GroupRule() for number in range(1001)})

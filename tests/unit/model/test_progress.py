@@ -19,6 +19,7 @@ from freshq.worker.run import PROGRESS_SECONDS
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
+from tests.support.refusals import refused
 from tests.support.working import FailingStore, Hanging, Quiet, wait_until, work_off
 
 FROM_0_TO_1 = "must be a number from 0 to 1"
@@ -127,7 +128,7 @@ class TestReports:
         assert known(queue, "a").progress_fraction is None
 
     def test_only_the_function_that_runs_a_task_reports(self, queue: Queue) -> None:
-        with pytest.raises(RefusedError, match="'a': it is not run under a lease here"):
+        with pytest.raises(RefusedError):
             known(queue, "a").progress(0.5)
 
     def test_a_wrong_report_fails_the_attempt(self) -> None:
@@ -152,7 +153,7 @@ class TestCancelled:
             queue.cancel("a", force=True)
             clock.advance(15)
             wait_until(lambda: task.cancelled)
-            with pytest.raises(LeaseLost, match="CANCELLED"):
+            with pytest.raises(LeaseLost):
                 task.progress(0.9)
             late.append(task.task_id)
             return "too late"
@@ -284,7 +285,7 @@ class TestInTests:
         task.progress(0.4, "loading")
         assert (task.progress_fraction, task.progress_step, task.cancelled) == (0.4, "loading", False)
         assert make_task("work", cancelled=True).cancelled
-        with pytest.raises(ValueError, match="progress"):
+        with refused("progress"):
             task.progress(2)
 
     def test_a_drain_keeps_the_last_report(self, queue: Queue) -> None:

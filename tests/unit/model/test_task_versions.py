@@ -8,6 +8,7 @@ from freshq.model.lifecycle import MAX_ERROR_CHARS, Stamps
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 from tests.conftest import START, Clock
 from tests.support.readings import known
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_put_may_be_due_now_or_in_a_century_but_not_later(queue: Queue) -> Non
     queue.put("work", task_id="late", at=START + MAX_SECONDS)
     queue.put("work", task_id="as late", delay_seconds=MAX_SECONDS)
     assert known(queue, "late").first_due == known(queue, "as late").first_due == START + MAX_SECONDS
-    with pytest.raises(ValueError, match=r"^tasks\[1\]\.at: ") as caught:
+    with refused("tasks[1].at") as caught:
         queue.put_many([{"payload": 1}, {"payload": 1, "at": START + MAX_SECONDS + 1}])
     assert str(caught.value).endswith("; use seconds since the epoch")
 
@@ -128,7 +129,7 @@ def test_an_error_names_force_only_where_it_helps(queue: Queue) -> None:
 
 def test_no_verb_leads_to_a_status_that_the_table_does_not_allow(queue: Queue) -> None:
     task: Task = claimed(queue).task
-    with pytest.raises(AssertionError, match=r"^complete cannot lead to FAILURE$"):
+    with pytest.raises(AssertionError, match="FAILURE"):
         advance(task, Verb.COMPLETE, TaskStatus.FAILURE, START)
 
 

@@ -39,9 +39,7 @@ def test_one_short_wait_ends_codels_overload() -> None:
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
 def test_codel_refuses_an_order_that_serves_the_newest_first(order: Order) -> None:
-    with pytest.raises(
-        ValueError, match=f"codel: works only with order=fifo, got order={order.value}"
-    ) as error:
+    with pytest.raises(ValueError, match="codel: ") as error:
         Codel(1.0, 10.0, order)
     assert str(error.value).endswith(" that is served always looks fresh, and CoDel would see no overload")
 

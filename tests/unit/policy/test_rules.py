@@ -94,5 +94,5 @@ def test_what_to_shed_may_be_its_value_and_nothing_unknown() -> None:
     given: Any = "refuse-newest"
     assert BacklogLimit(1, given).when_full is WhenFull.REFUSE_NEWEST
     wrong: Any = "refuse_newest"
-    with pytest.raises(ValueError, match="when_full: must be one of drop-oldest, "):
+    with refused("when_full"):
         BacklogLimit(1, wrong)

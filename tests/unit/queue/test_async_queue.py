@@ -161,7 +161,7 @@ class TestUse:
             await queue.close()  # no error
             await queue.stats()
 
-        with pytest.raises(RefusedError, match="closed"):
+        with pytest.raises(RefusedError):
             asyncio.run(use_twice())
 
 

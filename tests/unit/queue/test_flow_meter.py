@@ -1,11 +1,12 @@
-"""When the flow counts of a process reach those of its queue, and how long they are kept."""
+"""When the flow counts of a process reach the counts of its queue, and how many measurements it keeps."""
 
 import pytest
 
 from freshq import Queue
 from freshq.policy import Door
+from freshq.policy.reserve import MOST_KEPT, KindTimes
 from freshq.policy.rules import OverloadRules
-from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter
+from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter, SharedReserve
 from freshq.stores.memory import MemoryStore
 
 # Windows of a minute begin at whole minutes; counts are written every 5 s.
@@ -58,3 +59,16 @@ def test_the_time_of_every_attempt_counts_as_work(store: MemoryStore, meter: Flo
     assert store.read_counts("q", RECORD) == {"work_us": 3_000_000, "served": 1}
     flow = meter.flow(NOON + 10)
     assert flow.work / flow.served == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("later_runs", "known"), [(MOST_KEPT - KindTimes.LEAST, 2.0), (MOST_KEPT, 0.0)])
+def test_a_process_keeps_five_thousand_service_times_until_they_are_used(
+    store: MemoryStore, later_runs: int, known: float
+) -> None:
+    reserve = SharedReserve(store, "q", OverloadRules(3600.0))
+    for kind, runs in (("first", KindTimes.LEAST), ("later", later_runs)):
+        for _ in range(runs):
+            reserve.observe(2.0, kind, NOON)
+    assert reserve.needed_seconds("first", NOON) == pytest.approx(known, rel=0.1)
+    assert reserve.needed_seconds("later", NOON) == pytest.approx(2.0, rel=0.1)
+    assert MOST_KEPT == 5000

@@ -56,7 +56,7 @@ def test_a_lease_extended_after_its_end_keeps_no_place_in_its_group() -> None:
     (claim,) = queue.claim(2)
     claim = queue.extend(claim, lease_seconds=20)
     clock.advance(21)
-    with pytest.raises(LeaseLost, match="PENDING"):
+    with pytest.raises(LeaseLost):
         queue.extend(claim)
     assert len(other.claim(2)) == 1
     assert other.stats().taken == 1

@@ -22,6 +22,7 @@ from freshq.simulate.advice import (
     enough_servers,
     read_settings,
 )
+from tests.support.refusals import refused
 
 DEADLINE_SECONDS: Final = 10.0
 NOW: Final = Settings(servers=10)
@@ -80,7 +81,7 @@ def test_wrong_settings(tmp_path: Path, text: str, why: str) -> None:
     assert why in str(wrong.value)
     with pytest.raises(ValueError, match="cannot be read"):
         read_settings(tmp_path / "no.toml")
-    with pytest.raises(ValueError, match="settings: servers: "):
+    with refused("settings"):
         read_settings({"servers": -1})
 
 
@@ -89,7 +90,7 @@ def test_objectives() -> None:
     assert Objective.parse("0.99@2s for level 9") == Objective("0.99@2s for level 9", 0.99, 2.0, 9)
     assert Objective.parse(".5@0.5s").seconds == 0.5
     for wrong in ("", "fast", "2@1s", "0.9@0s", "0.9@2s for level 10"):
-        with pytest.raises(ValueError, match=r"^objective: "):
+        with refused("objective"):
             Objective.parse(wrong)
     assert Objective("0.9@2s", 0.9, 2.0).enough(0.95) == 0.9
 
@@ -142,9 +143,9 @@ def test_equal_outcomes_have_no_gain() -> None:
 
 
 def test_a_recording_that_is_too_short() -> None:
-    with pytest.raises(ValueError, match="recording: needs at least 40 tasks"):
+    with refused("recording"):
         Samples(recording(1.0, 10), Objective())
-    with pytest.raises(ValueError, match="objective: no task of the recording has level 3"):
+    with refused("objective"):
         Samples(recording(1.0, 100), Objective("0.9@2s for level 3", 0.9, 2.0, 3))
 
 
@@ -245,7 +246,7 @@ def test_thresholds() -> None:
     assert Threshold.parse("in_time<-1%") == Threshold("in_time", -0.01)
     assert Threshold.parse("value < -0.5 %") == Threshold("value", -0.005)
     for wrong in ("", "in_time<1%", "in_time>-1%", "waits<-1%", "in_time<-1"):
-        with pytest.raises(ValueError, match=r"^fail_if: "):
+        with refused("fail_if"):
             Threshold.parse(wrong)
 
 
@@ -256,5 +257,5 @@ def test_the_fixture(freshq_replay: Callable[..., Any], tmp_path: Path) -> None:
     lines = [{"at_seconds": at, "service_seconds": own, "deadline_seconds": 10} for at, own in rows]
     file.write_text("\n".join(map(json.dumps, lines)))
     assert freshq_replay(file, {"servers": 10}, {"servers": 11}).change.estimate > 0
-    with pytest.raises(pytest.fail.Exception, match=r"in_time: .* points .* the limit is in_time<-1%"):
+    with pytest.raises(pytest.fail.Exception, match="in_time"):
         freshq_replay(file, {"servers": 10}, {"servers": 5})

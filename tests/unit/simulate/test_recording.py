@@ -126,7 +126,7 @@ def test_stale_tasks_are_forgotten_meanwhile() -> None:
 
 def test_one_queue_is_recorded() -> None:
     other = put("b", 1.0, queue="sms")
-    with pytest.raises(ValueError, match="of several queues, such as 'mail' and 'sms'; give --name"):
+    with pytest.raises(ValueError, match="--name"):
         recorded(put("a"), other)
     assert len(recorded(put("a"), other, recorder=Recorder("sms"))) == 1
 
@@ -178,7 +178,7 @@ def test_service_times_are_drawn_from_those_of_the_kind(tmp_path: Path) -> None:
 
 def test_without_any_service_time_there_is_nothing_to_draw_from(tmp_path: Path) -> None:
     file = write(tmp_path / "load.jsonl", {"at_seconds": 1.0}, {"at_seconds": 2.0})
-    with pytest.raises(ValueError, match="no service time is known"):
+    with pytest.raises(ValueError, match="service time"):
         read_recording(file).with_services(1)
     drawn = read_trace(file, 10.0, service=ServiceDistribution.DET, service_mean_seconds=0.5)
     assert list(drawn.service) == [0.5, 0.5]

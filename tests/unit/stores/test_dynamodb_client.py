@@ -27,6 +27,7 @@ from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, TableCalls, default_clie
 from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.table import TableChanges
+from tests.support.refusals import refused
 
 TOKEN = "t"
 NOW = 1_700_000_000.0
@@ -84,7 +85,7 @@ def test_a_table_with_another_key_may_be_attached() -> None:
     message = "The provided key element does not match the schema"
     refused = ClientError({"Error": {"Code": "ValidationException", "Message": message}}, "GetItem")
     with (
-        pytest.raises(StoreError, match=r"for an attached table, name its hash key: \?key=NAME"),
+        pytest.raises(StoreError, match="key"),
         translated("Tasks"),
     ):
         raise refused
@@ -139,7 +140,7 @@ class TestValidation:
     def test_an_id_that_no_key_can_have_is_not_sent(
         self, store: DynamoDBStore, call: Callable[[TableCalls, Any], object], item_id: Any
     ) -> None:
-        with pytest.raises(ValueError, match="id"):
+        with refused("id"):
             call(store.calls, item_id)
 
     def test_an_id_that_a_damaged_record_names_is_left_out(self, store: DynamoDBStore) -> None:
@@ -162,10 +163,10 @@ class TestValidation:
     def test_a_name_that_no_table_can_have_is_not_sent(
         self, use: Callable[[Any], object], table: Any
     ) -> None:
-        with pytest.raises(ValueError, match="table"):
+        with refused("table"):
             use(table)
 
     @pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 5])
     def test_a_name_that_no_attribute_can_have_is_not_sent(self, name: Any) -> None:
-        with pytest.raises(ValueError, match="key"):
+        with refused("key"):
             open_attachment("Tasks", None, name, 1)

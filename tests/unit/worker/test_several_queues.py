@@ -4,8 +4,6 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from freshq import Handlers, Queue, Task, Worker
 from freshq.errors import StoreError
 from freshq.queue.core import core_of
@@ -15,6 +13,7 @@ from freshq.testing import FaultyStore
 from freshq.worker import WorkerOptions, Workers, WorkerState
 from freshq.worker.worker import kinds_of
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.refusals import refused
 from tests.support.working import wait_until
 
 QUICK: WorkerOptions = {"poll_seconds": 0.01, "idle_exit_seconds": 0.05}
@@ -116,7 +115,7 @@ def test_their_kinds_are_those_of_the_runner() -> None:
 
 
 def test_there_must_be_one() -> None:
-    with pytest.raises(ValueError, match="workers: give at least one"):
+    with refused("workers"):
         Workers()
 
 

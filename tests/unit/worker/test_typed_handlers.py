@@ -16,6 +16,7 @@ from freshq.errors import PutIncomplete, RefusedError, WaitTimeout
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.testing import ManualClock, drain, make_task
 from freshq.worker.handlers import Handler, PutOptions
+from tests.support.refusals import refused
 
 
 @dataclass
@@ -108,7 +109,7 @@ class TestPut:
     def test_what_does_not_fit_is_not_put(
         self, quote: Handler[Quote, Price], queue: Queue, put: Callable[..., object], names: str
     ) -> None:
-        with pytest.raises(ValueError, match=rf"^{names}"):
+        with refused(names):
             put(quote, queue)
         assert queue.stats().pending == 0
 
@@ -185,7 +186,7 @@ class TestCall:
         assert assert_type(double.call(4), int) == 8
 
     def test_what_does_not_fit_is_refused(self, quote: Handler[Quote, Price]) -> None:
-        with pytest.raises(ValueError, match=r"^payload"):
+        with refused("payload"):
             quote.call("ABC")  # type: ignore[arg-type]  # the wrong type is the point
 
     def test_type_checkers_know_the_payload(self, quote: Handler[Quote, Price], queue: Queue) -> None:
@@ -269,7 +270,7 @@ class TestMiddleware:
         assert len(seen) == 1
 
     def test_it_must_be_functions(self) -> None:
-        with pytest.raises(ValueError, match=r"^middleware"):
+        with refused("middleware"):
             Handlers(middleware=["log"])  # type: ignore[list-item]  # the wrong type is the point
 
 
@@ -340,17 +341,17 @@ class TestProvided:
 
         def look(_task: Task, _payload: None, session: Session) -> None: ...
 
-        with pytest.raises(ValueError, match="is not async, but the provider of 'session' is"):
+        with pytest.raises(ValueError, match="session"):
             Handlers(provide={Session: connect}).on("look")(look)
 
     def test_the_payload_comes_before_it(self) -> None:
         def look(_task: Task, session: Session) -> None: ...
 
-        with pytest.raises(ValueError, match="a task and a payload before its provided arguments"):
+        with pytest.raises(ValueError, match="provided arguments"):
             Handlers(provide={Session: Session}).on("look")(look)
 
     def test_its_function_takes_no_arguments(self) -> None:
-        with pytest.raises(ValueError, match=r"^provide: Session"):
+        with refused("provide"):
             Handlers(provide={Session: lambda name: name})  # type: ignore[dict-item, misc]  # the point
 
 
@@ -382,7 +383,7 @@ class TestBackoff:
         assert task.not_before == clock.now + 7
 
     def test_it_must_be_one(self, handlers: Handlers) -> None:
-        with pytest.raises(ValueError, match=r"^backoff"):
+        with refused("backoff"):
             handlers.on("a", backoff=2)  # type: ignore[arg-type]  # the wrong type is the point
 
 
