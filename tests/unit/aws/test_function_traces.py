@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.functions import load_event
 from tests.support.readings import known
-from tests.support.refusals import refused
 from tests.unit.conftest import Application
 
 TRACE = "1-5759e988-bd862e3fe1be46a994272793"
@@ -76,7 +75,7 @@ def test_the_runner_has_its_environment(application: Application) -> None:
 @pytest.mark.parametrize("value", ["{", '{"A": 1}', "[]"])
 def test_a_wrong_environment_is_named(application: Application, value: str) -> None:
     application.set("FRESHQ_RUNNER_ENVIRONMENT", value)
-    with refused("FRESHQ_RUNNER_ENVIRONMENT"):
+    with pytest.raises(ValueError, match="FRESHQ_RUNNER_ENVIRONMENT"):
         application.invoke("process_tasks", load_event("process_tasks-doorbell"))
 
 

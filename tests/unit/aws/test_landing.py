@@ -120,7 +120,7 @@ def test_a_malformed_number_is_named() -> None:
     tape = Recording()
     tape.put(0, "a")
     tape.records[0]["dynamodb"]["NewImage"]["deadline"] = {"N": "soon"}
-    with refused("deadline"):
+    with refused("record"):
         landed_event(tape.records[0])
 
 

@@ -22,7 +22,6 @@ from freshq.worker.worker import load_worker, made_with
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.refusals import refused
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 
 
@@ -258,5 +257,5 @@ def test_a_worker_of_the_application_is_found_by_its_name(monkeypatch: pytest.Mo
     own, options = made_with(worker)
     assert (own, options.concurrency) == (queue, 7)
     assert load_worker("orders:run") is None
-    with refused("advice"):
+    with pytest.raises(ValueError, match="advice"):
         load_worker("no_such_module:run", "advice")
