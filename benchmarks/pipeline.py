@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-from local.oracle import make_tables, relations, rows_that_differ, write_tables
+from local.facts import make_tables, relations, rows_that_differ, write_tables
 from py4j.protocol import Py4JJavaError
 
 from benchmarks import figures

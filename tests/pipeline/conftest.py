@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import duckdb
 import pytest
-from local.oracle import relations
+from local.facts import relations
 from pyspark.sql import SparkSession
 
 from freshq_pipeline.runs.batch import execute

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from local.oracle import make_tables, relations, rows_that_differ, write_tables
+from local.facts import make_tables, relations, rows_that_differ, write_tables
 
 from freshq_pipeline.schemas import TABLES
 from tests.pipeline.conftest import Pipeline

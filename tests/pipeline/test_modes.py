@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from benchmarks.lives import write_events
-from local.oracle import relations
+from local.facts import relations
 from pyspark.sql import SparkSession
 
 from freshq.policy.order import Order

@@ -17,7 +17,7 @@ import duckdb
 import pytest
 from botocore.exceptions import ClientError
 from botocore.stub import Stubber
-from local.oracle import relations
+from local.facts import relations
 from moto import mock_aws
 from samtranslator.yaml_helper import yaml_parse
 from typer.testing import CliRunner

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from local.oracle import comparable, differing_rows, make_tables, relations, rows_that_differ, write_tables
+from local.facts import comparable, differing_rows, make_tables, relations, rows_that_differ, write_tables
 from moto import mock_aws
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from benchmarks.lives import write_events
-from local.oracle import make_tables
+from local.facts import make_tables
 
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
