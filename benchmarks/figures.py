@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,27 @@ def in_processes(job: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) ->
 
 def _child(job: Any, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> None:
     results.put(job(lambda: barrier.wait(LONGEST_SECONDS), *arguments))
+
+
+@contextmanager
+def in_background(job: Callable[..., object], *arguments: Any) -> Iterator[Any]:
+    """Run a job in another process during the block; yield what it says first.
+
+    Args:
+        job: Called with the arguments, a queue for its word, and the event that ends it.
+        arguments: Its first arguments.
+
+    Raises:
+        queue.Empty: If it says nothing.
+    """
+    words, over = CONTEXT.Queue(), CONTEXT.Event()
+    process = CONTEXT.Process(target=job, args=(*arguments, words, over))
+    process.start()
+    try:
+        yield words.get(timeout=LONGEST_SECONDS)
+    finally:
+        over.set()
+        process.join(LONGEST_SECONDS)
 
 
 def numbers(text: str) -> list[int]:

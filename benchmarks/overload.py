@@ -1,4 +1,7 @@
-"""Goodput under load: simulated by order, and measured in the deployed application on the emulator."""
+"""Goodput under load, simulated by order and measured in the deployed application on the emulator.
+
+The part `outage` simulates clients that try again after an outage.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,24 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks import overload_setting as setting
 from benchmarks.figures import in_turns
-from benchmarks.pictures import draw_overload
+from benchmarks.pictures import AFTER_OUTAGE, draw_outage, draw_overload
 from freshq import Order, Queue
 from freshq.aws.pass_options import configure_stack
-from freshq.policy.rules import OverloadRules
+from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.simulate import (
     Burst,
+    Clients,
+    Dip,
     Load,
     ServiceDistribution,
     Source,
+    Stress,
     load_sweep,
     policies,
     simulate_load,
+    simulate_stressed,
     summarize,
-)
+)  # fmt: skip
 from freshq.simulate.backlog import Fates
 from freshq.simulate.sweep import LOADS as SWEPT_LOADS
 
@@ -376,3 +383,52 @@ def main(*, simulated: bool = False) -> None:
     )
     figures.write("overload", report)
     draw_overload(report)
+
+
+OUTAGE_LOADS: Final = (0.5, 0.6, 0.7, 0.8, 0.9)
+DRAWN_LOAD: Final = 0.7
+OUTAGE_DEADLINE_SECONDS: Final = 5.0
+NO_DEADLINE_SECONDS: Final = 1e9
+CLIENTS: Final = Clients(OUTAGE_DEADLINE_SECONDS, 3)
+OUTAGE: Final = Dip(60.0, 30.0)
+OUTAGE_SECONDS: Final = 240.0
+# Shares are of the arrivals from half a minute after the outage on.
+FROM_SECONDS: Final = OUTAGE.end + 30.0
+OUTAGE_RULES: Final = {
+    "FIFO": OverloadRules(NO_DEADLINE_SECONDS, Order.FIFO),
+    "FIFO with a deadline": OverloadRules(OUTAGE_DEADLINE_SECONDS, Order.FIFO),
+    "FIFO with a deadline and the reserve": OverloadRules(
+        OUTAGE_DEADLINE_SECONDS, Order.FIFO, ReserveRule(quantile=0.9)
+    ),
+    "LIFO": OverloadRules(NO_DEADLINE_SECONDS),
+    "LIFO with a deadline": OverloadRules(OUTAGE_DEADLINE_SECONDS),
+}
+
+
+def goodput_after_outage(name: str, load: float, seed: int) -> list[float]:
+    """Return the goodput of each 10 seconds, as a share of the rate of arrivals."""
+    rules, rate = OUTAGE_RULES[name], load * SWEEP_SERVERS
+    source = Source(rate, OUTAGE_SECONDS, rules.deadline_seconds, seed=seed)
+    done = simulate_stressed(source.load(), rules, SWEEP_SERVERS, Stress(CLIENTS, OUTAGE), seed)
+    return [each / rate for each in summarize(done).goodput_by_10_seconds]
+
+
+def outage() -> None:
+    """Simulate an outage, and draw the picture."""
+    runs = {
+        (name, load): [goodput_after_outage(name, load, seed) for seed in SEEDS]
+        for name in OUTAGE_RULES
+        for load in OUTAGE_LOADS
+    }
+    first = int(FROM_SECONDS / 10)
+    by_load = [
+        {"order": name, "load": load, **interval([sum(run[first:]) / len(run[first:]) for run in each])}
+        for (name, load), each in runs.items()
+    ]
+    over_time = [
+        {"order": name, "seconds": 10.0 * place + 5.0, "share": round(sum(rates) / len(rates), 4)}
+        for name in AFTER_OUTAGE
+        for place, rates in enumerate(zip(*runs[name, DRAWN_LOAD], strict=True))
+    ]
+    figures.write("outage", {"by_load": by_load, "over_time": over_time})
+    draw_outage(over_time, DRAWN_LOAD, (OUTAGE.start, OUTAGE.end))

@@ -21,7 +21,6 @@ from random import Random
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg
 from local.servers import Postgres
 from typing_extensions import override
 
@@ -30,7 +29,7 @@ from benchmarks.figures import in_turns
 from benchmarks.library_pages import possible_ratio
 from benchmarks.peers import TASK_SECONDS
 from benchmarks.pictures import draw_peers
-from benchmarks.worker import PeerProcess, conninfo, fill_peer
+from benchmarks.worker import PeerProcess, fill_peer, new_database
 from freshq.simulate.sweep import Colour
 
 if TYPE_CHECKING:
@@ -251,11 +250,8 @@ class Place:
 
     def _database(self, own: str) -> str:
         name = f"run{next(self._databases)}"
-        with psycopg.connect(conninfo(self._server), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        if own == "freshq":
-            return self._server.url.replace("/postgres", f"/{name}")
-        return conninfo(self._server).replace("dbname=postgres", f"dbname={name}")
+        where = new_database(self._server, name)
+        return self._server.url.replace("/postgres", f"/{name}") if own == "freshq" else where
 
 
 def main(seeds: int = 2, seconds: float = 15.0, peers: str = sys.executable) -> None:

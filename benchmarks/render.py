@@ -43,6 +43,12 @@ def formatted(value: Any, form: str, unit: str = "") -> str:
     return spread(value, form) if isinstance(value, list) else f"{value:{form}}{unit}"
 
 
+def bounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a figure for a picture: its share with the bounds of its interval."""
+    share, half = row.get("mean", row.get("share")), row.get("half_width", 0.0)
+    return {**row, "share": share, "low": max(0.0, share - half), "high": min(max(1.0, share), share + half)}
+
+
 def spread(numbers: Sequence[float], form: str) -> str:
     """Return the median of the rounds with the range."""
     return f"{median(numbers):{form}} ({min(numbers):{form}} to {max(numbers):{form}})"
@@ -155,6 +161,7 @@ _TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.filters["bounded"] = bounded
 _TEMPLATES.filters["f"] = formatted
 _TEMPLATES.filters["percentiles"] = lambda each, which: _percentiles(
     [one[which] for one in each if which in one]
@@ -176,9 +183,14 @@ def _percentiles(numbers: Sequence[float]) -> str:
     return f"{cuts[49]:.1f} / {cuts[98]:.1f}" if cuts else ""
 
 
+def rendered(template: str, **names: Any) -> str:
+    """Return the text of a file in benchmarks/templates, which sees the given names."""
+    return _TEMPLATES.get_template(template).render(names)
+
+
 def sections(template: str, **names: Any) -> Sections:
-    """Return the sections of a template in benchmarks/templates, which sees the given names."""
-    parts = MARK.split(_TEMPLATES.get_template(f"{template}.md").render(names))[1:]
+    """Return the sections of a page's template."""
+    parts = MARK.split(rendered(f"{template}.md", **names))[1:]
     return {
         (file, name): [
             Written(text) if text.startswith("|") else Prose(text)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from queue import SimpleQueue
@@ -23,14 +23,14 @@ from local.servers import Postgres
 from typing_extensions import override
 
 from benchmarks import figures
-from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_turns
+from benchmarks.figures import LONGEST_SECONDS, in_background, in_turns
 from benchmarks.library_pages import FRESHQ
 from benchmarks.peers import PAUSE_SECONDS, SLOTS, pauses
-from benchmarks.worker import PROGRAM, PeerProcess, conninfo, fill_peer, opened
+from benchmarks.worker import PROGRAM, PeerProcess, conninfo, fill_peer, new_database, opened
 from freshq import Queue, Task, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Turn = Callable[[], list[dict[str, float]]]
 
@@ -50,22 +50,12 @@ def _work(url: str, ready: Any, over: Any) -> None:
     logging.disable(logging.WARNING)
     with opened(url) as queue:
         queue.get("none")
-        ready.set()
+        ready.put("ready")
         Worker(queue, began, concurrency=SLOTS).run(until=over.is_set)
 
 
-@contextmanager
-def working(url: str) -> Iterator[None]:
-    """Run an idle worker in another process during the block."""
-    ready, over = CONTEXT.Event(), CONTEXT.Event()
-    process = CONTEXT.Process(target=_work, args=(url, ready, over))
-    process.start()
-    try:
-        ready.wait(LONGEST_SECONDS)
-        yield
-    finally:
-        over.set()
-        process.join(LONGEST_SECONDS)
+# Takes the address of a queue, and runs an idle worker in another process during a block.
+working: Final = partial(in_background, _work)
 
 
 def round_trips(queue: Queue, tasks: int) -> list[dict[str, float]]:
@@ -118,9 +108,7 @@ def contenders(
         stack.enter_context(working(url))
         turns[name] = partial(round_trips, queue, tasks)
     for peer in PEERS:
-        with psycopg.connect(conninfo(server), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {peer}".encode())
-        where = conninfo(server).replace("dbname=postgres", f"dbname={peer}")
+        where = new_database(server, peer)
         version = fill_peer(peers, peer, where, 0)
         if version is not None:
             versions[peer] = version
@@ -132,7 +120,7 @@ def contenders(
 
 def idle_rates(server: Postgres, databases: dict[str, str]) -> dict[str, float]:
     """Return the transactions a second of each database while nothing is put."""
-    with psycopg.connect(conninfo(server).replace("postgres", "template1"), autocommit=True) as connection:
+    with psycopg.connect(conninfo(server, "template1"), autocommit=True) as connection:
 
         def counts() -> dict[str, int]:
             time.sleep(COUNTED_SECONDS)

@@ -1,4 +1,6 @@
-"""Throughput of a Worker on SQL, in turns with claims of ten by hand and the workers of other queues.
+"""Throughput of a Worker on SQL, on DynamoDB at a distance, and of the handlers of one event loop.
+
+On SQL it is in turns with claims of ten by hand and the workers of other queues.
 
 Handlers are empty and payloads have 1 KB. Each contender is one process, or two with the same number of slots
 each. A rate counts from the first run (by hand: the first claim) to the last; freshq's until all tasks are
@@ -8,36 +10,50 @@ the page names the queues that it lacks.
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
-from local.servers import HOST, Postgres
+from local.faults import Fault, Proxy, client_at, refused
+from local.servers import HOST, DynamoDBLocal, Postgres, create_without_stream
 from typing_extensions import override
 
 from benchmarks import figures
-from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_processes, in_turns
+from benchmarks.figures import CONTEXT, LONGEST_SECONDS, in_background, in_processes, in_turns
+from benchmarks.figures import PAYLOAD as SMALL_PAYLOAD
 from benchmarks.library_pages import FILES, HAND, WORKER
 from benchmarks.peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from benchmarks.sql import fill
-from freshq import Queue, Settlement, Worker
+from freshq import AsyncQueue, Handlers, Queue, Settlement, Worker
 from freshq.worker.report import LoggingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, MutableSequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableSequence
+    from contextlib import AbstractAsyncContextManager
+
+    from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import Claim, Task
     from freshq.telemetry import Outcome
+
+    Put = Callable[[], Awaitable[object]]
+    Sleep = Callable[[], Awaitable[None]]
+    Opened = Callable[[Postgres, Sleep | None], AbstractAsyncContextManager[Put]]
 
 BY_HAND: Final = 10
 CONCURRENCY: Final = (1, 8, 32, 256)
@@ -329,9 +345,16 @@ class Place:
             return of_peer(self._python, contender, where, tasks, (concurrency, processes))
 
 
-def conninfo(server: Postgres) -> str:
-    """Return the address of a server for libpq."""
-    return f"host={HOST} port={server.port} user=freshq dbname=postgres"
+def conninfo(server: Postgres, database: str = "postgres") -> str:
+    """Return the address of a database for libpq."""
+    return f"host={HOST} port={server.port} user=freshq dbname={database}"
+
+
+def new_database(server: Postgres, name: str) -> str:
+    """Create a database; return its address for libpq."""
+    with psycopg.connect(conninfo(server), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return conninfo(server, name)
 
 
 def measured(rounds: int, peers: str, processes: int) -> Mapping[str, Any]:
@@ -357,3 +380,225 @@ def main(rounds: int = 4, peers: str = sys.executable, processes: str = "1,2") -
     """Measure with one process and with two."""
     for number in figures.numbers(processes):
         figures.write(FILES[number], measured(rounds, peers, number))
+
+
+FAR_SLOTS: Final = 25
+TOGETHER: Final = "25 writes a call"
+ALONE: Final = "one write a call"
+# More than a worker uses at the same time, so that no call waits for a connection.
+FAR_CONNECTIONS: Final = 60
+TABLE: Final = "distance"
+# Figures in the file: tasks a second by delay, and the processor time of a task.
+RATE: Final = "delays_ms"
+WORKER_TIME: Final = "worker_processor_ms"
+SERVER_TIME: Final = "server_processor_ms"
+FIGURES: Final = (RATE, WORKER_TIME, SERVER_TIME)
+
+
+class Far(NamedTuple):
+    """A server with a table, and a client whose calls are delayed."""
+
+    server: DynamoDBLocal
+    client: DynamoDBClient
+
+
+def measured_once(far: Far, tasks: int) -> dict[str, float]:
+    """Run tasks in one worker; return the tasks a second, and both sides' processor time per task."""
+    queue = Queue.dynamodb(TABLE, far.client)
+    queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
+    ran: list[tuple[float, float, float]] = []
+
+    def now() -> tuple[float, float, float]:
+        return time.monotonic(), time.process_time(), processor_seconds(far.server.process_id)
+
+    def run(_task: Task) -> None:
+        ran.append(now() if not ran else ran[0])
+
+    worker = Worker(queue, run, concurrency=FAR_SLOTS)
+    report = worker.run(until=lambda: len(ran) >= tasks)
+    seconds, own, of_server = (end - start for end, start in zip(now(), ran[0], strict=True))
+    if sum(report.outcomes.values()) != tasks:
+        msg = f"{tasks} tasks were put, but the worker reports {report.outcomes}"
+        raise RuntimeError(msg)
+    return {
+        RATE: round(tasks / seconds, 1),
+        WORKER_TIME: round(1000 * own / tasks, 2),
+        SERVER_TIME: round(1000 * of_server / tasks, 2),
+    }
+
+
+def processor_seconds(process_id: int) -> float:
+    """Return the processor time of a process: the fields utime and stime of proc(5)."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def far_away(delay_seconds: float) -> Iterator[Far]:
+    """Start a server with a table whose answers are delayed."""
+    with DynamoDBLocal() as server, in_background(_delay, server.port, delay_seconds) as port:
+        client = client_at(f"http://127.0.0.1:{port}", connections=FAR_CONNECTIONS)
+        create_without_stream(client, TABLE)
+        yield Far(server, client)
+        client.close()
+
+
+def _delay(port: int, delay_seconds: float, ready: Any, over: Any) -> None:
+    """Delay the answers of a server, in this process."""
+    with Proxy(port) as proxy:
+        proxy.delay_seconds, proxy.fault = delay_seconds, Fault.DELAY
+        ready.put(proxy.port)
+        over.wait()
+
+
+def distance(delays_ms: str = "0,5,20", tasks: int = 500, rounds: int = 4) -> None:
+    """Measure both ways of writing at each distance, in turns."""
+    logging.disable(logging.WARNING)  # of refused batches
+    found: dict[str, dict[str, dict[str, list[float]]]] = {name: {} for name in FIGURES}
+    for delay_ms in figures.numbers(delays_ms):
+        with (
+            far_away(delay_ms / 1000) as many,
+            far_away(delay_ms / 1000) as single,
+            refused(single.client, "BatchExecuteStatement", code="UnknownOperationException"),
+        ):
+            measured_once(many, tasks)  # lets Java compile
+            ways = {
+                TOGETHER: partial(measured_once, many, tasks),
+                ALONE: partial(measured_once, single, tasks),
+            }
+            results = in_turns(ways, rounds)
+        for name, by_delay in found.items():
+            by_delay[str(delay_ms)] = {way: [one[name] for one in each] for way, each in results.items()}
+    figures.write("distance", {"rounds": rounds, "slots": FAR_SLOTS, "tasks": tasks, **found})
+
+
+PUTS: Final = 2000
+# Coroutines that put at the same time.
+PUTTERS: Final = 50
+SLEEPERS: Final = 500
+SLEEP_SECONDS: Final = 1.0
+POOL_CONNECTIONS: Final = 10
+PATIENCE_SECONDS: Final = 120
+
+
+@asynccontextmanager
+async def opened_freshq(server: Postgres, sleep: Sleep | None) -> AsyncIterator[Put]:
+    """Yield a function that puts a task; given `sleep`, a worker runs the tasks at the same time."""
+    queue = Queue.sql(server.url, max_connections=POOL_CONNECTIONS)
+    handlers = Handlers()
+
+    @handlers.on("sleep")
+    async def sleeps(_task: object) -> None:
+        if sleep is not None:
+            await sleep()
+
+    async with AsyncQueue(queue, POOL_CONNECTIONS) as async_queue:
+        await async_queue.create_table()
+        await async_queue.purge(confirm=queue.name)
+        put = partial(async_queue.put, SMALL_PAYLOAD, kind="sleep")
+        if sleep is None:
+            yield put
+        else:
+            async with Worker(queue, handlers, concurrency=SLEEPERS).serving():
+                yield put
+
+
+@asynccontextmanager
+async def opened_procrastinate(server: Postgres, sleep: Sleep | None) -> AsyncIterator[Put]:
+    """Yield a function that defers a job; given `sleep`, a worker runs the jobs at the same time."""
+    procrastinate: Any = importlib.import_module("procrastinate")
+    connector = procrastinate.PsycopgConnector(conninfo=conninfo(server), max_size=POOL_CONNECTIONS)
+    app = procrastinate.App(connector=connector)
+
+    @app.task(name="sleep")  # type: ignore[untyped-decorator]  # the package may be missing
+    async def sleeps(**_payload: object) -> None:
+        if sleep is not None:
+            await sleep()
+
+    async with app.open_async():
+        if not await app.check_connection_async():
+            await app.schema_manager.apply_schema_async()
+        await connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
+        worker = None
+        if sleep is not None:
+            worker = asyncio.create_task(
+                app.run_worker_async(concurrency=SLEEPERS, install_signal_handlers=False)
+            )
+        yield lambda: sleeps.defer_async(**SMALL_PAYLOAD)
+        if worker is not None:
+            worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
+
+
+QUEUES: Final[dict[str, Opened]] = {"freshq": opened_freshq, "procrastinate": opened_procrastinate}
+
+
+async def puts_per_second(server: Postgres, opened: Opened) -> float:
+    """Put tasks from many coroutines."""
+    async with opened(server, None) as put:
+
+        async def put_some() -> None:
+            for _ in range(PUTS // PUTTERS):
+                await put()
+
+        await put()  # opens the first connection
+        started = time.monotonic()
+        await asyncio.gather(*(put_some() for _ in range(PUTTERS)))
+        return PUTS / (time.monotonic() - started)
+
+
+async def run_sleepers(server: Postgres, opened: Opened) -> dict[str, float]:
+    """Put tasks whose handlers sleep; return the seconds until all have run, and the largest counts."""
+    begun = ended = connections = 0
+    most = {"most_sleeping": 0, "threads": 0}
+
+    async def sleep() -> None:
+        nonlocal begun, ended
+        begun += 1
+        most["most_sleeping"] = max(most["most_sleeping"], begun - ended)
+        most["threads"] = max(most["threads"], threading.active_count())
+        await asyncio.sleep(SLEEP_SECONDS)
+        ended += 1
+
+    async with opened(server, sleep) as put:
+        await asyncio.sleep(1)  # the worker is waiting for tasks by now
+        started = time.monotonic()
+        puts = asyncio.gather(*(put() for _ in range(SLEEPERS)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while ended < SLEEPERS:
+                await asyncio.sleep(0.01)
+                if not connections and begun == SLEEPERS:
+                    connections = await asyncio.to_thread(connections_of, server)
+        seconds = time.monotonic() - started
+        await puts
+    return {"seconds": seconds} | most | {"connections": connections}
+
+
+def connections_of(server: Postgres) -> int:
+    """Return the number of a server's other connections."""
+    with psycopg.connect(conninfo(server)) as connection:
+        row = connection.execute(CONNECTIONS).fetchone()
+    return int(row[0]) if row else 0
+
+
+def both(server: Postgres, opened: Opened) -> dict[str, float]:
+    """Return the figures of one queue in one round."""
+    rate = asyncio.run(puts_per_second(server, opened))
+    return {"puts_per_second": rate} | asyncio.run(run_sleepers(server, opened))
+
+
+def coroutines(rounds: int = 3) -> None:
+    """Measure the queues that are installed."""
+    with Postgres(durable=True) as server:
+        contenders = {
+            name: partial(both, server, opened) for name, opened in QUEUES.items() if find_spec(name)
+        }
+        found = in_turns(contenders, rounds)
+    queues = {
+        name: {"version": version(name)}
+        | {figure: [each[figure] for each in results] for figure in results[0]}
+        for name, results in found.items()
+    }
+    setting = {"puts": PUTS, "putters": PUTTERS, "sleepers": SLEEPERS, "sleep_seconds": SLEEP_SECONDS}
+    figures.write("asyncio", setting | {"queues": queues})

@@ -1,8 +1,8 @@
 """Compute what became of recorded tasks: from a table's change stream, simulated, and in DuckDB.
 
 The simulator serves the same arrivals in other orders. DuckDB makes the pipeline's tables from the same
-files, to be compared row by row: each table is a file of plain SQL in `duckdb_tables` over the changes of each
-task (`changes.sql`), which shares only the meaning of the columns with the pipeline. It reads only valid
+files, to be compared row by row: each table is a file of plain SQL in `duckdb_tables` over the changes of
+each task (`changes.sql`), which shares only the meaning of the columns with the pipeline. It reads only valid
 landed events, and determines outcomes at the newest event, without an index lag.
 """
 
