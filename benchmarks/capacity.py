@@ -175,13 +175,9 @@ class Bench:
     def queue(self) -> Queue:
         """Return the queue of another process, which has read the stored options."""
         queue = Queue.dynamodb(
-            self.table,
-            self.client,
-            clock=self.clock,
-            rng=random.Random(7),
-            lease_seconds=LEASE_SECONDS,
+            self.table, self.client, clock=self.clock, rng=random.Random(7), lease_seconds=LEASE_SECONDS,
             max_age_seconds=QUEUE_MAX_AGE_SECONDS,
-        )
+        )  # fmt: skip
         queue.configure()
         return queue
 
@@ -195,6 +191,10 @@ class Bench:
             action()
         figures = (meter.write_units, meter.read_units, meter.calls.total())
         return Cost(step, tasks, *(round(figure / tasks, 3) for figure in figures))
+
+    def costs(self, *steps: tuple[str, int, Callable[[], object]]) -> list[Cost]:
+        """Return the costs of steps, each with its tasks and its action, in order."""
+        return [self.measure(*step) for step in steps]
 
 
 @contextmanager
@@ -219,16 +219,16 @@ def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
         def claim() -> None:
             assert len(worker.claim(limit=tasks)) == tasks
 
-        costs = [
-            bench.measure("first put of a queue's first group", 1, lambda: put("a", 1)),
-            bench.measure("put into a group that nothing waits in", 1, lambda: put("b", 1)),
-            bench.measure(
+        costs = bench.costs(
+            ("first put of a queue's first group", 1, lambda: put("a", 1)),
+            ("put into a group that nothing waits in", 1, lambda: put("b", 1)),
+            (
                 "put of a group, 10 in one call of `put_many`",
                 2 * tasks,
-                lambda: [put(group, tasks) for group in ("a", "b")],
+                lambda: [put(each, tasks) for each in "ab"],
             ),
-            bench.measure("claim of 10 from two groups in turn", tasks, claim),
-        ]
+            ("claim of 10 from two groups in turn", tasks, claim),
+        )
         bench.clock.now += 2 * RULES.trust_seconds
         look = "put of a group, its line record looked at again: at most once a second"
         return [*costs, bench.measure(look, 1, lambda: put("a", 1)), one_task_groups(client)]
@@ -264,15 +264,8 @@ def behind_stale(client: DynamoDBClient, stale: int) -> dict[str, float]:
         (taken,) = queue.claim()  # reads the control record
         live = queue.get(queue.put(PAYLOAD).task_id) or taken.task
         # Put in the same second, each a microsecond after the last, and stale by now.
-        newer = [
-            replace(
-                live,
-                task_id=str(uuid.uuid4()),
-                created=round(now + 1 + number / 1e6, 6),
-                deadline=now + 2,
-            )
-            for number in range(stale)
-        ]
+        moments = (round(now + 1 + number / 1e6, 6) for number in range(stale))
+        newer = [replace(live, task_id=str(uuid.uuid4()), created=at, deadline=now + 2) for at in moments]
         load(client, bench.table, newer)
         bench.clock.now += 3
         found: list[int] = []
@@ -285,25 +278,18 @@ def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
     queue = bench.queue()
     bench.fill(tasks)
     claims = queue.claim(limit=tasks)
-    return [
-        bench.measure(
-            "fail: the task, and its entry among the dead letters",
-            tasks,
-            lambda: [queue.fail(claim) for claim in claims],
-        ),
-        bench.measure("list of 10 dead letters", tasks, lambda: queue.list("FAILURE", limit=tasks)),
-        bench.measure("redrive of all dead letters", tasks, queue.redrive),
-        bench.measure(
-            "cancel as a dead letter",
-            tasks,
-            lambda: [queue.cancel(claim.task.task_id, dead=True) for claim in claims],
-        ),
-        bench.measure(
+    ids = [claim.task.task_id for claim in claims]
+    return bench.costs(
+        ("fail: the task, and its entry among the dead letters", tasks, lambda: [*map(queue.fail, claims)]),
+        ("list of 10 dead letters", tasks, lambda: queue.list("FAILURE", limit=tasks)),
+        ("redrive of all dead letters", tasks, queue.redrive),
+        ("cancel as a dead letter", tasks, lambda: [queue.cancel(each, dead=True) for each in ids]),
+        (
             "redrive as new of a dead letter",
             tasks,
-            lambda: [queue.redrive([claim.task.task_id], as_new=True) for claim in claims],
+            lambda: [queue.redrive([each], as_new=True) for each in ids],
         ),
-    ]
+    )
 
 
 LANGUAGES: Final = ("English", "French", "German", "Italian", "Spanish")
@@ -403,13 +389,8 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
 def matching(client: DynamoDBClient) -> list[dict[str, Any]]:
     """Return the cost of each step, by the number of languages of an agent."""
     return [
-        {
-            "languages": languages,
-            "step": step,
-            "write_units": meter.write_units,
-            "read_units": meter.read_units,
-            "calls": meter.calls.total(),
-        }
+        {"languages": languages, "step": step}
+        | {"write_units": meter.write_units, "read_units": meter.read_units, "calls": meter.calls.total()}
         for languages in (1, 2, 3)
         for step, meter in cycle(client, languages).items()
     ]
@@ -554,14 +535,14 @@ def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
     with new_bench(client) as bench:
         worker = _Worker(bench, tasks)
         worker.queue.claim()  # reads the control record
-        costs = [
-            bench.measure("put, 10 in one call of `put_many`", tasks, lambda: bench.fill(tasks)),
-            bench.measure("claim of 10, lease record included", tasks, worker.claim),
-            bench.measure("release, one by one, and claim again", tasks, worker.bounce),
-            bench.measure("retry, one by one, wait, promote and claim again", tasks, worker.fail_and_wait),
-            bench.measure("extend", tasks, worker.extend),
-            bench.measure("complete, one by one", tasks, worker.complete),
-        ]
+        costs = bench.costs(
+            ("put, 10 in one call of `put_many`", tasks, lambda: bench.fill(tasks)),
+            ("claim of 10, lease record included", tasks, worker.claim),
+            ("release, one by one, and claim again", tasks, worker.bounce),
+            ("retry, one by one, wait, promote and claim again", tasks, worker.fail_and_wait),
+            ("extend", tasks, worker.extend),
+            ("complete, one by one", tasks, worker.complete),
+        )
         others = [*_single_calls(bench, worker.queue), _recovery(bench, worker)]
         return [*costs, *others, *dead_letters(bench)]
 
@@ -569,17 +550,14 @@ def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
 def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
     """Measure verbs of one task, and claims and sweeps that find nothing."""
     queue.put(PAYLOAD, task_id="a")
-    costs = [
-        bench.measure("put of a taken id", 1, lambda: queue.put(PAYLOAD, task_id="a")),
-        bench.measure("redrive as new of a waiting task", 1, lambda: queue.redrive(["a"], as_new=True)),
-        bench.measure("cancel", 1, lambda: queue.cancel("a")),
-        bench.measure("get", 1, lambda: queue.get("a")),
-    ]
-    return [
-        *costs,
-        bench.measure("claim from an empty queue", 1, queue.claim),
-        bench.measure("sweep with nothing to do", 1, queue.admin.recover),
-    ]
+    return bench.costs(
+        ("put of a taken id", 1, lambda: queue.put(PAYLOAD, task_id="a")),
+        ("redrive as new of a waiting task", 1, lambda: queue.redrive(["a"], as_new=True)),
+        ("cancel", 1, lambda: queue.cancel("a")),
+        ("get", 1, lambda: queue.get("a")),
+        ("claim from an empty queue", 1, queue.claim),
+        ("sweep with nothing to do", 1, queue.admin.recover),
+    )
 
 
 def _recovery(bench: Bench, worker: _Worker) -> Cost:
@@ -604,12 +582,12 @@ def puts_over(client: DynamoDBClient) -> list[Cost]:
         def put(payload: object, on_conflict: OnConflict) -> Receipt:
             return queue.put(payload, task_id="a", on_conflict=on_conflict)
 
-        costs = [
-            bench.measure("put with `on_conflict`, the id free", 1, lambda: put(PAYLOAD, "update")),
-            bench.measure("`ignore` of a live task", 1, lambda: put("new", "ignore")),
-            bench.measure("`update` of a PENDING task", 1, lambda: put("new", "update")),
-            bench.measure("`update` of a live task with equal work", 1, lambda: put("new", "update")),
-        ]
+        costs = bench.costs(
+            ("put with `on_conflict`, the id free", 1, lambda: put(PAYLOAD, "update")),
+            ("`ignore` of a live task", 1, lambda: put("new", "ignore")),
+            ("`update` of a PENDING task", 1, lambda: put("new", "update")),
+            ("`update` of a live task with equal work", 1, lambda: put("new", "update")),
+        )
         queue.claim()
         costs.append(bench.measure("`update` of a TAKEN task", 1, lambda: put("newer", "update")))
         queue.complete(queue.claim()[0])
