@@ -12,13 +12,28 @@ import pytest
 import sqlalchemy as sa
 from local.servers import Server
 
-from freshq import Claim, LeaseLost, Order, PutOutcome, Queue, Receipt, Settlement, StoreError, TaskStatus
+from freshq import (
+    Claim,
+    LeaseLost,
+    Order,
+    PutOutcome,
+    Queue,
+    Receipt,
+    Settlement,
+    StoreError,
+    Task,
+    TaskStatus,
+)
 from freshq.errors import PutIncomplete, TableMissing, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.queue.core import core_of
+from freshq.stores.base import Conflict, Guard
+from freshq.stores.lines import ClaimRequest
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.database import DatabaseClock, open_engine
+from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
+from freshq.stores.sql.rows import Stored
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.conftest import StoreUnderTest
 from tests.support.lost_replies import LostReplies
@@ -473,6 +488,29 @@ class TestLostReplyOfAPut:
         meanwhile(lambda: queue.put("new", task_id="a", on_conflict="update"))
         assert queue.put("old", task_id="a", on_conflict="update").outcome is PutOutcome.CREATED
         assert known(queue, "a").payload == "new"
+
+
+def test_a_claim_that_takes_a_recovered_task_again_hands_out_the_later_version(
+    queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task_id in ("a", "b"):
+        queue.put("work", task_id=task_id)
+    queue.claim()  # the next claim takes from the same line, before it looks for others
+    search = SqlLines._take_missing
+    earlier: list[Task] = []
+
+    def search_late(lines: SqlLines, request: ClaimRequest, taken: list[Stored]) -> None:
+        earlier.extend(each.task for each in taken)
+        store.clock.advance(61)
+        queue.admin.recover()
+        search(lines, request, taken)
+
+    monkeypatch.setattr(SqlLines, "_take_missing", search_late)
+    claims = {claim.task.task_id: claim.task for claim in queue.claim(limit=3)}
+    assert claims == {task_id: known(queue, task_id) for task_id in ("a", "b")}
+    for task in earlier:
+        with pytest.raises(Conflict):
+            core_of(queue).store.replace(task, Guard.unchanged(task))
 
 
 class TestBatchesThatFail:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq import Claim, GroupRules, MatchQueue, Queue, TaskStatus
 from freshq.matching import Match
@@ -40,6 +40,20 @@ def process_of(name: str) -> str:
     return name.partition(".")[0]
 
 
+class Handed(NamedTuple):
+    """A claim that was handed out.
+
+    Attributes:
+        group: The group of its task.
+        since: When it was handed out. A claim that is slower than its lease may have held the task before.
+        until: The end of its lease.
+    """
+
+    group: str | None
+    since: float
+    until: float
+
+
 class Audit:
     """The rules of one schedule.
 
@@ -49,7 +63,7 @@ class Audit:
         problems: What went wrong.
         told: By task, the results of which somebody was told that they were stored.
         denied: By task, the results of which somebody was told that they were not.
-        handed: By task and token, the group of a claim that was handed out, and the end of its lease.
+        handed: By task and token, a claim that was handed out.
         created: How many puts of a task were told that they created it.
         doing: The verb that a process calls, if it is one that may change more than others.
         paused_at: When the queue was paused; infinite while it is not, or may not be.
@@ -67,7 +81,7 @@ class Audit:
         self.problems: list[str] = []
         self.told: dict[str, list[str]] = {}
         self.denied: dict[str, list[str]] = {}
-        self.handed: dict[tuple[str, str | None], tuple[str | None, float]] = {}
+        self.handed: dict[tuple[str, str | None], Handed] = {}
         self.created = Counter[str]()
         self.doing: dict[str, str] = {}
         self.paused_at = inf
@@ -93,11 +107,11 @@ class Audit:
                 self.problems.append(f"{claim.task.task_id} was handed out stale")
             if claim.lease_until < now + LEASE_SECONDS / 2:
                 self.problems.append(f"{claim.task.task_id} was handed out under a lease that is used up")
-        until = max(self.handed.get(key, (None, 0.0))[1], claim.lease_until)
-        self.handed[key] = (group, until)
+        earlier = self.handed.get(key, Handed(group, now, 0.0))
+        self.handed[key] = earlier._replace(until=max(earlier.until, claim.lease_until))
         rules: GroupRules | None = self.scenario.options.get("groups")
         most = None if rules is None or group is None else rules.rule(group).max_running
-        held = sum(of == group and until > now for of, until in self.handed.values())
+        held = sum(each.group == group and each.until > now for each in self.handed.values())
         if most is not None and held > most:
             self.problems.append(f"{held} tasks of group {group} in work")
 
@@ -172,8 +186,9 @@ class Audit:
             yield f"{task_id} moved in time while it was held"
         if after.status is TaskStatus.TAKEN and after.lease_token != before.lease_token:
             yield f"{task_id} was taken by {by} from {holder}"
-        _group, promised = self.handed.get((task_id, before.lease_token), (None, 0.0))
-        until = max(before.lease_until or 0.0, promised)
+        until, handed = before.lease_until or 0.0, self.handed.get((task_id, before.lease_token))
+        if handed is not None and handed.since <= self.now_seconds:
+            until = max(until, handed.until)
         if until > self.now_seconds and by not in (holder, *self.scenario.forces):
             yield f"{task_id} became {after.status} by {by} while {holder} held it"
 

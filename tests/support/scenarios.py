@@ -285,6 +285,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "copies": lambda world: Scenario(world, returned_often, faults=COPIES, verbs=("release",) * 12),
     "deaths": lambda world: Scenario(world, returned_often, faults=DEATHS),
     "replies": lambda world: replace(SCENARIOS["limits"](world), faults=LOST_REPLIES),
+    "repeats": lambda world: replace(SCENARIOS["workers"](world), faults=LOST_REPLIES),
     "stale": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, max_age_seconds=15)),
     "operators": lambda world: Scenario(world, operators, verbs=("fail",), forces=("forcer",)),
     "waits": lambda world: Scenario(world, a_waiter, faults=NO_FAULTS),

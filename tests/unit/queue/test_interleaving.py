@@ -14,6 +14,7 @@ SOAKED: Final = "FRESHQ_SCHEDULES" in os.environ
 # Schedules that failed, because of the code, a scenario or a rule. Defects of the code are planted bugs.
 FAILED: Final = [
     ("batches", "sqlite", 448),
+    ("copies", "sqlite", 134),
     ("copies", "dynamodb", 5),
     ("copies", "dynamodb", 11),
     ("slow puts over", "dynamodb", 36),

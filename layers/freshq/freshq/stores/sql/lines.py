@@ -587,6 +587,9 @@ class SqlLines(SqlCounts):
         looked = at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines))
         moment = request.moment()
         parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
+        # A claim slower than its lease may take a task that a sweep has recovered in between, again under its
+        # lease token. Another sweep that read the lost lease must not mistake the new one for it.
+        parameters["version"] = new_token()
         result = self.database.execute(
             statement,
             {**parameters, **which, **others, "looked": looked, "at_most": at_most},
@@ -697,9 +700,7 @@ class SqlLines(SqlCounts):
         if not chosen:
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-        # Repeated after a lost reply, it may take a task that a sweep has recovered in between, under the
-        # same lease token. Another sweep that read the lost lease must not mistake this one for it.
-        version = new_token()
+        version = new_token()  # as in `_take_lines`: a repetition, too, may take a recovered task again
         taken = listed | taken_parameters(request, moment) | {"version": version}
         connection.execute(self.claim_sql.take, taken)
         tasks = [
@@ -755,7 +756,6 @@ def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, An
     return {
         "now_us": round(moment.now * 1e6),
         "token": request.tokens[0],
-        "version": request.tokens[0],
         "lease_from_us": lease_until_us,
         "lease_until_us": lease_until_us,
         "new_expires": moment.expires,
