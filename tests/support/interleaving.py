@@ -685,7 +685,7 @@ class InSqlite(_World):
             raise sqlite3.OperationalError("database is locked")
 
     def killed(self, name: str) -> None:
-        for cursor in self.cursors.get(name, ()):  # or a statement that is not at its end keeps its lock
+        for cursor in self.cursors.pop(name, ()):  # or a statement that is not at its end keeps its lock
             with suppress(sqlite3.ProgrammingError):  # it is closed
                 cursor.close()
         for owner, connection in self._connections:
@@ -711,6 +711,8 @@ class InSqlite(_World):
         run.acting, run.now_seconds, run.doing = by, now, doing
 
     def close(self) -> None:
+        for name in list(self.cursors):
+            self.killed(name)
         for engine in self._engines.values():
             engine.dispose()
         for _owner, connection in self._connections:
