@@ -80,7 +80,7 @@ def test_a_turn_costs_the_average_time_of_the_groups_tasks() -> None:
     costs = costs_of(long=20.0, short=1.0)
     turns = Counter(served(GroupTurns(costs), ["long", "short"], 2100))
     assert turns["long"] * 20 == pytest.approx(turns["short"], rel=0.02)
-    assert costs.of("unknown") == costs.average[0]
+    assert costs["unknown"] == costs.average
 
 
 def test_averages_follow_tasks_that_become_longer_and_the_oldest_are_forgotten(
@@ -88,17 +88,17 @@ def test_averages_follow_tasks_that_become_longer_and_the_oldest_are_forgotten(
 ) -> None:
     monkeypatch.setattr(fairness, "MAX_AVERAGES", 2)
     costs = GroupCosts()
-    assert costs.of("a") == UNKNOWN_SECONDS
+    assert costs["a"] == UNKNOWN_SECONDS
     costs.observe("a", 2.0)
-    assert costs.of("a") == costs.of("new") == 2.0
+    assert costs["a"] == costs["new"] == 2.0
     for _ in range(100):
         costs.observe("a", 4.0)
-    assert costs.of("a") == pytest.approx(4.0, rel=0.001)
+    assert costs["a"] == pytest.approx(4.0, rel=0.001)
     costs.observe("b", 0.0)
-    assert costs.of("b") == LEAST_SECONDS
+    assert costs["b"] == LEAST_SECONDS
     costs.observe("a", 4.0)
     costs.observe("c", 1.0)
-    assert costs.of("b") == costs.of("new")
+    assert costs["b"] == costs["new"]
 
 
 def test_a_turn_is_corrected_by_the_time_that_its_task_took() -> None:

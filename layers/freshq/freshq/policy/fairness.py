@@ -53,34 +53,40 @@ def fair_share(demands: Iterable[float], capacity: float) -> float:
     return math.inf
 
 
-class GroupCosts:
-    """The average time that the tasks of each group take: the cost of a turn in seconds.
+class GroupCosts(dict[Group, float]):
+    """By group: the average time that its tasks take, which is the cost of a turn in seconds.
 
-    An exponentially weighted average, which follows a group whose tasks become longer.
+    An exponentially weighted average, which follows a group whose tasks become longer. `costs[group]` is the
+    queue's average if no task of the group was seen.
+
+    Attributes:
+        average: The average of all tasks of the queue, in seconds.
     """
 
-    __slots__ = ("_of", "average")
+    __slots__ = ("_all_seen", "_seen", "average")
 
     def __init__(self) -> None:
         """Start with nothing seen."""
-        # By group: the average and the number of tasks, up to `AVERAGED_OF_GROUP`; the last seen last.
-        self._of: dict[Group, tuple[float, int]] = {}
-        # The same for the queue.
-        self.average: tuple[float, int] = (UNKNOWN_SECONDS, 0)
+        super().__init__()
+        self.average = UNKNOWN_SECONDS
+        # How many tasks count in the averages, up to `AVERAGED_OF_QUEUE` and `AVERAGED_OF_GROUP`.
+        self._all_seen = 0
+        self._seen: dict[Group, int] = {}
 
-    def of(self, group: Group) -> float:
-        """Return the cost of a turn of a group: the queue's average if no task of the group was seen."""
-        return self._of.get(group, self.average)[0]
+    def __missing__(self, group: Group) -> float:
+        return self.average
 
     def observe(self, group: Group, seconds: float) -> None:
         """Count the time that a task of a group took."""
         took = max(seconds, LEAST_SECONDS)
-        (all_mean, all_seen), (mean, seen) = self.average, self._of.pop(group, (0.0, 0))
-        all_seen, seen = min(all_seen + 1, AVERAGED_OF_QUEUE), min(seen + 1, AVERAGED_OF_GROUP)
-        self.average = all_mean + (took - all_mean) / all_seen, all_seen
-        self._of[group] = mean + (took - mean) / seen, seen
-        if len(self._of) > MAX_AVERAGES:
-            del self._of[next(iter(self._of))]
+        self._all_seen = min(self._all_seen + 1, AVERAGED_OF_QUEUE)
+        self.average += (took - self.average) / self._all_seen
+        seen = self._seen[group] = min(self._seen.get(group, 0) + 1, AVERAGED_OF_GROUP)
+        mean = self.pop(group, 0.0)  # so that the group seen last comes last
+        self[group] = mean + (took - mean) / seen
+        if len(self) > MAX_AVERAGES:
+            oldest = next(iter(self))
+            del self[oldest], self._seen[oldest]
 
 
 class _Siblings:
@@ -160,7 +166,7 @@ class GroupTurns:
         if not credit_turns >= 1:
             msg = f"credit_turns: must be 1 or more, got {credit_turns}"
             raise ValueError(msg)
-        self._costs = costs or GroupCosts()
+        self._costs = GroupCosts() if costs is None else costs
         self._credit_turns = credit_turns
         self._siblings: defaultdict[Group, _Siblings] = defaultdict(_Siblings)
         self._paths = _Paths(rules or GroupRules())
@@ -190,23 +196,23 @@ class GroupTurns:
         """
         if len(groups) == 1:
             return next(iter(groups))
-        credit, depth, found = self._credit(), 0, groups
         if self._paths.rules.separator is None:
-            return self._next_sibling(groups, credit)
+            return self._next_sibling(groups)
+        depth, found = 0, groups
         while True:
-            first = min(found, key=lambda group: self._start(self._paths[group][depth], credit))
+            first = min(found, key=lambda group: self._start(self._paths[group][depth]))
             path = self._paths[first]
             if len(path) == depth + 1:
                 return first
             found = [group for group in found if self._paths[group][depth][1] == path[depth][1]]
             depth += 1
 
-    def _next_sibling(self, groups: Collection[_Group], credit: float) -> _Group:
+    def _next_sibling(self, groups: Collection[_Group]) -> _Group:
         """As `next_group`, of groups without parents; claims spend most of their time here."""
         siblings = self._siblings.get(None)
         if siblings is None:
             return next(iter(groups))
-        floor, finish = siblings.now - credit, siblings.finish
+        floor, finish = siblings.now - self._credit_turns * self._costs.average, siblings.finish
         starts = [finish.get(group, floor) for group in groups]
         least = min(starts)
         if least > floor:
@@ -228,16 +234,13 @@ class GroupTurns:
             return {groups[0]: count}
         for group in islice(self._coming(groups, 0), count if groups else 0):
             turns[group] = turns.get(group, 0) + 1
-        credit = self._credit()
-        for group in sorted(
-            groups, key=lambda each: [self._start(step, credit) for step in self._paths[each]]
-        ):
+        for group in sorted(groups, key=lambda each: list(map(self._start, self._paths[each]))):
             turns.setdefault(group, 0)
         return turns
 
     def record(self, group: Group) -> float:
         """Count a turn that a group used; return its cost in seconds, for `correct`."""
-        cost, credit = self._costs.of(group), self._credit()
+        cost, credit = self._costs[group], self._credit_turns * self._costs.average
         for parent, name, weight in self._paths[group]:
             siblings = self._siblings[parent]
             start = siblings.start(name, credit)
@@ -257,22 +260,18 @@ class GroupTurns:
             took_seconds: The time from the claim to the end.
         """
         more = max(took_seconds, LEAST_SECONDS) - charged_seconds
-        credit = self._credit()
+        credit = self._credit_turns * self._costs.average
         for parent, name, weight in self._paths[group]:
             if (siblings := self._siblings.get(parent)) is not None:
                 siblings.finish[name] = siblings.start(name, credit) + more / weight
 
-    def _credit(self) -> float:
-        return self._credit_turns * self._costs.average[0]
-
-    def _start(self, step: _Step, credit: float) -> float:
+    def _start(self, step: _Step) -> float:
         """Return when the next turn of a group, or of a parent, starts among its siblings."""
-        siblings = self._siblings.get(step[0])
+        siblings, credit = self._siblings.get(step[0]), self._credit_turns * self._costs.average
         return -credit if siblings is None else siblings.start(step[1], credit)
 
     def _coming(self, groups: Sequence[_Group], depth: int) -> Iterator[_Group]:
         """Yield the groups that have the coming turns; all are below the same parent at `depth`."""
-        credit = self._credit()
         below: dict[Group, list[_Group]] = {}
         for group in groups:
             below.setdefault(self._paths[group][depth][1], []).append(group)
@@ -280,14 +279,14 @@ class GroupTurns:
         for place, members in enumerate(below.values()):
             path = self._paths[members[0]]
             turns = None if len(path) == depth + 1 else self._coming(members, depth + 1)
-            heap.append((self._start(path[depth], credit), place, path[depth][2], members[0], turns))
+            heap.append((self._start(path[depth]), place, path[depth][2], members[0], turns))
         heapq.heapify(heap)
         while True:
             start, place, weight, group, turns = heap[0]
             if turns is not None:
                 group = next(turns)
             yield group
-            finish = start + self._costs.of(group) / weight
+            finish = start + self._costs[group] / weight
             heapq.heapreplace(heap, (finish, place, weight, group, turns))
 
     def _clean_up(self, credit: float) -> None:

@@ -244,7 +244,7 @@ class LevelBacklog:
 
     def seconds_of(self, group: str | None) -> float:
         """Return the average time of a group's tasks."""
-        return self._costs.of(group)
+        return self._costs[group]
 
     def expire(self, now: float) -> None:
         """Forget tasks that are too old for the queue."""

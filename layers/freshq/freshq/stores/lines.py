@@ -99,7 +99,7 @@ class LineTurns:
 
     def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
         self._rules = rules or GroupRules()
-        self._costs = costs or GroupCosts()
+        self._costs = GroupCosts() if costs is None else costs
         self._lock = threading.Lock()
         self._levels = self._new_levels()
         # The costs of the turns of running tasks, by task id; the last claimed task last.
@@ -126,7 +126,7 @@ class LineTurns:
         """Note the costs of the turns of claimed tasks, until they are settled."""
         with self._lock:
             for task in tasks:
-                self._charged[task.task_id] = self._costs.of(task.group)
+                self._charged[task.task_id] = self._costs[task.group]
             while len(self._charged) > MAX_CHARGED:
                 del self._charged[next(iter(self._charged))]
 
@@ -135,14 +135,14 @@ class LineTurns:
         with self._lock:
             charged = self._charged.pop(task.task_id, None)
             if charged is None:  # another process claimed it
-                charged = self._costs.of(task.group)
+                charged = self._costs[task.group]
             self._levels[task.priority].correct(task.group, charged, took_seconds)
             self._costs.observe(task.group, took_seconds)
 
     def seconds_of(self, group: str | None) -> float:
         """Return the average time of the tasks of a group that this process saw; if none, of all tasks."""
         with self._lock:
-            return self._costs.of(group)
+            return self._costs[group]
 
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
