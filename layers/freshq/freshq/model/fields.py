@@ -64,11 +64,14 @@ class StoredField(NamedTuple):
     @property
     def source(self) -> str:
         """The attribute of `Task` that has the value to store."""
-        return "stale_at" if self.field == "deadline" else self.field
+        return _SOURCES.get(self.field, self.field)
 
 
 _TEXT, _WHOLE, _REAL, _TIME, _JSON = FieldType
 _PUT, _CHANGE, _END = SetBy
+
+# The fields that are stored in another form.
+_SOURCES: Final = {"deadline": "stale_at", "payload": "payload_text", "result": "result_text"}
 
 FIELDS: Final = (
     StoredField("task_id", "task_id", "taskId", _TEXT, _PUT, "task_id", required=True),

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from freshq.model.task import (
     Verb,
     advance,
     changed,
-    keep_texts,
+    keep_payload_text,
     make_task,
     record_with,
 )
@@ -79,9 +80,8 @@ class ClaimMoment:
     expires: int
 
 
-def new_token() -> str:
-    """Return a unique random token."""
-    return secrets.token_hex(16)
+# Returns a unique random token.
+new_token: Final[Callable[[], str]] = partial(secrets.token_hex, 16)
 
 
 def new_task_id() -> str:
@@ -140,9 +140,16 @@ class Lifecycle:
             parent_id=parent_id,
             root_id=root_id,
         )
-        return keep_texts(task, payload_text=new.payload_text)
+        return keep_payload_text(task, new.payload_text)
 
-    def completed(self, task: Task, now: float, result: Any, request_token: str | None = None) -> Task:
+    def completed(
+        self,
+        task: Task,
+        now: float,
+        result: Any,
+        request_token: str | None = None,
+        result_text: str | None = None,
+    ) -> Task:
         """Return the task after success.
 
         Args:
@@ -150,10 +157,11 @@ class Lifecycle:
             now: Current time in seconds.
             result: The return value of the runner.
             request_token: Names the write; None for a new one.
+            result_text: The result as JSON, if it is known.
         """
-        changes = {"result": result, "error": None} | UNHELD
+        changes = {"result": result, "_result_text": result_text, "error": None} | UNHELD
         if task.attempt_record is not None and result is not None:
-            sizes = (task.attempt_record, task.payload_text, json_text(result))
+            sizes = (task.attempt_record, task.payload_text, result_text or json_text(result))
             if sum(len(text.encode()) for text in sizes) > MAX_PAYLOAD_BYTES:
                 changes["attempt_record"] = None
         return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, request_token, **changes)
@@ -518,6 +526,7 @@ class Settlement:
     delay_seconds: float | None = None
     request_token: str = field(default="", compare=False)
     traceback: str | None = field(default=None, compare=False, repr=False)
+    _held: Task = field(init=False, repr=False, compare=False)
     _result_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -526,7 +535,7 @@ class Settlement:
         Raises:
             ValueError: If one is wrong.
         """
-        task = held_task(self.claim)
+        object.__setattr__(self, "_held", held_task(self.claim))
         if self.verb not in SETTLING:
             msg = f"verb: must be one of {', '.join(SETTLING)}, got {quoted(self.verb)}"
             raise ValueError(msg)
@@ -535,7 +544,7 @@ class Settlement:
         if self.error is not None:
             object.__setattr__(self, "error", checked_error(self.error))
         if self.result is not None:
-            result, text = result_and_text(self.result, task.payload)
+            result, text = result_and_text(self.result, self._held.payload)
             token = self.claim.token
             if text is not None and len(token) >= TOKEN_CHARS and token in text:
                 raise ValueError("result: contains the token of the claim; return only what others may read")
@@ -595,14 +604,13 @@ class Settlement:
             now: Current time in seconds.
             uniform: Returns a random number from [0, 1), for the jitter of a retry.
         """
-        task = held_task(self.claim)
+        task = self._held
         if not self.request_token:
             # Created as late as possible: generating a token yields to other threads, and a worker would
             # claim for one free slot while others are about to become free.
             object.__setattr__(self, "request_token", new_token())
         if self.verb is Verb.COMPLETE:
-            done = life.completed(task, now, self.result, self.request_token)
-            return keep_texts(done, result_text=self._result_text)
+            return life.completed(task, now, self.result, self.request_token, self._result_text)
         if self.verb is Verb.FAIL:
             return life.failed(task, now, self.error, self.request_token, self.traceback)
         if self.verb is Verb.RETRY:

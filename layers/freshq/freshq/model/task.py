@@ -524,7 +524,12 @@ make_task: Final = _by_draft(Task)
 
 
 def changed(task: Task, **changes: Any) -> Task:
-    """Return a copy of a task with other values, like `dataclasses.replace`, in a third of the time."""
+    """Return a copy of a task with other values, like `dataclasses.replace`, in a third of the time.
+
+    Args:
+        task: The task.
+        **changes: The other values, and what the copy shall keep beside its fields, such as `_result_text`.
+    """
     draft = _Draft(*_values_of(task))
     for name, value in changes.items():
         setattr(draft, name, value)
@@ -555,12 +560,9 @@ def keep_run(copy: Task[Any], task: Task[Any]) -> None:
             object.__setattr__(copy, name, getattr(task, name))
 
 
-def keep_texts(task: Task, *, payload_text: str | None = None, result_text: str | None = None) -> Task:
-    """Return a task that keeps the JSON texts of its checked values, to save stores the serialization."""
-    if payload_text is not None:
-        object.__setattr__(task, "_payload_text", payload_text)
-    if result_text is not None:
-        object.__setattr__(task, "_result_text", result_text)
+def keep_payload_text(task: Task, text: str) -> Task:
+    """Return a task that keeps the JSON text of its checked payload, to save stores the serialization."""
+    object.__setattr__(task, "_payload_text", text)
     return task
 
 

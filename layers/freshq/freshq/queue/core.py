@@ -13,11 +13,11 @@ from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedErro
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
-from freshq.model.lifecycle import Lifecycle, Stamps
+from freshq.model.lifecycle import SERVED, Lifecycle, Stamps
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
-from freshq.model.telemetry import Telemetry, guarded
+from freshq.model.telemetry import SettleSpan, Telemetry, guarded
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.limits import SharedRunning
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from freshq.model.answers import Claim
+    from freshq.model.lifecycle import Settlement
     from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
@@ -79,6 +80,8 @@ class Core:
         backlog: Bounds the number of waiting tasks; None for no bound.
         telemetry: Receives every verb.
         observer: `telemetry`, but its own errors are only logged. None if it records nothing.
+        settle: Stores how a claim ends, and returns the settled task; raises LeaseLost if the claim no longer
+            holds it.
         codec: Turns payloads and results into JSON values.
         kinds: The kinds of messages that it accepts; None: any.
         encode: Encodes a payload or a result, given with its name for errors, as the JSON value to store;
@@ -106,6 +109,9 @@ class Core:
         self.name = config.name
         self.telemetry = config.telemetry
         self.observer = None if type(config.telemetry) is Telemetry else guarded(config.telemetry)
+        self.settle: Callable[[Settlement], Task] = self._settle
+        if self.observer is not None:
+            self.settle = partial(self._settle_observed, self.observer)
         self.codec = config.codec
         self.encode = None if config.codec is JSON else partial(encoded, config.codec)
         self.kinds = config.kinds
@@ -402,18 +408,22 @@ class Core:
         """Write tasks that are moved in time; return the stored tasks, None for each that was not written."""
         return self.store.replace_many(changes)
 
-    def settle(self, claim: Claim, changed: Task) -> Task:
-        """Write the settled version of a claimed task.
-
-        Raises:
-            LeaseLost: If the claim no longer holds the task.
-        """
+    def _settle(self, settlement: Settlement) -> Task:
+        claim, now = settlement.claim, self.begin_now()
+        changed = settlement.next_version(self.lifecycle, now, self.uniform)
         try:
             settled = self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except Conflict as conflict:
             raise self.lease_lost(claim, conflict.current) from None
         self.store.wakes.changed(self.name, [settled])
-        return settled
+        return self.ended(claim, settled, is_served=settlement.verb in SERVED)
+
+    def _settle_observed(self, observer: Telemetry, settlement: Settlement) -> Task:
+        span = SettleSpan(self.name, [(settlement.claim.task, settlement.verb)])
+        with observer.settle(span):
+            task = self._settle(settlement)
+            span.answers = [task]
+        return task
 
     def extend(self, claim: Claim, now: float, lease_until: float, progress: Progress | None = None) -> Task:
         """Extend the lease of a claim, unless it already ends later; store its progress.
@@ -491,7 +501,7 @@ class Core:
         task = claim.task  # of a claim that was extended, `updated` is when it was
         took_seconds = max(0.0, settled.updated - (task.last_claim_at or task.updated))
         self.turns.settled(task, took_seconds)
-        if self.running is not None:
+        if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
         in_time = settled.updated <= settled.stale_at if is_served else None
         self.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)

@@ -37,7 +37,7 @@ class Settling(Verbs):
         """
         if self._core.encode is not None:
             result = self._core.encode(result, "result")
-        return self._settle(Settlement(claim, Verb.COMPLETE, result=result))
+        return self._core.settle(Settlement(claim, Verb.COMPLETE, result=result))
 
     def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims, each in its own way, in one call if the store supports it.
@@ -71,7 +71,7 @@ class Settling(Verbs):
         observer = self._core.observer
         if observer is None:
             return self._settle_each(settlements)
-        span = _span(self.name, settlements)
+        span = SettleSpan(self.name, [(each.claim.task, each.verb) for each in settlements])
         with observer.settle(span):
             span.answers = answers = self._settle_each(settlements)
         return answers
@@ -104,7 +104,7 @@ class Settling(Verbs):
             >>> queue.fail(claim, error="no symbol").status.value
             'FAILURE'
         """
-        return self._settle(Settlement.fail(claim, error))
+        return self._core.settle(Settlement.fail(claim, error))
 
     def retry(self, claim: Claim, *, error: str | None = None, delay_seconds: float | None = None) -> Task:
         """Return a task to its line for another attempt, or make it a dead letter after its last one.
@@ -121,7 +121,7 @@ class Settling(Verbs):
             >>> queue.retry(claim, error="status 503", delay_seconds=5).status.value
             'PENDING'
         """
-        return self._settle(Settlement.retry(claim, error, delay_seconds))
+        return self._core.settle(Settlement.retry(claim, error, delay_seconds))
 
     def release(self, claim: Claim, *, delay_seconds: float = 0) -> Task:
         """Return a task to its line. The attempt is not counted.
@@ -137,23 +137,7 @@ class Settling(Verbs):
             >>> queue.release(claim).attempts
             0
         """
-        return self._settle(Settlement.release(claim, delay_seconds))
-
-    def _settle(self, settlement: Settlement) -> Task:
-        observer = self._core.observer
-        if observer is None:
-            return self._settled(settlement)
-        span = _span(self.name, [settlement])
-        with observer.settle(span):
-            task = self._settled(settlement)
-            span.answers = [task]
-        return task
-
-    def _settled(self, settlement: Settlement) -> Task:
-        core, claim = self._core, settlement.claim
-        now = core.begin_now()
-        done = core.settle(claim, settlement.next_version(core.lifecycle, now, core.uniform))
-        return core.ended(claim, done, is_served=settlement.verb in SERVED)
+        return self._core.settle(Settlement.release(claim, delay_seconds))
 
     def extend(
         self,
@@ -193,7 +177,3 @@ class Settling(Verbs):
         now = self._core.now()
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
         return Claim.of(extended)
-
-
-def _span(queue: str, settlements: Sequence[Settlement]) -> SettleSpan:
-    return SettleSpan(queue, [(each.claim.task, each.verb) for each in settlements])

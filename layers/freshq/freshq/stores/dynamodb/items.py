@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import DamagedTask
 from freshq.model.fields import FIELDS, NEVER, RESERVED_ID_PREFIX, FieldType, SetBy
 from freshq.model.task import LIVE, Task, TaskStatus
-from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
 from freshq.stores.dynamodb.schema import (
     EXPRESSIONS_CACHED,
@@ -151,10 +150,8 @@ def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
             found[name] = None
         elif kind is TIME:
             found[name] = milliseconds(value)
-        elif kind is TEXT:
-            found[name] = {"S": str(value)}
         else:
-            found[name] = {"S": json_text(value)} if kind is JSON else {"N": str(value)}
+            found[name] = {"N": str(value)} if kind is WHOLE or kind is REAL else {"S": str(value)}
     return found
 
 
