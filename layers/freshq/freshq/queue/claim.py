@@ -390,36 +390,35 @@ class Claiming(Verbs):
         take = partial(self._take, effort)
         if core.codel is not None:
             take = partial(self._take_unless_shed, core.codel, effort)
-        claims, brought_in = self._take_with_due(take, limit, lease_seconds, began)
+        is_due = core.upkeep.look_is_due(lease_seconds, began)
+        # If the store does not answer, the next look is a quarter of a lease later.
+        brought_in = core.bring_in_due() if is_due else 0
+        claims = take(limit, lease_seconds)
+        if len(claims) < limit and not is_due:
+            brought_in = self._add_due(claims, take, limit, lease_seconds)
         fit = fit_to_run(core, claims, lease_seconds, began)
         for claim in fit:
             keep_clock(claim.task, core.now)
         more_due = brought_in >= SMALL_PORTION and len(claims) < limit
         return Claims(fit, more=effort.bounded or more_due or len(fit) < len(claims))
 
-    def _take_with_due(
-        self, take: Callable[[int, float], list[Claim]], limit: int, lease_seconds: float, now: float
-    ) -> tuple[list[Claim], int]:
-        """Claim tasks; bring in a portion of the due tasks if that is due, or too few are claimable.
-
-        Returns:
-            The claims, and how many tasks were brought in.
-        """
-        core = self._core
-        is_due = core.upkeep.look_is_due(lease_seconds, now)
-        # If the store does not answer, the next look is a quarter of a lease later.
-        brought_in = core.bring_in_due() if is_due else 0
-        claims = take(limit, lease_seconds)
-        if len(claims) == limit or is_due:
-            return claims, brought_in
+    def _add_due(
+        self,
+        claims: list[Claim],
+        take: Callable[[int, float], list[Claim]],
+        limit: int,
+        lease_seconds: float,
+    ) -> int:
+        """Bring in a portion of the due tasks, and claim up to `limit`; return how many it brought in."""
+        brought_in = 0
         try:
-            if brought_in := core.bring_in_due():
+            if brought_in := self._core.bring_in_due():
                 claims += take(limit - len(claims), lease_seconds)
         except StoreError:
             if not claims:
                 raise
             logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
-        return claims, brought_in
+        return brought_in
 
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.

@@ -202,9 +202,8 @@ class _Chunk:
 
     def drop_stale(self, now: float) -> None:
         """Drop the tasks whose deadline has passed."""
-        if self.earliest <= now:
-            self.entries = [entry for entry in self.entries if entry[2] > now]
-            self._measure()
+        self.entries = [entry for entry in self.entries if entry[2] > now]
+        self._measure()
 
 
 class WaitingLine:
@@ -295,7 +294,8 @@ class WaitingLine:
             if not 0 <= index < len(self._chunks):
                 return
             chunk = self._chunks[index]
-            chunk.drop_stale(moment.now)
+            if chunk.earliest <= moment.now:
+                chunk.drop_stale(moment.now)
             if chunk.entries:
                 yield chunk
                 index += step
@@ -393,13 +393,6 @@ class QueueLines:
             if name in self._parked_by:
                 self._unpark(name)
 
-    def follow(self, rules: GroupRules) -> None:
-        """Look again at every line if the rules have changed."""
-        if rules != self._rules:
-            self._rules = rules
-            for name in list(self._parked_by):
-                self._unpark(name)
-
     def _unpark(self, name: str) -> None:
         for line in self._parked_by.pop(name):
             waiting = self._parked.pop(line, None)
@@ -451,11 +444,17 @@ class QueueLines:
         return any(len(groups) > MAX_GROUPS for groups in self._levels.values())
 
     def room(self, rules: GroupRules, running: RunningCounts, now: float) -> GroupRoom | None:
-        """Return the room that the limits of groups leave at `now` (seconds); None if there are none."""
+        """Return the room that the limits of groups leave at `now` (seconds); None if there are none.
+
+        If the limits have changed, every line is looked at again.
+        """
+        limiting = rules if rules.has_limits else SHARED_EQUALLY
+        if limiting != self._rules:
+            self._rules = limiting
+            for name in list(self._parked_by):
+                self._unpark(name)
         if not rules.has_limits:
-            self.follow(SHARED_EQUALLY)
             return None
-        self.follow(rules)
         if len(self.starts) > MAX_LOGS:
             self.starts = StartLog(self.starts.values(rules, now))
         return GroupRoom(rules, partial(running.of, separator=rules.separator), self.starts, now)
