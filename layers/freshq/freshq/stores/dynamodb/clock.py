@@ -122,27 +122,33 @@ class ServerTime:
         Raises:
             StoreError: If the time is not known and the call fails.
         """
-        if (known := self._range()) is None and self._steady() >= self._check_at:
-            try:
-                ask()
-            except StoreError:
-                # Error responses have a Date header also.
-                if self._range() is None:
-                    raise
-            if (known := self._range()) is None:
-                self._check_at = self._steady() + CHECK_INTERVAL_SECONDS
-        return known or ANY_TIME
-
-    def _range(self) -> TimeRange | None:
         with self._lock:
             steady = self._steady()
             ahead = self._known(steady)
         if ahead is None:
-            return None
+            if steady < self._check_at:
+                return ANY_TIME
+            self._learn(ask)
+            return self.now(ask)
         least, most = ahead[0] + steady, ahead[1] + steady
         # With answers at many parts of a second, the lower bound comes close to the true time.
         likely = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
         return TimeRange(least - SPREAD_SECONDS, most + SPREAD_SECONDS, likely)
+
+    def _learn(self, ask: Callable[[], object]) -> None:
+        """Make a call that shows the time; if its answer has no Date header, do not ask again for a while."""
+        failure: StoreError | None = None
+        try:
+            ask()
+        except StoreError as error:
+            failure = error  # error responses have a Date header also
+        with self._lock:
+            steady = self._steady()
+            known = self._known(steady)
+        if known is None and failure is not None:
+            raise failure
+        if known is None:
+            self._check_at = steady + CHECK_INTERVAL_SECONDS
 
     def _known(self, steady: float) -> tuple[float, float] | None:
         """Return how far the server's clock is ahead of the steady one; None if it is no longer known."""

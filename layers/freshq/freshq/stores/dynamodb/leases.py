@@ -191,7 +191,8 @@ class LeaseRecord:
     def cover(self, naming: _Naming) -> bool:
         """Note holdings if the version in the table covers them; return whether it does."""
         with self._lock:
-            if self._version is None or self._expired(naming.now) or not self._version.covers(naming):
+            # No held lease ends before the version is due, so while it covers anything, none has expired.
+            if self._version is None or not self._version.covers(naming):
                 return False
             self._held |= naming.held
             return True
@@ -199,8 +200,8 @@ class LeaseRecord:
     def begin(self, naming: _Naming) -> tuple[str, _Version]:
         """Return the record id and the version to write. Until it is committed, `cover` covers nothing."""
         with self._lock:
-            ended = min(self._returned.values(), default=inf) <= naming.now
-            if self._record_id is None or self._is_left or ended or self._expired(naming.now):
+            first_end = min((*self._held.values(), *self._returned.values()), default=inf)
+            if self._record_id is None or self._is_left or first_end <= naming.now:
                 # The sweep acts on the record that names the expired leases, and the tasks that a late copy
                 # of a claim may take: leave that record unchanged.
                 self._record_id, self._version = self._new_id(), None
@@ -269,9 +270,6 @@ class LeaseRecord:
 
     def _new_id(self) -> str:
         return f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}"
-
-    def _expired(self, now: float) -> bool:
-        return min(self._held.values(), default=inf) <= now
 
 
 class LeaseRecords:

@@ -407,8 +407,7 @@ class Taking:
         Raises:
             StoreError: If it is not known whether one of them was claimed. The other answers are noted.
         """
-        queue = self._request.queue
-        lease_record = self._store.lease_records.of(queue)
+        queue, leases = self._request.queue, self._store.lease_records
         tokens = [self._free_tokens.pop(0) for _ in some]
         self._tried.update([task_id for task_id, _token in some])
         answers = self._update(
@@ -422,10 +421,10 @@ class Taking:
             if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge):
                 errors.append(answer)
             elif not self._is_taken(task_id, answer):
-                lease_record.forget((task_id, named_token))
+                leases.of(queue).forget((task_id, named_token))
                 self._free_tokens.append(token)
             elif token != named_token:
-                lease_record.change_token(task_id, named_token, token)
+                leases.of(queue).change_token(task_id, named_token, token)
         if errors:
             raise errors[0]
 
