@@ -169,7 +169,7 @@ VALUES (:task_id, :queue, :status, :created_us, :updated_us, :deadline_us, :expi
 ON DUPLICATE KEY UPDATE task_id = tasks.task_id;
 
 -- put: put_tokens
--- Puts remembered by the tasks, by id.
+-- Puts remembered by the given tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE tasks.queue = :of_queue

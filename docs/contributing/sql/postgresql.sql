@@ -186,7 +186,7 @@ VALUES (:task_id::VARCHAR COLLATE "C", :queue::VARCHAR COLLATE "C", :status::VAR
 ON CONFLICT DO NOTHING;
 
 -- put: put_tokens
--- Puts remembered by the tasks, by id.
+-- Puts remembered by the given tasks, by id.
 SELECT tasks.task_id, tasks.put_token
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
