@@ -65,9 +65,8 @@ def contenders(queue: Queue, url: str) -> dict[str, Callable[[], float]]:
         "freshq claim": claim,
         "freshq complete": done,
     }
-    for package in ("boto3", "sqlalchemy", "typer"):
-        found[f"import {package}"] = partial(processor_seconds, [*python, f"import {package}"])
-    return found
+    imports = [f"import {package}" for package in ("boto3", "sqlalchemy", "typer")]
+    return found | {each: partial(processor_seconds, [*python, each]) for each in imports}
 
 
 def commands(rounds: int = 11) -> None:

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from local.servers import DynamoDBLocal, MariaDB, Postgres, create_without_stream
 
@@ -202,20 +202,14 @@ class _Served(Runs):
 
 
 class Stores:
-    """Opens a queue for each run. Databases live until the end of the block."""
+    """Opens a queue for each run."""
 
-    def __init__(self) -> None:
-        self._stack = ExitStack()
+    def __init__(self, stack: ExitStack) -> None:
+        """Start the servers, which the stack stops."""
         self._opened = 0
-
-    def __enter__(self) -> Self:
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="freshq-fair-")))
-        self._servers = {store: self._stack.enter_context(server()) for store, server in SERVER_OF.items()}
-        self._dynamodb = self._stack.enter_context(DynamoDBLocal())
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._stack.close()
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshq-fair-")))
+        self._servers = {store: stack.enter_context(server()) for store, server in SERVER_OF.items()}
+        self._dynamodb = stack.enter_context(DynamoDBLocal())
 
     def worked(self, store: str, load: Load, groups: GroupRules = SHARED_EQUALLY, hops: int = 1) -> Runs:
         """Let a `Worker` on a store serve a load."""
@@ -229,9 +223,9 @@ class Stores:
         """Return a queue with tasks of `OPEN` groups, and of `full` groups at their limit."""
         self._opened += 1
         options: dict[str, Any] = {
-            "groups": ONE_AT_A_TIME,
             "max_age_seconds": 3600.0,
             "lease_seconds": 3600.0,
+            "groups": ONE_AT_A_TIME,
         }
         queue = self._opened_queue(store, **options)
         holder = queue if store == "memory" else self._opened_queue(store, is_new=False, **options)
@@ -244,18 +238,18 @@ class Stores:
 
     def _opened_queue(self, store: str, *, is_new: bool = True, **options: Any) -> Queue:
         name = f"fair_{self._opened}"
+        queue: Queue
         if store == "memory":
-            in_memory: Queue = Queue.memory(**options)
-            return in_memory
-        if store == DYNAMODB:
+            queue = Queue.memory(**options)
+        elif store == DYNAMODB:
             client = self._dynamodb.client()
             if is_new:
                 create_without_stream(client, name)
-            of_table: Queue = Queue.dynamodb(name, client, **options)
-            return of_table
-        url = f"sqlite:///{self._folder / 'fair.db'}" if store == "SQLite" else self._servers[store].url
-        queue: Queue = Queue.sql(url, name, **options)
-        queue.create_table()
+            queue = Queue.dynamodb(name, client, **options)
+        else:
+            url = f"sqlite:///{self._folder / 'fair.db'}" if store == "SQLite" else self._servers[store].url
+            queue = Queue.sql(url, name, **options)
+            queue.create_table()
         return queue
 
 
@@ -365,7 +359,8 @@ def by_scenario() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Simulate, and measure workers on each store."""
-    with Stores() as stores:
+    with ExitStack() as stack:
+        stores = Stores(stack)
         ways = {f"`Worker`, {store}": (partial(stores.worked, store), WORKED) for store in STORES}
         found = {
             "by_length": by_length(stores),
@@ -381,14 +376,13 @@ def main() -> None:
 
 def chains() -> None:
     """Simulate chains, and let workers on each store run them."""
-    with Stores() as stores:
-        figures.write("chains", {"chains": by_hops(stores)})
+    with ExitStack() as stack:
+        figures.write("chains", {"chains": by_hops(Stores(stack))})
 
 
 def limits() -> None:
     """Time claims beside groups at their limit, in turns with claims beside few groups."""
-    with Stores() as stores:
-        figures.write(
-            "limits",
-            {"claims": [beside_full_groups(stores, store) for store in (*STORES, MARIADB, DYNAMODB)]},
-        )
+    with ExitStack() as stack:
+        stores = Stores(stack)
+        claims = [beside_full_groups(stores, store) for store in (*STORES, MARIADB, DYNAMODB)]
+    figures.write("limits", {"claims": claims})

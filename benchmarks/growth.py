@@ -32,6 +32,7 @@ from benchmarks import figures
 from benchmarks.capacity import metered
 from benchmarks.figures import in_turns, numbers, rotated
 from benchmarks.library_pages import GROWTH_STORES
+from benchmarks.sql import in_threads
 from benchmarks.worker import conninfo
 from freshq import Order, Queue, TaskStatus
 from freshq.model.new_task import NewTask
@@ -126,11 +127,7 @@ def drain(client: DynamoDBClient, claimers: int, tasks: int = DRAINED_TASKS, sha
             ended = time.monotonic()
             claims.extend(TimedClaim(claim.task.payload, began, ended) for claim in found)
 
-    threads = [threading.Thread(target=claim_all, args=(queue,)) for queue in queues]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(claimers, lambda: claim_all(queues.pop()))
     return departures(claims, claimers)
 
 

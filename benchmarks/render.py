@@ -59,10 +59,8 @@ def bold(text: str, *, when: bool) -> str:
     return f"**{text}**" if when else text
 
 
-def cell(form: str | Callable[[Any], str], row: Any) -> str:
-    """Return a cell: `form` called with the row, or formatted with its fields or as {0}."""
-    if callable(form):
-        return form(row)
+def cell(form: str, row: Any) -> str:
+    """Return a cell: `form` formatted with the fields of the row, or with the row as {0}."""
     return _Cells().vformat(form, (row,), row if isinstance(row, dict) else {})
 
 
@@ -113,9 +111,7 @@ class Written:
         return self.text.splitlines()
 
 
-def columns(
-    rows: Iterable[Any], by_heading: Mapping[str, str | Callable[[Any], str]], texts: int = 1
-) -> Table:
+def columns(rows: Iterable[Any], by_heading: Mapping[str, str], texts: int = 1) -> Table:
     """Return a table declared by its columns: the form of a row by heading."""
     cells = [[cell(form, row) for form in by_heading.values()] for row in rows]
     return Table([*by_heading], cells, texts)
