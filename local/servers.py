@@ -609,21 +609,7 @@ class DynamoDBLocal:
             access_key: Letters and digits; selects the set of tables, with the region.
             region: Any region's name.
         """
-        client: DynamoDBClient = boto3.client(
-            "dynamodb",
-            endpoint_url=self.endpoint_url,
-            region_name=region,
-            aws_access_key_id=access_key,
-            aws_secret_access_key="local",
-            config=Config(
-                proxies={},
-                connect_timeout=ANSWER_SECONDS,
-                read_timeout=ANSWER_SECONDS,
-                max_pool_connections=32,
-                retries={"total_max_attempts": 1, "mode": "standard"},
-            ),
-        )
-        return client
+        return client_of(self.endpoint_url, access_key, region)
 
     def __enter__(self) -> Self:
         """Fetch the package if needed, start the server, and wait for its first answer.
@@ -713,6 +699,25 @@ class DynamoDBLocal:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_JVM_STOP_SECONDS)
                 return
+
+
+def client_of(address: str, access_key: str = "local", region: str = REGION) -> DynamoDBClient:
+    """Return a client of a DynamoDB Local as `DynamoDBLocal.client` does, given its address."""
+    client: DynamoDBClient = boto3.client(
+        "dynamodb",
+        endpoint_url=address,
+        region_name=region,
+        aws_access_key_id=access_key,
+        aws_secret_access_key="local",
+        config=Config(
+            proxies={},
+            connect_timeout=ANSWER_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            max_pool_connections=32,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+        ),
+    )
+    return client
 
 
 def create_without_stream(client: DynamoDBClient, table: str) -> None:

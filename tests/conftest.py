@@ -17,8 +17,6 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest
 from hypothesis import settings
 from local.servers import (
-    DynamoDBLocal,
-    Unavailable,
     create_without_stream,
     dynamodb_local_is_required,
     what_is_missing,
@@ -61,6 +59,7 @@ pytest_plugins = [
     "tests.support.browser_fixtures",
     "tests.support.database_fixtures",
     "tests.support.left_behind",
+    "tests.support.shared_server",
 ]
 read_models_once()
 clean_names_once()
@@ -115,8 +114,32 @@ ONLY_WITH_ALL: Final = (
     # Other pages show that their snippets are run.
     "tests/docs/test_tutorial.py",
     "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/recipes.md]",
+    "tests/docs/test_pages.py::test_a_page_does_what_it_says[docs/worker.md]",
     *(f"tests/unit/simulate/test_simulate_{name}.py" for name in ("bars", "long", "theory")),
     *(f"tests/contract/test_{name}.py" for name in ("attach_keys", "matching_concurrency")),
+    # Advice on one load shows that the better order is recommended, and the command which outage tips it.
+    *(
+        f"tests/unit/simulate/test_advice.py::test_{name}"
+        for name in (
+            "near_the_capacity_oldest_first_is_recommended",
+            "outages_tip_oldest_first_over_but_not_newest_first",
+            "the_interval_of_a_gain_covers_what_other_recordings_show",
+        )
+    ),
+    # One walk shows that no task is lost; the function with the most imports, that the layer has them.
+    *(f"tests/unit/stores/test_conservation.py::test_walked[memory-300-{seed}]" for seed in range(1, 5)),
+    *(
+        f"tests/unit/aws/test_functions.py::test_a_function_imports_nothing_that_the_layer_leaves_out[{name}]"
+        for name in ("archive", "create_tasks", "sweep", "trigger")
+    ),
+    # One command of each package shows that a missing extra is named.
+    *(
+        f"tests/unit/cli/test_cli_extras.py::test_a_missing_extra_is_one_line[{row}]"
+        for row in (
+            *(f"boto3-aws-arguments{number}" for number in (3, 4, 5, 6, 8)),
+            *(f"sqlalchemy-sql-arguments{number}" for number in (10, 11)),
+        )
+    ),
     # How costs grow.
     *(
         "tests/sql/test_bounded_claims.py",
@@ -156,6 +179,10 @@ ESSENTIALS: Final = ("report", "gold", "publication", "one_run", "command", "lin
 # repetitions of a test on servers, except of the protocol on real servers. A test that needs one runs on one.
 SERVERS: Final = ("dynamodb_local", "moto", "postgres", "mariadb", DOUBLE)
 PROTOCOL: Final = ("tests/contract/test_verbs.py", "tests/contract/test_settle_many.py")
+# Coroutines call the same verbs, which other tests call on SQLite.
+IN_MEMORY_ONCE: Final = "tests/contract/test_async.py"
+# Hypothesis tries a hundred examples of most properties; `make test` fewer.
+QUICK_EXAMPLES: Final = 30
 
 
 def file_of(nodeid: str) -> str:
@@ -187,9 +214,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         return group_of(nodeid) or file_of(nodeid)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Give the tests in real time the processors that they ask for, and collect no garbage of imports."""
     gc.disable()
+    if is_quick_run(config) and settings.get_current_profile_name() == "patient":
+        settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
+        settings.load_profile("quick")
     os.nice(POLITENESS.get(os.environ.get("PYTEST_XDIST_WORKER", FIRST_PROCESS), MOST_POLITE))
 
 
@@ -250,7 +280,10 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
     def is_quick(item: pytest.Item) -> bool:
         least = next(form for form in (None, *SERVERS) if form in forms[item.nodeid.split("[")[0]])
         server = server_of(item)
-        is_once = server == least or (file_of(item.nodeid) in PROTOCOL and server != DOUBLE)
+        file = file_of(item.nodeid)
+        if file == IN_MEMORY_ONCE and "[sqlite" in item.nodeid:
+            return False
+        is_once = server == least or (file in PROTOCOL and server != DOUBLE)
         return is_once and not item.nodeid.startswith(ONLY_WITH_ALL)
 
     return [item for item in items if is_quick(item)]
@@ -313,18 +346,6 @@ class StoreUnderTest:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture(scope="session")
-def dynamodb_local() -> Iterator[DynamoDBClient]:
-    """Return a client of Amazon's DynamoDB Local; skip visibly where it cannot be had."""
-    try:
-        with DynamoDBLocal() as server:
-            yield server.client()
-    except Unavailable as missing:
-        if dynamodb_local_is_required():
-            raise
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,16 @@
 """The completion of shells: commands, options, and ids of the queue; and where the command is found."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from freshq import Queue
+from freshq.cli.main import app
 from tests.support.programs import python
+
+Completed = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -18,11 +22,19 @@ def address(tmp_path: Path) -> str:
     return address
 
 
-def completed(line: str, **environment: str) -> list[str]:
-    """Return what bash would offer for the last word of a line."""
-    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_FRESHQ_COMPLETE": "complete_bash"}
-    program = "import sys; sys.argv[0] = 'freshq'; from freshq.cli.__main__ import main; main()"
-    return python("-c", program, env={**os.environ, **words, **environment}).stdout.split()
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Completed:
+    """Return a function: what bash would offer for the last word of a line."""
+
+    def offered(line: str, queue: str = "") -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_FRESHQ_COMPLETE": "complete_bash"}
+        for name, value in {**words, "FRESHQ_QUEUE": queue}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit):
+            app(prog_name="freshq")
+        return capsys.readouterr().out.split()
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -34,14 +46,14 @@ def completed(line: str, **environment: str) -> list[str]:
         ("freshq get order", []),
     ],
 )
-def test_words(line: str, words: list[str]) -> None:
+def test_words(completed: Completed, line: str, words: list[str]) -> None:
     assert completed(line) == words
 
 
-def test_ids_of_the_queue(address: str) -> None:
-    assert sorted(completed("freshq get order", FRESHQ_QUEUE=address)) == ["order-1", "order-2"]
-    assert completed(f"freshq cancel --queue {address} mail", FRESHQ_QUEUE="memory://") == ["mail-1"]
-    assert completed("freshq get order", FRESHQ_QUEUE="none://") == []
+def test_ids_of_the_queue(completed: Completed, address: str) -> None:
+    assert sorted(completed("freshq get order", address)) == ["order-1", "order-2"]
+    assert completed(f"freshq cancel --queue {address} mail", "memory://") == ["mail-1"]
+    assert completed("freshq get order", "none://") == []
 
 
 def test_the_database_of_an_application_is_the_queue(address: str) -> None:

@@ -55,7 +55,7 @@ class Model:
 
 
 @given(steps=STEPS, newest_first=st.booleans(), page_entries=st.integers(1, 4))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_a_match_is_the_resource_that_a_full_scan_would_choose(
     *, steps: list[tuple[str, Any]], newest_first: bool, page_entries: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_places_are_unique_and_as_many_as_counted(
     offered=st.lists(ATTRIBUTES, min_size=1, max_size=8),
     read=st.integers(0, 3),
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_a_resource_goes_to_the_caller_whom_a_full_scan_would_choose(
     asked: list[Any], offered: list[dict[str, Any]], read: int
 ) -> None:

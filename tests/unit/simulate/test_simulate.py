@@ -68,7 +68,7 @@ def started(done: Simulation) -> dict[int, float]:
     st.integers(1, 3),
     st.sampled_from([0, 1.5]),
 )
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_it_serves_what_a_plain_reading_of_the_policy_serves(
     load: Load, order: Order, servers: int, reserve: float
 ) -> None:
@@ -106,7 +106,7 @@ rules = st.one_of(
 
 
 @given(loads(), rules, st.integers(1, 3))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_every_task_has_one_fate_and_no_rule_is_broken(
     load: Load, policy: OverloadRules, servers: int
 ) -> None:

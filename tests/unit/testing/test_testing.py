@@ -65,7 +65,6 @@ class TestPlugin:
     @pytest.mark.parametrize(
         ("options", "conftest", "passed"),
         [
-            (["-p", "freshq.testing.plugin"], "", "2 passed"),
             (["-p", "freshq.testing.plugin"], 'pytest_plugins = ["freshq.testing.plugin"]', "2 passed"),
             (["-p", "no:freshq.testing.plugin"], "", "1 passed, 1 error"),
         ],
