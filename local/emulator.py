@@ -1,12 +1,15 @@
 """Run a private AWS emulator on a free port, and deploy the application, as SAM builds it, to it.
 
 `Emulator` leaves nothing behind. It starts this file in its own process: `python emulator.py SOCKET`. That
-process differs from ministack's own command in five ways. It serves a socket bound by its parent, so that no
+process differs from ministack's own command in seven ways. It serves a socket bound by its parent, so that no
 other process can take the port. It kills itself and every function process when its standard input closes, so
 that nothing outlives the parent. It waits for the batching windows of streams, as Lambda does, so that
 functions are invoked as often as in an account. In a stream's filter, a field is missing even if levels above
-it are missing too, which ministack rejects. And it unpacks a layer once rather than once for each process of
-a function, which would double the work of a start. `deploy` leaves template.yaml unchanged.
+it are missing too, which ministack rejects. It unpacks a layer once rather than once for each process of
+a function, which would double the work of a start. A function's reserved concurrency limits all of its
+versions, where ministack limits only invocations without a version. And a message of a topic waits while its
+function is throttled, and is tried again if its invocation fails, where ministack drops it. `deploy` leaves
+template.yaml unchanged.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import logging
 import os
 import platform
 import shutil
@@ -45,6 +49,13 @@ _HTTP_OK: Final = 200
 # Variables of the caller that must not reach the emulator, its functions or its clients.
 _FOREIGN: Final = ("AWS_", "FRESHQ_", "LAMBDA_", "MINISTACK_", "POWERTOOLS_", "PYTHON", "SAM_CLI_")
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
+# How long a message of a topic waits before it is tried again. Lambda waits a minute or more after a failure.
+_THROTTLED_SECONDS: Final = 0.2
+_FAILED_SECONDS: Final = 1.0
+# Lambda's defaults.
+_MAX_RETRIES: Final = 2
+_MAX_EVENT_AGE_SECONDS: Final = 21600
+logger = logging.getLogger(__name__)
 
 
 class EmulatorFailed(RuntimeError):
@@ -177,7 +188,7 @@ class Emulator:
         deadline = time.monotonic() + self._start_seconds
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
-                msg = f"the emulator exited while starting; end of {self.log}:\n{_tail(self.log)}"
+                msg = f"the emulator exited while starting; end of {self.log}:\n{tail(self.log)}"
                 raise EmulatorFailed(msg)
             if _answers(f"{self.endpoint_url}/_ministack/ready"):
                 return
@@ -213,7 +224,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _tail(file: Path) -> str:
+def tail(file: Path) -> str:
+    """Return the last lines of a text file."""
     return "\n".join(file.read_text("utf-8", errors="replace").splitlines()[-20:])
 
 
@@ -327,6 +339,98 @@ def unpack_once(runtime: Any, folder: Path) -> None:
     runtime.zipfile = SimpleNamespace(**{**vars(zipfile), "ZipFile": Package})
 
 
+def limit_all_versions(lambdas: Any) -> None:
+    """Make the emulator apply the reserved concurrency of a function to invocations of its versions.
+
+    Args:
+        lambdas: The emulator's module of functions.
+    """
+    reserved = lambdas._reserved_concurrency
+
+    def of_function(version: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+        function = lambdas._functions.get(config.get("FunctionName")) or version
+        found: int | None = reserved(function, config)
+        return found
+
+    lambdas._reserved_concurrency = of_function
+
+
+class Deliveries:
+    """Delivers messages of topics to functions as Lambda does, until an invocation succeeds.
+
+    A throttled message waits until it is too old. A failed invocation is tried again under its request id, as
+    often as the function allows. What was never done goes to the function's failed-event queue.
+    """
+
+    def __init__(
+        self,
+        topics: Any,
+        lambdas: Any,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Replace the function of the emulator that delivers a message in a thread of its own.
+
+        Args:
+            topics: The emulator's module of topics.
+            lambdas: Its module of functions.
+            clock: Returns the time in seconds.
+            sleep: Waits for some seconds.
+        """
+        self._lambdas = lambdas
+        self._clock = clock
+        self._sleep = sleep
+        topics._deliver_to_lambda = self._deliver
+
+    def _deliver(self, arn: str, envelope: str, _topic: str, subscription: str, *_message: Any) -> None:
+        function, _, name = self._lambdas._get_base_func_record_for_ref(arn)
+        version, config, _ = self._lambdas._get_func_record_for_ref(arn)
+        if not version:
+            logger.warning("message for %s: there is no such function", arn)
+            return
+        _, qualifier = self._lambdas._lambda_function_name_and_qualifier_from_arn(arn)
+        options = self._lambdas._event_invoke_config(function, qualifier) or {}
+        source = {"EventVersion": "1.0", "EventSubscriptionArn": subscription, "EventSource": "aws:sns"}
+        event = {"Records": [{**source, "Sns": json.loads(envelope)}]}
+        logger.info("message for %s", name)
+        failure = self._failure({**version, "config": config}, event, options)
+        target = options.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
+        if failure is not None and target:
+            self._lambdas._route_async_failure(target, name, event, failure)
+
+    def _failure(
+        self, record: dict[str, Any], event: dict[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Invoke a function until it succeeds; return its last result if it never did."""
+        request_id, name = self._lambdas.new_uuid(), record["config"]["FunctionName"]
+        retries = options.get("MaximumRetryAttempts", _MAX_RETRIES)
+        ends = self._clock() + options.get("MaximumEventAgeInSeconds", _MAX_EVENT_AGE_SECONDS)
+        while True:
+            result = self._invoke(record, event, request_id)
+            if not result.get("error"):
+                logger.info("%s answered a message", name)
+                return None
+            throttled = bool(result.get("throttle"))
+            if not throttled:
+                logger.warning("%s failed, %d retries left: %s", name, retries, result.get("body"))
+                retries -= 1
+            if retries < 0 or self._clock() >= ends:
+                return result
+            self._sleep(_THROTTLED_SECONDS if throttled else _FAILED_SECONDS)
+
+    def _invoke(self, record: dict[str, Any], event: dict[str, Any], request_id: str) -> dict[str, Any]:
+        slot, _ = self._lambdas._acquire_execution_slot(record, record["config"])
+        if slot is None:
+            return {"throttle": True, "error": True, "body": {"errorMessage": "throttled"}}
+        try:
+            result: dict[str, Any] = self._lambdas._execute_function_dispatch(
+                record, record["config"], event, request_id, time.time()
+            )
+        finally:
+            self._lambdas._release_execution_slot(slot)
+        return result
+
+
 def _end_with_parent() -> None:
     sys.stdin.buffer.read()
     os.killpg(os.getpgid(0), signal.SIGKILL)
@@ -337,11 +441,13 @@ def _main(descriptor: int) -> None:
     from hypercorn.config import Config
     from ministack.app import app  # type: ignore[import-untyped]
     from ministack.core import lambda_runtime  # type: ignore[import-untyped]
-    from ministack.services import dynamodb, lambda_svc  # type: ignore[import-untyped]
+    from ministack.services import dynamodb, lambda_svc, sns  # type: ignore[import-untyped]
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     BatchingWindows(lambda_svc, dynamodb)
     mend_filters(lambda_svc)
+    limit_all_versions(lambda_svc)
+    Deliveries(sns, lambda_svc)
     unpack_once(lambda_runtime, Path(tempfile.mkdtemp()))
     config = Config()
     config.bind = [f"fd://{descriptor}"]
@@ -353,9 +459,10 @@ def _main(descriptor: int) -> None:
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 STACK: Final = "freshq-local"
+# Streams, topics and schedules invoke the version of a function that this alias names (template.yaml).
+LIVE_ALIAS: Final = "live"
 # Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of rings
-# starts so many processes that no worker runs for half a minute. The emulator drops rings above the limit;
-# Lambda would deliver them later.
+# starts so many processes that no worker runs for half a minute, on a busy machine for longer.
 _LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
 _SOURCES: Final = ("template.yaml", "functions", "layers", "events")
 _STAMP: Final = "sources.sha256"

@@ -204,6 +204,22 @@ def test_duplicate_and_reordered_stream_records_make_no_task_run_twice(
     assert {task.attempts for task in application.queue.list(limit=100)} == {1}
 
 
+def test_a_burst_of_rings_starts_only_the_workers_that_are_reserved_and_each_ring_is_answered(
+    deployed: Callable[..., Deployment],
+) -> None:
+    rings, reserved = 8, 2
+    application = deployed(ReservedConcurrency=reserved)
+    for _ in range(rings):
+        application.client("sns").publish(TopicArn=application.outputs["ProcessTasksTopicArn"], Message="{}")
+
+    def answers() -> int:
+        lines = application.log("ProcessTasks")
+        return sum(line["message"] in ("pass ended", "no pass") for line in lines)
+
+    wait_until(lambda: answers() == rings)
+    assert len(application.processes("ProcessTasks")) <= reserved
+
+
 def test_a_canary_has_a_queue_of_its_own_in_the_process_that_serves_the_other(
     deployed: Callable[..., Deployment],
 ) -> None:

@@ -1,5 +1,6 @@
-"""What the emulator's process changes: batching windows, filters of what is missing, unpacked layers."""
+"""What the emulator's process changes: batching windows, filters, layers, concurrency, deliveries."""
 
+import json
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from local.emulator import BatchingWindows, mend_filters, unpack_once
+from local.emulator import BatchingWindows, Deliveries, limit_all_versions, mend_filters, unpack_once
 
 from freshq.testing import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
@@ -137,3 +138,112 @@ def test_a_package_is_unpacked_once_for_all_processes(tmp_path: Path) -> None:
     (tmp_path / "broken.zip").write_text("no package")
     with pytest.raises(runtime.zipfile.BadZipFile):
         runtime.zipfile.ZipFile(tmp_path / "broken.zip")
+
+
+def test_reserved_concurrency_counts_for_the_versions_of_a_function() -> None:
+    lambdas = SimpleNamespace(
+        _functions={"worker": {"concurrency": 3}},
+        _reserved_concurrency=lambda function, _config: function.get("concurrency"),
+    )
+    limit_all_versions(lambdas)
+    assert lambdas._reserved_concurrency({}, {"FunctionName": "worker", "Version": "1"}) == 3
+    assert lambdas._reserved_concurrency({"concurrency": 1}, {"FunctionName": "gone"}) == 1
+
+
+ARN = "arn:aws:lambda:us-east-1:000000000000:function:worker:live"
+OPTIONS = {
+    "MaximumRetryAttempts": 2,
+    "MaximumEventAgeInSeconds": 60,
+    "DestinationConfig": {"OnFailure": {"Destination": "the failed-event queue"}},
+}
+THROTTLED: dict[str, Any] = {"throttle": True}
+FAILED: dict[str, Any] = {"error": True, "body": {"errorMessage": "Worker process died"}}
+DONE: dict[str, Any] = {"body": {"claimed": 1}}
+
+
+class Functions:
+    """The two modules of the emulator that know topics and functions, with one function."""
+
+    def __init__(self, *results: dict[str, Any], options: Any = None) -> None:
+        self._results = iter(results)
+        self._result: dict[str, Any] = {}
+        self.invoked: list[tuple[str, str]] = []
+        self.running = 0
+        self.failed: list[tuple[Any, ...]] = []
+        self.clock = ManualClock()
+        self.topics = SimpleNamespace()
+        record = {"config": {"FunctionName": "worker"}}
+        lambdas = SimpleNamespace(
+            new_uuid=iter(["request-1", "request-2"]).__next__,
+            _get_base_func_record_for_ref=lambda _arn: (record, record["config"], "worker"),
+            _get_func_record_for_ref=lambda arn: (
+                (record, record["config"], "worker") if arn == ARN else [None] * 3
+            ),
+            _lambda_function_name_and_qualifier_from_arn=lambda _arn: ("worker", "live"),
+            _event_invoke_config=lambda _function, qualifier: options if qualifier == "live" else None,
+            _acquire_execution_slot=self._acquire,
+            _execute_function_dispatch=self._dispatch,
+            _release_execution_slot=self._release,
+            _route_async_failure=lambda *failure: self.failed.append(failure),
+        )
+        Deliveries(self.topics, lambdas, self.clock, self.clock.advance)
+
+    def _acquire(self, *_: Any) -> tuple[str | None, str | None]:
+        self._result = next(self._results)
+        if self._result is THROTTLED:
+            return None, "function"
+        self.running += 1
+        return "slot", None
+
+    def _dispatch(
+        self, _record: Any, _config: Any, event: Any, request_id: str, _begun: float
+    ) -> dict[str, Any]:
+        self.invoked.append((request_id, event["Records"][0]["Sns"]["Message"]))
+        return self._result
+
+    def _release(self, slot: str) -> None:
+        assert slot == "slot"
+        self.running -= 1
+
+    def deliver(self, arn: str = ARN) -> None:
+        """Deliver a message."""
+        self.topics._deliver_to_lambda(
+            arn, json.dumps({"Message": "ring"}), "topic", "subscription", "", "", {}
+        )
+
+
+def test_a_message_waits_while_its_function_is_throttled() -> None:
+    functions = Functions(*[THROTTLED] * 9, DONE, options=OPTIONS)
+    functions.deliver()
+    assert functions.invoked == [("request-1", "ring")]
+    assert functions.failed == []
+
+
+def test_a_message_whose_invocation_failed_is_tried_again_as_the_same_request() -> None:
+    functions = Functions(FAILED, THROTTLED, FAILED, DONE, options=OPTIONS)
+    functions.deliver()
+    assert functions.invoked == [("request-1", "ring")] * 3
+    assert (functions.failed, functions.running) == ([], 0)
+
+
+@pytest.mark.parametrize("results", [[FAILED] * 3, [THROTTLED] * 1000])
+def test_what_is_never_done_goes_to_the_failed_event_queue(results: list[dict[str, Any]]) -> None:
+    functions = Functions(*results, options=OPTIONS)
+    functions.deliver()
+    ((target, name, event, failure),) = functions.failed
+    assert (target, name) == ("the failed-event queue", "worker")
+    assert event["Records"][0]["EventSource"] == "aws:sns"
+    assert failure["error"]
+    assert failure.get("throttle", False) is (results[0] is THROTTLED)
+
+
+def test_without_options_a_message_is_tried_three_times() -> None:
+    functions = Functions(*[FAILED] * 3)
+    functions.deliver()
+    assert (len(functions.invoked), functions.failed) == (3, [])
+
+
+def test_a_message_for_a_function_that_was_deleted_is_dropped() -> None:
+    functions = Functions()
+    functions.deliver(ARN.replace("worker", "gone"))
+    assert functions.invoked == []
