@@ -5,20 +5,34 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import pytest
 from botocore.config import Config
-from local.emulator import PROJECT, STACK, Emulator, build, demonstration, deploy, template_values
+from local.emulator import (
+    LIVE_ALIAS,
+    PROJECT,
+    STACK,
+    Emulator,
+    build,
+    demonstration,
+    deploy,
+    tail,
+    template_values,
+)
 from local.facts import Change, read_changes, versions_by_task
 
 from freshq import Queue, Task
 from freshq.aws.pass_options import configure_stack
+from freshq.errors import FreshqError
+from freshq.stores.dynamodb.calls import SDK_ERRORS
+from freshq.stores.dynamodb.passes import PASS_PREFIX
 from tests.e2e.package import Package
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -30,6 +44,24 @@ def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_
         assert time.monotonic() < deadline, f"not within {patience_seconds} s"
         time.sleep(0.2)
     return result
+
+
+# The applications that the test under way deployed itself.
+DEPLOYED: Final[list["Deployment"]] = []
+SLOTS_SHOWN: Final = 4
+LINES_SHOWN: Final = 8
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the applications to the report of a test that failed."""
+    report = yield
+    if call.when == "call" and report.failed:
+        given = [value for value in item.funcargs.values() if isinstance(value, Deployment)]
+        report.sections += [(f"state of {each.stack}", each.state()) for each in DEPLOYED or given]
+    return report
 
 
 @dataclass
@@ -54,9 +86,10 @@ class Deployment:
         return Queue.dynamodb(self.outputs["QueueTableName"], self.client("dynamodb"))
 
     def invoke(self, function: str, event: Any) -> Any:
-        """Invoke a function and return its answer."""
+        """Invoke the deployed version of a function and return its answer."""
+        name = self.outputs[f"{function}FunctionName"]
         response = self.client("lambda").invoke(
-            FunctionName=self.outputs[f"{function}FunctionName"], Payload=json.dumps(event)
+            FunctionName=name, Qualifier=LIVE_ALIAS, Payload=json.dumps(event)
         )
         answer = json.loads(response["Payload"].read())
         assert not response.get("FunctionError"), answer
@@ -67,16 +100,41 @@ class Deployment:
         answer = self.invoke("CreateTasks", {"tasks": list(tasks)})
         assert answer["created"] == len(tasks), answer
 
-    def log(self, function: str) -> list[dict[str, Any]]:
-        """Return the structured lines of a function's log, but for the metrics."""
+    def raw_log(self, function: str) -> list[str]:
+        """Return the lines of a function's log, which come when an invocation has ended."""
         pages = self.client("logs").get_paginator("filter_log_events")
-        messages = [
+        return [
             event["message"]
             for page in pages.paginate(logGroupName=self.outputs[f"{function}LogGroupName"])
             for event in page["events"]
         ]
-        lines = [json.loads(message) for message in messages if message.startswith("{")]
+
+    def log(self, function: str) -> list[dict[str, Any]]:
+        """Return the structured lines of a function's log, but for the metrics."""
+        lines = [json.loads(message) for message in self.raw_log(function) if message.startswith("{")]
         return [line for line in lines if "message" in line]
+
+    def state(self) -> str:
+        """Return what explains a stall: the queue, its pass slots, processes and last lines of the logs."""
+        try:
+            return "\n".join(self._state())
+        except (*SDK_ERRORS, FreshqError) as error:
+            return f"the emulator does not answer: {error}; end of its log:\n{tail(self.emulator.log)}"
+
+    def _state(self) -> Iterator[str]:
+        yield f"{datetime.now(UTC):%H:%M:%S}: {self.queue.stats()}"
+        client, table = self.client("dynamodb"), self.outputs["QueueTableName"]
+        for slot in range(SLOTS_SHOWN):
+            key = {"taskId": {"S": f"{PASS_PREFIX}{self.outputs['QueueName']}#{slot}"}}
+            if item := client.get_item(TableName=table, Key=key).get("Item"):
+                yield f"pass slot {slot}: {item}"
+        url = self.outputs["FailedEventsQueueUrl"]
+        failed = self.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+        yield f"failed events: {failed['Attributes']['ApproximateNumberOfMessages']}"
+        for function in ("CreateTasks", "Trigger", "ProcessTasks", "Sweep"):
+            yield f"{function}: {len(self.processes(function))} processes; end of its log:"
+            yield from self.raw_log(function)[-LINES_SHOWN:]
+        yield f"end of the emulator's log:\n{tail(self.emulator.log)}"
 
     def changes(self) -> list[Change]:
         """Return all changes of the table, oldest first."""
@@ -145,6 +203,7 @@ def deployed(package: Package, left_alone: Deployment) -> Iterator[Callable[...,
         return deploy_application(emulator, package, stacks[-1], **parameters)
 
     yield deploy_next
+    DEPLOYED.clear()
     delete(stacks, emulator)
 
 
@@ -154,6 +213,7 @@ def deployed_alone(package: Package, tmp_path: Path) -> Iterator[Callable[..., D
     with Emulator(tmp_path / "emulator.log") as emulator:
         package.upload(emulator.connection)
         yield partial(deploy_application, emulator, package)
+        DEPLOYED.clear()
 
 
 def deploy_application(
@@ -170,6 +230,7 @@ def deploy_application(
     parameters |= demonstration(demo_capacity, demo_task_seconds)
     outputs = package.deploy(stack, template_values(parameters), emulator.connection)
     application = Deployment(emulator, outputs, stack)
+    DEPLOYED.append(application)
     configure_stack(application.queue, log_sample_ratio=1, **options)
     return application
 
