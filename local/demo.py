@@ -30,8 +30,10 @@ from freshq.aws.pass_options import configure_stack
 from freshq.aws.wakeup import Ring
 from freshq.errors import MissingExtra, needs
 from freshq.simulate.sweep import Colour
+from freshq.stores.dynamodb.calls import SDK_ERRORS
 from freshq_pipeline.cluster.pull import pull
 from local.emulator import (
+    LIVE_ALIAS,
     PROJECT,
     DeployFailed,
     Emulator,
@@ -41,6 +43,7 @@ from local.emulator import (
     deploy,
     end_group,
     stop_on_signals,
+    tail,
 )
 from local.facts import (
     busy_machine_sentence,
@@ -80,6 +83,8 @@ CAPACITY_PER_SECOND: Final = CAPACITY / TASK_SECONDS
 RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
 # One max age after the load ends, every task is served or stale; the rest is a margin for slow machines.
 DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
+# Longer than the timeout of CreateTasks, whose answer comes when the load has ended.
+ANSWER_SECONDS: Final = 150
 FRAME_SECONDS: Final = 0.5
 WARM_UP_SECONDS: Final = 60
 # A new process of a function starts while the old one finishes.
@@ -130,7 +135,7 @@ class OfferedLoad:
 
     Attributes:
         emulator: The emulator of the function.
-        function: Name of CreateTasks.
+        function: ARN of the deployed version of CreateTasks.
         answer: The answer of CreateTasks.
         error: The error of CreateTasks; None if it succeeded.
         started: When the load started, in seconds since the epoch.
@@ -151,10 +156,14 @@ class OfferedLoad:
 
     def _invoke(self) -> None:
         event = {"rate_per_second": RATE_PER_SECOND, "duration_seconds": LOAD_SECONDS}
-        config = Config(read_timeout=LOAD_SECONDS * 3, retries={"total_max_attempts": 1})
+        config = Config(read_timeout=ANSWER_SECONDS, retries={"total_max_attempts": 1})
         client = boto3.client("lambda", config=config, **self.emulator.connection)
-        response = client.invoke(FunctionName=self.function, Payload=json.dumps(event))
-        body = json.loads(response["Payload"].read())
+        try:
+            response = client.invoke(FunctionName=self.function, Payload=json.dumps(event))
+            body = json.loads(response["Payload"].read())
+        except SDK_ERRORS as error:
+            self.error = str(error)
+            return
         if response.get("FunctionError"):
             self.error = json.dumps(body)
         else:
@@ -194,7 +203,7 @@ def _demonstrate(console: Console) -> None:
         queue = Queue.dynamodb(outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection))
         configure_stack(queue, **OPTIONS)
         _warm_up(emulator, outputs)
-        load = OfferedLoad(emulator, outputs["CreateTasksFunctionName"])
+        load = OfferedLoad(emulator, outputs["CreateTasksAliasArn"])
         with dashboard_beside(queue) as address:
             if address is not None:
                 console.out(f"dashboard, while tasks are left: {address}", highlight=False)
@@ -221,7 +230,8 @@ def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
     )
 
     def start(function: str) -> None:
-        response = client.invoke(FunctionName=outputs[f"{function}FunctionName"], Payload=event)
+        name = outputs[f"{function}FunctionName"]
+        response = client.invoke(FunctionName=name, Qualifier=LIVE_ALIAS, Payload=event)
         if response.get("FunctionError"):
             msg = f"{function} does not start: {response['Payload'].read().decode()}; see {emulator.log}"
             raise DemoFailed(msg)
@@ -233,15 +243,19 @@ def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
 def _watch(console: Console, queue: Queue, load: OfferedLoad) -> None:
     """Offer the load and show the queue until nothing is left to serve."""
     thread = load.offer()
-    give_up_at = time.monotonic() + LOAD_SECONDS + DRAIN_SECONDS
+    give_up_at = None
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         while True:
+            # A busy machine offers the load later than planned; the time to drain begins at its end.
+            if give_up_at is None and not thread.is_alive():
+                give_up_at = time.monotonic() + DRAIN_SECONDS
             stats = queue.stats()
             live.update(live_view(stats, time.time() - load.started, LOAD_SECONDS, MAX_AGE_SECONDS))
-            if not thread.is_alive() and stats.pending + stats.delayed + stats.taken == 0:
+            if give_up_at is not None and stats.pending + stats.delayed + stats.taken == 0:
                 break
-            if time.monotonic() > give_up_at:
-                msg = f"tasks are still left after {LOAD_SECONDS + DRAIN_SECONDS} s: {stats}"
+            if give_up_at is not None and time.monotonic() > give_up_at:
+                left = f"tasks are still left {DRAIN_SECONDS} s after the load ended: {stats}"
+                msg = f"{left}; end of {load.emulator.log}:\n{tail(load.emulator.log)}"
                 raise DemoFailed(msg)
             time.sleep(FRAME_SECONDS)
     if load.error is not None:
