@@ -9,9 +9,9 @@ import pytest
 from freshq import Queue, TaskStatus
 from tests.support.ahead import Ahead
 from tests.support.readings import counts, known
-from tests.unit.cli.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
+from tests.unit.cli.test_cli_verbs import URL, answer, claimed, fails, freshq, in_dynamodb, queue
 
-__all__ = ["queue"]  # the fixture
+__all__ = ["in_dynamodb", "queue"]  # the fixtures
 
 
 def put(*task_ids: str) -> None:
@@ -115,7 +115,9 @@ def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
     fails(2, "ids: only with exact counts", "stats", "--ids", "1", "--approximate")
 
 
-def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: Ahead, queue: Queue) -> None:
+def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(
+    ahead: Ahead, in_dynamodb: Queue
+) -> None:
     put("fresh")
     answer("put", "1", "--task-id", "stale", "--max-age-seconds", "600")
     answer("cancel", "--dead", "fresh", "stale", "--yes")
@@ -127,19 +129,19 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: A
     fails(1, "redrive it as new", "redrive", "stale")
     fails(2, "limit: not with task_ids", "redrive", "--as-new", "stale", "--limit", "1")
     assert answer("redrive", "--all", "--as-new", "--yes") == {"redriven": 1}
-    assert counts(queue.stats()) == {"pending": 2}
+    assert counts(in_dynamodb.stats()) == {"pending": 2}
     assert freshq("redrive", "--all", "--yes").stdout == "0 redriven\n"
 
 
 def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
-    ahead: Ahead, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ahead: Ahead, in_dynamodb: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=600")
-    queue.put("work", task_id="old")
-    queue.cancel("old", dead=True)
+    in_dynamodb.put("work", task_id="old")
+    in_dynamodb.cancel("old", dead=True)
     ahead.seconds = 601
     assert freshq("redrive", "--all", "--yes").stdout.startswith("0 redriven; expired dead letters stay")
-    assert queue.redrive() == 1
+    assert in_dynamodb.redrive() == 1
 
 
 def test_some_dead_letters_are_restored(queue: Queue) -> None:

@@ -49,7 +49,17 @@ STACK = {
 
 
 @pytest.fixture
-def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """Return a queue on SQLite, which the commands use too."""
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    monkeypatch.setenv("FRESHQ_QUEUE", url)
+    with Queue.sql(url) as queue:
+        queue.create_table()
+        yield queue
+
+
+@pytest.fixture
+def in_dynamodb(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setenv("FRESHQ_QUEUE", URL)
     # Making a client takes longer than most tests.
     monkeypatch.setattr(store, "default_client", lambda: moto_client)
@@ -345,7 +355,7 @@ class TestDeletion:
 
 
 class TestAddresses:
-    def test_options_of_the_address_apply(self, queue: Queue) -> None:
+    def test_options_of_the_address_apply(self, in_dynamodb: Queue) -> None:
         where = f"{URL}?name=mail&order=fifo&lease_seconds=7"
         for name in ("a", "b"):
             answer("put", "1", "--task-id", name, "--queue", where)
@@ -353,7 +363,7 @@ class TestAddresses:
         assert claim["task_id"] == "a"
         assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
         assert answer("stats", "--queue", URL, "--name", "mail")["pending"] == 1
-        assert queue.stats().pending == 0
+        assert in_dynamodb.stats().pending == 0
 
     @pytest.mark.parametrize(
         ("address", "said"),
@@ -404,7 +414,7 @@ class TestAddresses:
         options = {"name": "mail", "max_attempts": 2}
         assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]
 
-    def test_the_options_of_an_older_stack_are_adopted(self, queue: Queue, stacks: Stubber) -> None:
+    def test_the_options_of_an_older_stack_are_adopted(self, in_dynamodb: Queue, stacks: Stubber) -> None:
         for _ in range(4):
             stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
         adopted = freshq("configure", "--stack", "app", "--adopt", "--json")
@@ -422,10 +432,10 @@ class TestAddresses:
         (claim,) = answer("claim", "--stack", "app")
         assert (claim["task_id"], claim["queue"]) == ("a", "mail")
         assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
-        assert queue.stats().pending == 0
+        assert in_dynamodb.stats().pending == 0
 
-    def test_the_options_of_a_stack_are_stored_and_shown(self, queue: Queue, stacks: Stubber) -> None:
-        del queue  # the table of the stack
+    def test_the_options_of_a_stack_are_stored_and_shown(self, in_dynamodb: Queue, stacks: Stubber) -> None:
+        del in_dynamodb  # the table of the stack
         present = {**STACK, "Parameters": [{"ParameterKey": "Stage", "ParameterValue": "dev"}]}
         for _ in range(7):
             stacks.add_response("describe_stacks", {"Stacks": [present]}, {"StackName": "app"})
