@@ -140,6 +140,8 @@ ONLY_WITH_ALL: Final = (
             *(f"sqlalchemy-sql-arguments{number}" for number in (10, 11)),
         )
     ),
+    # The worker shows that whoever is measured does everything.
+    "tests/unit/benchmarks/test_throughput_page.py::test_everything_is_done_when_it_is_measured[claims",
     # How costs grow.
     *(
         "tests/sql/test_bounded_claims.py",
