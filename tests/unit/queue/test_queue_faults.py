@@ -339,17 +339,17 @@ class TestTend:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         queue.purge(confirm=queue.name)
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match=r"\(it was deleted\)"):
             queue.complete(claim)
 
     def test_a_claim_is_found_again_by_its_token_only(self, place: Place) -> None:
         queue = place.queue()
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match=r"\(it is held under another token\)"):
             queue.admin.held("a", "other")
         queue.complete(claim)
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match=r"\(it is SUCCESS now\)"):
             queue.admin.held("a", claim.token)
 
     def test_what_is_no_dead_letter_is_not_discarded(self, place: Place) -> None:
