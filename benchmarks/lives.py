@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_MS: Final = 1_767_225_600_000
-EVENTS_PER_TASK: Final = 2.56  # of the lives below, measured
+# Of the lives below with and without a burst, measured.
+EVENTS_PER_TASK: Final = 2.56
+EVENTS_PER_TASK_WITHOUT_BURST: Final = 3.05
 # Less in a short recording, so that tasks also go stale there.
 LONGEST_DEADLINE_SECONDS: Final = 300.0
-SERVICE_SECONDS: Final = 1.0
+# As many tasks as its servers can do, a second each.
 RATE_PER_SECOND: Final = 100.0
-SERVERS: Final = 100
+# A recording of a given length has at least so many servers, so that its tasks do not take hours.
+LEAST_SERVERS: Final = 10
 # Half of all tasks belong to one group.
 GROUPS: Final = {"big": 0.5} | {f"group-{number:02}": 0.5 / 19 for number in range(19)}
 TTL_DELAY_SECONDS: Final = 500.0
@@ -52,7 +55,9 @@ class Event:
     more: str = ""
 
 
-def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> int:
+def write_events(
+    folder: Path, events: int, files: int = 64, seed: int = 1, hours: float | None = None
+) -> int:
     """Write events as gzip files of JSON Lines; return how many, without duplicates.
 
     Args:
@@ -60,9 +65,11 @@ def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> i
         events: Approximate number of events, without duplicates.
         files: Number of files.
         seed: The same seed gives the same lines.
+        hours: Length of the recording, with an even load; None: as short as `RATE_PER_SECOND` makes it, with
+            a burst.
     """
     rng = random.Random(f"{seed}/lives")
-    tape = _Tape(events, rng, seed)
+    tape = _Tape(events, rng, seed, hours)
     lines = list(tape.lines())
     count = len(lines)
     delivered = []
@@ -84,18 +91,20 @@ def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> i
 class _Tape:
     """The lives of one simulated load."""
 
-    def __init__(self, events: int, rng: random.Random, seed: int) -> None:
-        tasks = events / EVENTS_PER_TASK
+    def __init__(self, events: int, rng: random.Random, seed: int, hours: float | None) -> None:
+        tasks = events / (EVENTS_PER_TASK if hours is None else EVENTS_PER_TASK_WITHOUT_BURST)
         # A third of the time the load exceeds the capacity.
-        duration_seconds = tasks / RATE_PER_SECOND / 1.4
-        burst = Burst(2.2, duration_seconds / 3, duration_seconds / 3)
+        duration_seconds = tasks / RATE_PER_SECOND / 1.4 if hours is None else hours * 3600
+        burst = Burst(2.2, duration_seconds / 3, duration_seconds / 3) if hours is None else None
+        rate_per_second = RATE_PER_SECOND if hours is None else tasks / duration_seconds
+        servers = max(LEAST_SERVERS, round(rate_per_second))
         deadline_seconds = min(LONGEST_DEADLINE_SECONDS, duration_seconds / 10)
         source = Source(
-            RATE_PER_SECOND, duration_seconds, deadline_seconds,
-            service_mean_seconds=SERVICE_SECONDS, burst=burst, groups=GROUPS, seed=seed,
+            rate_per_second, duration_seconds, deadline_seconds,
+            service_mean_seconds=servers / rate_per_second, burst=burst, groups=GROUPS, seed=seed,
         )  # fmt: skip
         self._load = source.load()
-        self._run = simulate_load(self._load, OverloadRules(deadline_seconds), SERVERS, seed)
+        self._run = simulate_load(self._load, OverloadRules(deadline_seconds), servers, seed)
         self._rng = rng
 
     def lines(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, groupby, pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -26,12 +26,14 @@ from local.facts import make_tables, relations, rows_that_differ, write_tables
 from py4j.protocol import Py4JJavaError
 
 from benchmarks import figures
-from benchmarks.lives import write_events
+from benchmarks.lives import START_MS, write_events
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import RunRequest
+from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import BY_DAY, LANDED
 from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.storage.days import HOURS_A_DAY
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import SECONDS, State, current, required_current
 from freshq_pipeline.storage.table_files import paths_of
@@ -225,7 +227,7 @@ def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> 
         for turn in range(turns)
     ]
     whole, one = ([pair[place] for pair in pairs] for place in (0, 1))
-    costs = [[Cost(run["seconds"], run["processor_seconds"]) for run in runs] for runs in (whole, one)]
+    costs = [[_cost(run) for run in runs] for runs in (whole, one)]
     grown = {}
     for days in growth:
         earlier = of_nights.without_last(f"in-{days}", days + 1, SMALL_DAY_EVENTS)
@@ -237,6 +239,132 @@ def nights_figures(folder: Path, events: int, growth: list[int], turns: int) -> 
         "night_over_run": ratios(costs[1], costs[0]),
         "nights_after_days": grown,
     }
+
+
+NEW_EVENTS: Final = 200
+# After so many hours of a stream, some batches of new events are timed.
+STREAM_HOURS: Final = (1, 10, 24)
+BATCHES: Final = 5
+START: Final = f"""
+from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.spark.tuning import SMALL
+with spark_session("local[2]", "{MEMORY}", SMALL):
+    pass
+"""
+
+
+def increments(events: int = 200_000, turns: int = SMALL_TURNS) -> None:
+    """Count the processor time of 200 more events on a day, beside a run over the day, and in a stream.
+
+    Args:
+        events: Number of events of the day.
+        turns: How often to run each.
+    """
+    figures.write("pipeline_increments", in_folder(lambda folder: increments_figures(folder, events, turns)))
+
+
+def increments_figures(folder: Path, events: int, turns: int) -> dict[str, Any]:
+    """Return the costs of the whole day, of its last events, and of starting Spark."""
+    lines, runs = _day(folder, events), Nights(folder)
+    _write_lines(folder / "in" / "0", lines[:-NEW_EVENTS])
+    runs.command("in", "before")
+    _write_lines(folder / "in" / "1", lines[-NEW_EVENTS:])
+    runs.night("in", "before", "warm")  # makes the archive of Java's classes
+    rounds = [
+        (
+            asdict(cost([sys.executable, "-c", START], folder / "cache")),
+            runs.command("in", f"all-{turn}"),
+            runs.night("in", "before", f"more-{turn}"),
+        )
+        for turn in range(turns)
+    ]
+    start, whole, more = ([round_[place] for round_ in rounds] for place in range(3))
+    costs = [[_cost(run) for run in runs] for runs in (start, whole, more)]
+    return {
+        "turns": turns,
+        "new_events": NEW_EVENTS,
+        "start": medians(costs[0]),
+        "run_over_day": whole[-1] | medians(costs[1]),
+        "increment": more[-1] | medians(costs[2]),
+        "increment_over_run": ratios(costs[2], costs[1]),
+        "stream_batch_processor_seconds": stream_figures(folder, lines),
+    }
+
+
+def _cost(run: dict[str, Any]) -> Cost:
+    return Cost(run["seconds"], run["processor_seconds"])
+
+
+def _day(folder: Path, events: int) -> list[str]:
+    """Return the lines of a day of even load, by time."""
+    write_events(folder / "day", events, files=1, hours=24)
+    text = gzip.decompress(b"".join(file.read_bytes() for file in (folder / "day").iterdir())).decode()
+    return sorted(text.splitlines(keepends=True), key=_changed_ms)
+
+
+def _changed_ms(line: str) -> float:
+    event = json.loads(line)
+    return float(event.get("updated_ms", event["stream_ms"]))
+
+
+def _write_lines(file: Path, lines: list[str]) -> None:
+    """Write lines as a file that is as old as the last of them."""
+    file.parent.mkdir(exist_ok=True)
+    written = file.with_suffix(".json.gz")
+    written.write_bytes(gzip.compress("".join(lines).encode(), compresslevel=1))
+    os.utime(written, (_changed_ms(lines[-1]) / 1000,) * 2)
+
+
+def stream_figures(folder: Path, lines: list[str]) -> dict[int, list[float]]:
+    """Return the processor seconds of batches of new events after some hours of a day.
+
+    The stream has a batch for each hour. It runs twice in one session: Java compiles during the first time.
+    """
+    sizes = _write_stream(folder / "stream", lines)
+    with spark_session(MASTER, MEMORY) as spark:
+        costs = [_streamed(spark, folder, name) for name in ("first", "second")][-1]
+    each: dict[int, list[float]] = {hour: [] for hour in STREAM_HOURS}
+    for (hour, size), batch in zip(sizes, costs, strict=True):
+        if size == NEW_EVENTS:
+            each[hour].append(batch)
+    return each
+
+
+def _write_stream(folder: Path, lines: list[str]) -> list[tuple[int, int]]:
+    """Write a file for each batch of a day; return its hour, beginning with 1, and its number of events."""
+    sizes = list[tuple[int, int]]()
+    for hour, of_hour in groupby(lines, _hour):
+        events = list(of_hour)
+        new = NEW_EVENTS * BATCHES if hour in STREAM_HOURS else 0
+        ends = [*range(len(events) - new, len(events), NEW_EVENTS), len(events)]
+        for start, end in pairwise((0, *ends) if hour <= HOURS_A_DAY else ()):
+            _write_lines(folder / f"{len(sizes):02}", events[start:end])
+            sizes.append((hour, end - start))
+    return sizes
+
+
+def _hour(line: str) -> int:
+    return int(_changed_ms(line) - START_MS) // 3_600_000 + 1
+
+
+def _streamed(spark: SparkSession, folder: Path, name: str) -> list[float]:
+    """Return the processor seconds of each batch of a stream with a file in each."""
+    spent = [_processor_seconds(spark)]
+    stream(
+        spark,
+        RunRequest(Folder(str(folder / "stream")), Folder(str(folder / name))),
+        str(folder / f"checkpoint-{name}"),
+        published=lambda _summary: spent.append(_processor_seconds(spark)),
+        files_per_batch=1,
+    )
+    return [round(after - before, 2) for before, after in pairwise(spent)]
+
+
+def _processor_seconds(spark: SparkSession) -> float:
+    """Return the processor time of this process and of Spark's Java."""
+    fields = Path(f"/proc/{java_id(spark)}/stat").read_text().rpartition(")")[2].split()
+    own = os.times()
+    return own.user + own.system + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _written(state: State) -> int:
@@ -329,12 +457,17 @@ def peak_rss_mib(spark: SparkSession) -> int | None:
 
     `RUSAGE_CHILDREN` would include the memory of this process at the time of the fork.
     """
-    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to the process id
-    status = Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}/status")
+    status = Path(f"/proc/{java_id(spark)}/status")
     if not status.exists():
         return None
     fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
     return int(fields["VmHWM"].split()[0]) // 1024
+
+
+def java_id(spark: SparkSession) -> int:
+    """Return the process id of Spark's Java."""
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to the process id
+    return int(java.java.lang.ProcessHandle.current().pid())
 
 
 def slowest_over_median(spark: SparkSession) -> float:

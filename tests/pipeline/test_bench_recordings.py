@@ -1,8 +1,10 @@
 """What the benchmarks of the pipeline say of a recording and of turns."""
 
 import gzip
+import json
 from pathlib import Path
 
+from benchmarks.lives import START_MS, write_events
 from benchmarks.pipeline import Cost, inflated_bytes, ratios, recorded
 
 
@@ -16,3 +18,14 @@ def test_the_size_of_a_recording_is_that_of_its_lines(tmp_path: Path) -> None:
     lines = b"".join(gzip.decompress(file.read_bytes()) for file in tmp_path.iterdir())
     assert sum(map(inflated_bytes, tmp_path.iterdir())) == len(lines)
     assert count <= len(lines.splitlines()) <= count * 1.02
+
+
+def test_a_recording_of_some_hours_has_an_even_load(tmp_path: Path) -> None:
+    write_events(tmp_path, 600, files=1, hours=6)
+    text = b"".join(gzip.decompress(file.read_bytes()) for file in tmp_path.iterdir())
+    created_ms = {event["task_id"]: event["created_ms"] for event in map(json.loads, text.splitlines())}
+    by_hour = [0] * 6
+    for moment_ms in created_ms.values():
+        by_hour[int(moment_ms - START_MS) // 3_600_000] += 1
+    assert min(by_hour) > max(by_hour) / 3
+    assert abs(len(text.splitlines()) / 600 - 1) < 0.2
