@@ -182,10 +182,11 @@ Recover(r) ==
     /\ task' = [task EXCEPT !.status = Follow("recover", @, "PENDING"), !.token = No, !.ended = task.token]
     /\ UNCHANGED <<now, record, process, used, net, looked>>
 
+\* The sweep deletes a record, or writes the one that it read, with another time.
 Tidied(r, seen, next) ==
-    IF record[r].by = seen \/ Broken = "tidied without a look at the version"
+    IF record[r].by = seen.by \/ Broken = "tidied without a look at the version"
     THEN record' = [record EXCEPT ![r] =
-            IF next = Never THEN Absent ELSE [@ EXCEPT !.due = next, !.by = <<"sweep", next>>]]
+            IF next = Never THEN Absent ELSE [seen EXCEPT !.due = next, !.by = <<"sweep", next>>]]
     ELSE UNCHANGED record
 
 \* Nothing is due under the record that the sweep read.
@@ -195,9 +196,9 @@ Look(r) ==
     /\ record[r].due <= now
     /\ ~(record[r].names /\ task.status = "TAKEN" /\ task.until <= now)
     /\ IF "tidying" \in Slow
-       THEN /\ looked' = [record |-> r, seen |-> record[r].by, next |-> NextCheck(r)]
+       THEN /\ looked' = [record |-> r, seen |-> record[r], next |-> NextCheck(r)]
             /\ UNCHANGED record
-       ELSE /\ Tidied(r, record[r].by, NextCheck(r))
+       ELSE /\ Tidied(r, record[r], NextCheck(r))
             /\ UNCHANGED looked
     /\ UNCHANGED <<now, task, process, used, net>>
 

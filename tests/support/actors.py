@@ -133,6 +133,18 @@ def operator(tasks: int, *, force: bool) -> Actor:
     return operate
 
 
+def redriver(rounds: int) -> Actor:
+    """Return an actor that brings back the tasks that are dead, now and then."""
+
+    def redrive(_run: Interleaving, queue: Queue, rng: random.Random) -> None:
+        for _ in range(rounds):
+            time.sleep(rng.choice([1.0, 6.0, 15.0]))
+            with suppress(StoreError):
+                queue.redrive()
+
+    return redrive
+
+
 def prioritizer(tasks: int) -> Actor:
     """Return an actor that moves tasks to other levels."""
 

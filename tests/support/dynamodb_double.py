@@ -423,8 +423,8 @@ class DynamoDBDouble:
     """A client of `Tables`.
 
     Attributes:
-        deliver: Called with the name of a call, whether it writes, and a function that carries it out with
-            `Writing`; returns its answer, or fails as a network fails.
+        deliver: Called with the name of a call and the first key that it names, whether it writes, and a
+            function that carries it out with `Writing`; returns its answer, or fails as a network fails.
     """
 
     def __init__(self, tables: Tables, deliver: Callable[..., Any] | None = None) -> None:
@@ -455,7 +455,7 @@ class DynamoDBDouble:
                 with self._tables.lock:
                     return method(self, sent, writing)
 
-            answer = self.deliver(name, writes, carry_out)
+            answer = self.deliver(f"{name} {_first_key(sent)}", writes, carry_out)
             self._events.emit(f"after-call.dynamodb.{model.name}", model=model, parsed=answer)
             return answer
 
@@ -744,6 +744,16 @@ class DynamoDBDouble:
         if evaluated and (len(evaluated) == limit or len(evaluated) < len(found)):
             page["LastEvaluatedKey"] = {name: evaluated[-1][name] for name in keys}
         return page
+
+
+def _first_key(arguments: Item) -> str:
+    """Return the key of the item that a call is about, or of the first one; empty for a query."""
+    if "RequestItems" in arguments:
+        (wanted,) = arguments["RequestItems"].values()
+        first = wanted["Keys"][0] if isinstance(wanted, dict) else next(iter(wanted[0].values()))
+        arguments = first if "Item" in first or "Key" in first else {"Key": first}
+    item: Item = arguments.get("Item") or arguments.get("Key") or {}
+    return str(item.get("taskId", {}).get("S", ""))
 
 
 def _scope(item: Item, arguments: Item) -> Scope:

@@ -13,9 +13,11 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -70,6 +72,7 @@ TASK_COLUMNS: Final = (
 )
 RESOURCE_COLUMNS: Final = ("status", "token", "lease_until_us", "caller_id")
 MOST_STEPS: Final = 20_000
+MOST_STILLS: Final = 2
 WORLD: Final = ""
 
 
@@ -84,10 +87,14 @@ class Faults:
         partial: A batch is carried out in part.
         lag: An index shows a write up to `lag_seconds` later.
         kill: A process dies.
-        stall: A process stands still for longer than its lease.
+        stall: A call takes long.
+        still: A process stands still between two calls, right after the answer to the first; it does
+            so up to `MOST_STILLS` times, because a producer looks at its line only so often before a put.
         tick: Time passes.
-        lag_seconds: The longest lag.
         landing: A write that is under way lands.
+        lag_seconds: The shortest lag and the longest.
+        stall_seconds: How long calls take that take long; by default, longer than a lease.
+        still_seconds: For how long processes stand still.
     """
 
     lost: float = 0.04
@@ -97,14 +104,17 @@ class Faults:
     lag: float = 0.1
     kill: float = 0.006
     stall: float = 0.006
+    still: float = 0.0
     tick: float = 0.03
-    lag_seconds: float = 3.0
     landing: float = 0.1
+    lag_seconds: tuple[float, float] = (0.1, 3.0)
+    stall_seconds: Sequence[float] = (1.1 * LEASE_SECONDS, 2.5 * LEASE_SECONDS)
+    still_seconds: Sequence[float] = (1.1 * LEASE_SECONDS, 2.5 * LEASE_SECONDS)
 
     def drawn(self, rng: random.Random) -> tuple[str, float]:
         """Return a fault and its amount, mostly none."""
         left = rng.random()
-        for name in ("lost", "late", "twice", "partial", "lag", "kill", "stall"):
+        for name in ("lost", "late", "twice", "partial", "lag", "kill", "stall", "still"):
             left -= getattr(self, name)
             if left < 0:
                 return name, self._amount(name, rng)
@@ -112,10 +122,10 @@ class Faults:
 
     def _amount(self, name: str, rng: random.Random) -> float:
         if name == "lag":
-            return round(rng.uniform(0.1, self.lag_seconds), 2)
-        return {"partial": float(rng.randint(1, 2)), "stall": rng.choice([1.1, 2.5]) * LEASE_SECONDS}.get(
-            name, 0.0
-        )
+            return round(rng.uniform(*self.lag_seconds), 2)
+        if name == "still":
+            return rng.choice(self.still_seconds)
+        return {"partial": float(rng.randint(1, 2)), "stall": rng.choice(self.stall_seconds)}.get(name, 0.0)
 
 
 NO_FAULTS: Final = Faults(lost=0, late=0, twice=0, partial=0, lag=0, kill=0, stall=0, tick=0)
@@ -138,9 +148,10 @@ class Step(NamedTuple):
 
 @dataclass
 class _Process:
-    """An actor: when it may run on."""
+    """An actor: when it may run on, and the call that it makes then."""
 
     body: greenlet
+    call: str = ""
     until: float = 0.0
     is_called: Callable[[], bool] = lambda: False
     stalled_until: float = 0.0
@@ -149,6 +160,11 @@ class _Process:
     was_slow: bool = False
     dying: bool = False
     is_thread: bool = False
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether the call that it makes has taken long."""
+        return self.stalled_until > self.paused_at
 
     def ready(self, now: float) -> bool:
         return now >= self.stalled_until and (now >= self.until or self.is_called())
@@ -185,6 +201,7 @@ class Interleaving(Audit):
         self._sticks = self._rng.choice([0.0, 0.5, 0.9])
         self._last = WORLD
         self._threads = 0
+        self._stills = Counter[str]()
 
     def now(self) -> float:
         """Return the virtual time in seconds."""
@@ -264,7 +281,14 @@ class Interleaving(Audit):
         if self._copies and rng.random() < faults.landing:
             return Step(WORLD, "land", rng.randrange(len(self._copies)))
         name = self._last if self._last in ready and rng.random() < self._sticks else rng.choice(ready)
-        return Step(name, *faults.drawn(rng))
+        fault, amount = self._faults(name).drawn(rng)
+        return Step(name) if fault == "stall" and self.actors[name].is_stalled else Step(name, fault, amount)
+
+    def _faults(self, name: str) -> Faults:
+        """Return the faults of the call that an actor is about to make."""
+        called = f"{name} {self.actors[name].call}"
+        some = (faults for pattern, faults in self.scenario.faults_of.items() if fnmatch(called, pattern))
+        return next(some, self.scenario.faults)
 
     def _take(self, step: Step) -> None:
         if step.amount == -inf:
@@ -315,12 +339,15 @@ class Interleaving(Audit):
         self._last, actor.dying = name, True
         actor.body.throw(GreenletExit)
 
-    def pause(self, until: float = 0.0, is_called: Callable[[], bool] = lambda: False) -> Step:
+    def pause(
+        self, until: float = 0.0, is_called: Callable[[], bool] = lambda: False, call: str = ""
+    ) -> Step:
         """Let others run; return the step with which this actor goes on.
 
         Args:
             until: Go on at this time, in seconds.
             is_called: Or as soon as this is true.
+            call: The call that this actor makes then; empty for none.
         """
         if getcurrent() is self.main:
             self.now_seconds = max(self.now_seconds + CALL_SECONDS, until)
@@ -328,17 +355,30 @@ class Interleaving(Audit):
         actor = self.actors[self._last]
         if actor.dying:
             raise GreenletExit
-        actor.until, actor.is_called, actor.paused_at = until, is_called, self.now_seconds
+        actor.until, actor.is_called, actor.call = until, is_called, call
+        actor.paused_at = self.now_seconds
         step: Step = self.main.switch()
         return step
 
-    def delivered(self, made: Callable[[Step], T], *, lost: Exception, copies: bool = True) -> T:
+    def answered(self, call: str, made: Callable[[Step], T]) -> T:
+        """Make a reading call after others had a chance to run; perhaps stand still after it."""
+        step = self.pause(call=call)
+        answer = made(step)
+        self._stand_still(step)
+        return answer
+
+    def _stand_still(self, step: Step) -> None:
+        if step.fault == "still" and self._stills[self.acting] < MOST_STILLS:
+            self._stills[self.acting] += 1
+            self.pause(self.now_seconds + step.amount)
+
+    def delivered(self, call: str, made: Callable[[Step], T], *, lost: Exception) -> T:
         """Make a writing call after others had a chance to run, with faults."""
-        step = self.pause()
-        if step.fault == "late" and copies:
+        step = self.pause(call=call)
+        if step.fault == "late":
             self._copies.append((self.now_seconds, self.acting, partial(made, Step(WORLD))))
             raise lost
-        if step.fault == "twice" and copies:
+        if step.fault == "twice":
             self._copies.append((self.now_seconds, self.acting, partial(made, Step(WORLD))))
         try:
             answer = made(step)
@@ -348,6 +388,7 @@ class Interleaving(Audit):
             raise
         if step.fault == "lost":
             raise lost
+        self._stand_still(step)
         return answer
 
     def _land(self, index: int) -> None:
@@ -384,6 +425,7 @@ class Scenario:
         world: Makes a store for a schedule.
         begin: Puts tasks and adds actors.
         faults: How often what goes wrong.
+        faults_of: How often elsewhere, by pattern of an actor, a space and its call; the first one counts.
         options: Of each queue.
         verbs: By which workers also settle.
         forces: The processes that may take a task from its holder.
@@ -393,6 +435,7 @@ class Scenario:
     world: Callable[[Interleaving], Any]
     begin: Callable[[Interleaving], None]
     faults: Faults = Faults()
+    faults_of: Mapping[str, Faults] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     verbs: Sequence[str] = ()
     forces: Sequence[str] = ()
@@ -489,9 +532,8 @@ class _Switching:
     def _call(self, method: Callable[..., Any], name: str, *arguments: Any, **named: Any) -> Any:
         if name in ("replace", "settle_many", "replace_many", "commit"):
             lost = Unreachable("the reply was lost")
-            return self._run.delivered(lambda _step: method(*arguments, **named), lost=lost)
-        self._run.pause()
-        return method(*arguments, **named)
+            return self._run.delivered(name, lambda _step: method(*arguments, **named), lost=lost)
+        return self._run.answered(name, lambda _step: method(*arguments, **named))
 
 
 class InDynamoDB(_World):
@@ -523,7 +565,7 @@ class InDynamoDB(_World):
         client: Any = DynamoDBDouble(self.tables, self._deliver)
         return DynamoDBMatchStore(RESOURCES, client)
 
-    def _deliver(self, _name: str, writes: bool, made: Callable[[Writing], Any]) -> Any:
+    def _deliver(self, name: str, writes: bool, made: Callable[[Writing], Any]) -> Any:
         def carried_out(step: Step) -> Any:
             lag_seconds = step.amount if step.fault == "lag" else 0.0
             left = int(step.amount) if step.fault == "partial" else 0
@@ -536,9 +578,9 @@ class InDynamoDB(_World):
                 raise
 
         if not writes:
-            return carried_out(self._run.pause())
+            return self._run.answered(name, carried_out)
         lost = ReadTimeoutError(endpoint_url="the double")
-        return self._run.delivered(carried_out, lost=lost)
+        return self._run.delivered(name, carried_out, lost=lost)
 
 
 def _resource_in(item: Item | None) -> Resource | None:

@@ -48,7 +48,9 @@ def edited(place: str, old: str, new: str) -> Iterator[None]:
         assert found.count(old) == 1, (place, old)
         changed: Any = found.replace(old, new)
     else:
-        function = found.func if isinstance(found, cached_property) else getattr(found, "__func__", found)
+        function = next(
+            (getattr(found, name) for name in ("func", "fget", "__func__") if hasattr(found, name)), found
+        )
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
         assert source.count(old) == 1, (place, old)
         names: dict[str, Any] = {}
@@ -167,7 +169,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "memory", "extensions", "freshq.queue.core.Guard", Unversioned, seed=1
     ),
     "a sweep that trusts an old read": Planted(
-        "memory", "workers", "freshq.queue.upkeep.Guard", Careless, seed=238
+        "memory", "workers", "freshq.queue.upkeep.Guard", Careless, seed=227
     ),
     "a limit counted twice": Planted(
         *("dynamodb", "limits", "freshq.queue.shared.limits.change_record", over_what_others_wrote), seed=25

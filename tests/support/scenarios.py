@@ -28,6 +28,7 @@ from tests.support.actors import (
     producer,
     program,
     putter_over,
+    redriver,
     relay,
     sweeper,
     tick,
@@ -87,6 +88,16 @@ def returned_often(run: Interleaving) -> None:
         run.add(f"worker-{number}", worker(5, rest_seconds=4))
     for number in range(2):
         run.add(f"sweep-{number}", sweeper(6, rest_seconds=4))
+
+
+def deaths(run: Interleaving) -> None:
+    """Put tasks for workers that die, and bring back those that failed."""
+    put(run, 3)
+    run.add("producer", producer(6, rest_seconds=6))
+    for number in range(3):
+        run.add(f"worker-{number}", worker(6, rest_seconds=4))
+    run.add("sweep", sweeper(8, rest_seconds=4))
+    run.add("operator", redriver(6))
 
 
 def operators(run: Interleaving) -> None:
@@ -264,11 +275,18 @@ def left_alone(run: Interleaving) -> None:
 LOST_REPLIES: Final = replace(NO_FAULTS, lost=0.15, stall=0.03, tick=0.05)
 STALLS: Final = replace(NO_FAULTS, stall=0.06, tick=0.02)
 COPIES: Final = replace(NO_FAULTS, lost=0.02, late=0.15, twice=0.2, kill=0.01, tick=0.03, landing=0.01)
-DEATHS: Final = replace(NO_FAULTS, kill=0.02, stall=0.03, tick=0.05)
+DEATHS: Final = replace(NO_FAULTS, kill=0.01, stall=0.01, tick=0.03, landing=0.005)
+# A worker dies beside the write of a task; copies of its lease records and claims land after that; a sweep
+# looked at a lease record long before it moves it.
+DEATHS_OF: Final = {
+    "worker-* update_item *": replace(DEATHS, twice=0.3, kill=0.1, stall=0.0),
+    "worker-* put_item *": replace(DEATHS, late=0.1, twice=0.5, stall=0.0),
+    "sweep put_item *": replace(DEATHS, stall=0.5),
+}
 SLOW: Final = replace(NO_FAULTS, stall=0.03, kill=0.01, tick=0.02)
+FROZEN: Final = replace(NO_FAULTS, lag=0.05, stall=0.04)
 # Copies that land late are left out where the guarantees assume none, or where an older verb of the same
 # caller, which it was told had failed, may undo a later one.
-FROZEN: Final = replace(NO_FAULTS, lag=0.05, stall=0.04)
 AT_ONCE: Final = Faults(late=0, twice=0)
 LIMITED: Final = {"groups": GroupRules(GroupRule(max_running=1))}
 SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
@@ -283,7 +301,7 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     ),
     "stalls": lambda world: replace(SCENARIOS["limits"](world), faults=STALLS),
     "copies": lambda world: Scenario(world, returned_often, faults=COPIES, verbs=("release",) * 12),
-    "deaths": lambda world: Scenario(world, returned_often, faults=DEATHS),
+    "deaths": lambda world: Scenario(world, deaths, faults=DEATHS, faults_of=DEATHS_OF, verbs=("fail",) * 6),
     "replies": lambda world: replace(SCENARIOS["limits"](world), faults=LOST_REPLIES),
     "repeats": lambda world: replace(SCENARIOS["workers"](world), faults=LOST_REPLIES),
     "stale": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, max_age_seconds=15)),
