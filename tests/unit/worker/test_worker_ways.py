@@ -66,8 +66,8 @@ class TestAtMostOnce:
         def acknowledges_only_after_the_lease(task: Task) -> None:
             raise AssertionError(task.task_id)
 
-        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.05, max_attempts=1)
-        queue.put("work", task_id="a")
+        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.05, max_attempts=100)
+        queue.put("work", task_id="a")  # again if a stall outlasts its lease before the worker has it
         worker = Worker(queue, acknowledges_only_after_the_lease, at_most_once=True, poll_seconds=0.01)
         report = worker.run(until=lambda: worker.status().outcomes[Outcome.UNSETTLED] > 0)
         assert report.outcomes[Outcome.UNSETTLED] == 1
