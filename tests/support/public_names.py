@@ -79,7 +79,7 @@ def _classes(module: str, annotation: str) -> set[type]:
 @cache
 def _meaning(module: str, word: str) -> tuple[str, str | None]:
     """Return the module that defines a word, and for an alias its value; "" if it is not freshq's."""
-    for node in ast.walk(ast.parse(inspect.getsource(import_module(module)))):
+    for node in _definitions(module):
         match node:
             case ast.ImportFrom(module=str(source), names=imported) if word in {
                 name.name for name in imported
@@ -93,3 +93,10 @@ def _meaning(module: str, word: str) -> tuple[str, str | None]:
                 if name == word:
                     return module, ast.unparse(value)
     return "", None
+
+
+@cache
+def _definitions(module: str) -> list[ast.AST]:
+    """Return what may define a word in a module; to read it again for each word takes seconds."""
+    nodes = ast.walk(ast.parse(inspect.getsource(import_module(module))))
+    return [node for node in nodes if isinstance(node, ast.ImportFrom | ast.ClassDef | ast.AnnAssign)]
