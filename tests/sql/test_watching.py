@@ -2,8 +2,12 @@
 
 import asyncio
 import math
+import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -30,6 +34,8 @@ from tests.support.working import wait_until
 # Reads and takes the lease of the upkeep, in a transaction.
 OF_LEASE = 3
 NEVER_SECONDS = 100 * PATIENCE_SECONDS
+# The constant FD_SETSIZE of glibc.
+SELECTED_FILES = 1024
 LINE = Topic("default", "line")
 END = Topic("default", "end")
 
@@ -121,6 +127,24 @@ def test_a_worker_of_another_process_starts_a_task(
     idle: Idle, queue: Queue, postgres_engine: sa.Engine, act: Callable[[Queue, sa.Engine], object]
 ) -> None:
     act(queue, postgres_engine)
+    assert idle.started() == "work"
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Open so many files that those opened later are beyond the reach of `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * SELECTED_FILES), hard))
+    with ExitStack() as files:
+        for _ in range(SELECTED_FILES):
+            files.enter_context(Path(os.devnull).open("rb"))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_process_with_many_open_files_is_woken(idle: Idle, queue: Queue) -> None:
+    queue.put("work")
     assert idle.started() == "work"
 
 

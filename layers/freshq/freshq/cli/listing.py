@@ -231,6 +231,6 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "demo",
         "Other",
         "commands.demo:demo",
-        "Overload two queues side by side, newest first and oldest first.",
+        "Overload two queues: one newest first, one oldest first.",
     ),
 )

@@ -242,7 +242,7 @@ def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None
 
 
 def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
-    """Overload two queues side by side, newest first and oldest first.
+    """Overload two queues: one newest first, one oldest first.
 
     Both are in memory, with the same load. Needs no setup.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import selectors
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -140,9 +140,13 @@ class TableWatcher(Watcher, ABC):
 
     def _pause(self, seconds: float, connection: Any = None) -> None:
         """Wait for a wait to begin, for the end, or for a notification; at most for some time."""
-        ready, _, _ = select.select([self._pipe[0], *filter(None, [connection])], [], [], seconds)
-        if self._pipe[0] in ready:
-            os.read(self._pipe[0], 4096)
+        # Not by `select.select`, which refuses the files of a process that has more than a thousand open.
+        with selectors.PollSelector() as selector:
+            pipe = selector.register(self._pipe[0], selectors.EVENT_READ)
+            if connection is not None:
+                selector.register(connection, selectors.EVENT_READ)
+            if any(key is pipe for key, _events in selector.select(seconds)):
+                os.read(self._pipe[0], 4096)
 
 
 class Poller(TableWatcher):
