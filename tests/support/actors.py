@@ -17,7 +17,6 @@ from freshq.feeds.schedules import Every, HighWaterMarks, Schedule, Scheduler
 from freshq.matching import Match
 from freshq.model.answers import Busy, PutOutcome, Receipt
 from freshq.model.task import Task
-from freshq.queue.core import core_of
 from freshq.worker.report import Observer, Outcome
 from freshq.worker.worker import Worker
 from tests.support.audits import LEASE_SECONDS, REPRIORITIZE
@@ -25,8 +24,6 @@ from tests.support.interleaving import DESTINATION, Actor, Interleaving
 
 # A waiter in the process of a put claims its task sooner.
 LATE_SECONDS: Final = 1.0
-# A line is closed, and its closing looked into, within this time.
-FROZEN_SECONDS: Final = 25.0
 TICK_SECONDS: Final = 5.0
 CREATED: Final = PutOutcome.CREATED
 
@@ -204,34 +201,12 @@ def producer(tasks: int, *, groups: Sequence[str | None] = (None,), rest_seconds
     return put
 
 
-def frozen_producer(run: Interleaving, queue: Queue, rng: random.Random) -> None:
-    """Put a task or two; perhaps stand still before the last put, and die after it."""
-    still_seconds = rng.choice([0.0, FROZEN_SECONDS])
-    puts = rng.randint(1, 2)
-    for number in range(puts):
-        time.sleep(rng.choice([0.1, 5.0, 20.0]))
-        if number == puts - 1:
-            freeze(run, queue, [still_seconds])
+def producer_of_two(run: Interleaving, queue: Queue, rng: random.Random) -> None:
+    """Put a task into a line of its own, and another one around the time at which the line is closed."""
+    for number, pauses in enumerate(([0.1, 5.0, 20.0], [rng.uniform(2.0, 10.0), rng.uniform(2.0, 35.0)])):
+        time.sleep(rng.choice(pauses))
         with suppress(StoreError):
             queue.put(number, task_id=f"{run.acting}-{number}", group=run.acting)
-
-
-def freeze(run: Interleaving, queue: Queue, still_seconds: list[float]) -> None:
-    """Let a process stand still after looks at a line, and die before its look after a put, if it may."""
-    lines: Any = getattr(core_of(queue).store, "line_records", None)
-    if lines is None:
-        return
-    check, check_late = lines._check, lines._check_late
-
-    def look(*given: Any) -> None:
-        check(*given)
-        time.sleep(still_seconds.pop() if still_seconds else 0.0)
-
-    def look_late(*given: Any) -> None:
-        run.die()
-        check_late(*given)
-
-    lines._check, lines._check_late = look, look_late
 
 
 def putter_over(tasks: int, on_conflict: Any) -> Actor:

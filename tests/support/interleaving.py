@@ -323,13 +323,6 @@ class Interleaving(Audit):
                 self._throw(name, actor)
         self.world.killed(process)
 
-    def die(self) -> None:
-        """Let the process that acts die here, unless it must live because a call took long."""
-        actor = self.actors[self._last]
-        if not actor.was_slow:
-            actor.dying = True
-            raise GreenletExit
-
     def _end_threads(self, process: str) -> None:
         for name, actor in list(self.actors.items()):
             if process_of(name) == process and actor.is_thread:

@@ -18,7 +18,6 @@ from tests.support.actors import (
     configurer,
     desk_sweeper,
     extender,
-    frozen_producer,
     long_runner,
     matcher,
     node,
@@ -26,6 +25,7 @@ from tests.support.actors import (
     pauser,
     prioritizer,
     producer,
+    producer_of_two,
     program,
     putter_over,
     redriver,
@@ -132,12 +132,13 @@ def groups_that_come_and_go(run: Interleaving) -> None:
     run.add("sweep", sweeper(8, rest_seconds=4))
 
 
-def frozen_producers(run: Interleaving) -> None:
-    """Put tasks of groups from processes that stand still and die, beside workers that close their lines."""
+def frozen_puts(run: Interleaving) -> None:
+    """Put tasks of groups beside workers that close their lines, and a sweep that looks into them."""
     for number in range(6):
-        run.add(f"producer-{number}", frozen_producer)
+        run.add(f"producer-{number}", producer_of_two)
     for number in range(2):
-        run.add(f"worker-{number}", worker(30, rest_seconds=2))
+        run.add(f"worker-{number}", worker(14, rest_seconds=2))
+    run.add("sweep", sweeper(250, rest_seconds=0.15))
 
 
 def the_same_ids(run: Interleaving) -> None:
@@ -285,6 +286,24 @@ DEATHS_OF: Final = {
 }
 SLOW: Final = replace(NO_FAULTS, stall=0.03, kill=0.01, tick=0.02)
 FROZEN: Final = replace(NO_FAULTS, lag=0.05, stall=0.04)
+# All that the protocol of lines allows for, mostly to its bounds; a death before a line is closed again, or
+# before the look after a put.
+TO_THE_BOUNDS: Final = replace(
+    NO_FAULTS,
+    lag_seconds=(3.0, 3.0),
+    stall_seconds=(1.95, 1.95, 1.1 * LEASE_SECONDS, 2.5 * LEASE_SECONDS),
+    still_seconds=(0.9, 0.9, 1.1 * LEASE_SECONDS, 2.5 * LEASE_SECONDS),
+)
+FROZEN_OF: Final = {
+    "worker-* put_item *#closing#*": replace(TO_THE_BOUNDS, still=0.7, kill=0.25),
+    "worker-* batch_write_item *": replace(TO_THE_BOUNDS, stall=0.7),
+    "producer-* batch_get_item *": replace(
+        TO_THE_BOUNDS, still=0.7, still_seconds=(0.9, 2.5 * LEASE_SECONDS), kill=0.15
+    ),
+    "producer-* put_item producer-*": replace(TO_THE_BOUNDS, stall=0.5, lag=0.5),
+    "* *_item *": NO_FAULTS,
+    "* query *": NO_FAULTS,
+}
 # Copies that land late are left out where the guarantees assume none, or where an older verb of the same
 # caller, which it was told had failed, may undo a later one.
 AT_ONCE: Final = Faults(late=0, twice=0)
@@ -294,7 +313,9 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "batches": lambda world: Scenario(world, partial(tasks_and_workers, tasks=3, together=True)),
     "groups": lambda world: Scenario(world, groups_that_come_and_go, faults=AT_ONCE),
     "slow puts": lambda world: Scenario(world, groups_that_come_and_go, faults=SLOW),
-    "frozen puts": lambda world: Scenario(world, frozen_producers, faults=FROZEN),
+    "frozen puts": lambda world: Scenario(
+        world, frozen_puts, faults=FROZEN, faults_of=FROZEN_OF, verbs=("complete",) * 6
+    ),
     "limits": lambda world: Scenario(world, partial(tasks_and_workers, tasks=4, group="a"), options=LIMITED),
     "extensions": lambda world: Scenario(
         world, threads_that_extend_one_lease, faults=Faults(kill=0, stall=0)

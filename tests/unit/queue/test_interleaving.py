@@ -20,7 +20,6 @@ FAILED: Final = [
     ("slow puts over", "dynamodb", 36),
     ("slow puts over", "dynamodb", 1330),
     ("stale", "dynamodb", 239),
-    ("frozen puts", "sqlite", 1),
     ("groups", "sqlite", 349),
     ("slow puts", "sqlite", 148),
     ("options", "dynamodb", 1038),
