@@ -4,13 +4,15 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.open_hours import Opened, open_hours
+from freshq_pipeline.gold.open_hours import Opened, kept, open_hours
 from freshq_pipeline.runs.request import Options
 from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning
 from freshq_pipeline.storage.days import (
@@ -135,6 +137,19 @@ def test_increments_of_a_day_equal_duckdb(
     parts = nights(recorded(60, seed=7, days=1), count=5, late=0.05, seed=7)
     with tuned(spark, size):
         assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
+
+
+@pytest.mark.parametrize(
+    ("size", "master", "is_cached"),
+    [(SMALL, "local[2]", False), (SMALL, "local-cluster[2,1,1024]", True), (LARGE, "local[2]", True)],
+)
+def test_steps_are_computed_once(size: Tuning, master: str, is_cached: bool, spark: SparkSession) -> None:
+    with tuned(spark, size):
+        session: Any = SimpleNamespace(conf=spark.conf, sparkContext=SimpleNamespace(master=master))
+        steps = kept(session, spark.range(3).withColumn("made", F.expr("uuid()")))
+        assert steps.is_cached is is_cached
+        assert sorted(steps.select("made", "id").collect()) == sorted(steps.select("made", "id").collect())
+        steps.unpersist()
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)

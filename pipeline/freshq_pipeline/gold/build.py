@@ -226,7 +226,7 @@ def _opened(
     spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]], held: ExitStack,
 ) -> tuple[_Run, DataFrame | None]:  # fmt: skip
-    """Return the run, and the steps of the hours to compute, which Spark caches until `held` closes."""
+    """Return the run, and the steps of the hours to compute, which Spark keeps until `held` closes."""
     with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
         indexed = beside.submit(index_ids, spark, out, state)
         if before is None:

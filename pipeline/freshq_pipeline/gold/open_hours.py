@@ -6,6 +6,7 @@ hours are computed again. If an hour were missed here, increments would differ f
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,8 +69,8 @@ class Opened:
 
     Attributes:
         hours: The hours.
-        steps: All steps of the tasks of these hours, cached until the caller releases them; None if there are
-            no hours to compute.
+        steps: All steps of the tasks of these hours, which Spark keeps at least until the caller releases
+            them; None if there are no hours to compute.
         figures: Figures of each hour, from `hour_figures`.
     """
 
@@ -153,11 +154,28 @@ def _opened(spark: SparkSession, out: Folder, state: State, hours: OpenHours) ->
 
 
 def _steps(spark: SparkSession, out: Folder, state: State, chosen: OpenHours, fresh: str | None) -> DataFrame:
-    """Return the steps of the tasks of the given hours, to be cached when they are computed."""
+    """Return the steps of the tasks of the given hours, which Spark keeps when it has computed them."""
     events = events_of(spark, out, state.days, chosen.days, chosen.tasks, fresh)
     events = events.where(F.col("changed_us") <= state.as_of_us)
     steps = distinct_steps(events, partitions_for(spark, state.days, chosen.days, chosen.tasks))
-    return steps.persist(StorageLevel.MEMORY_AND_DISK)
+    return kept(spark, steps)
+
+
+def kept(spark: SparkSession, steps: DataFrame) -> DataFrame:
+    """Return steps that Spark keeps in memory or on disk when it has computed them.
+
+    Spark's cache compiles code for each set of columns that is read, which a small input does not repay. A
+    local checkpoint does not, and Java frees its rows some time after their last use. They would be lost
+    with an executor, so this is only done where Spark runs in one process.
+
+    Args:
+        spark: The session, with settings for the size of the input.
+        steps: The steps.
+    """
+    compiles = spark.conf.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
+    if compiles or not re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master):
+        return steps.persist(StorageLevel.MEMORY_AND_DISK)
+    return steps.localCheckpoint(eager=False)
 
 
 def _surveyed(steps: DataFrame, known_us: int, as_of_us: int, *, linked: bool) -> list[dict[str, Any]]:
