@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,49 @@ def test_workers_of_many_days(rows_at_a_time: int, monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
     assert most <= rows_at_a_time + 3 + 3 or most == 40 * 3
     assert len(workers([])) == 0
+
+
+TASK_ROWS = [
+    {"queue": "mail", "day": "2026-01-01", "task_id": "a", "life": 1, "task_group": "g", "created_ms": 1.5,
+     "wait_seconds": 2.0, "run_seconds": 0.5, "outcome": "success", "inverted": None, "in_time": True,
+     "problems": []},
+    {"queue": "mail", "day": "2026-01-01", "task_id": "b", "life": 2, "task_group": "g", "created_ms": 2.0,
+     "wait_seconds": 2.000001, "run_seconds": None, "outcome": "shed", "inverted": None, "in_time": None,
+     "problems": ["no creation recorded", "lost while it was taken"]},
+    {"queue": None, "day": "2026-01-02", "task_id": "c", "life": 1, "task_group": None, "created_ms": 3.0,
+     "wait_seconds": None, "run_seconds": None, "outcome": "pending", "inverted": True, "in_time": False,
+     "problems": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows_at_a_time", [0, 1 << 18])
+def test_totals_of_tasks_add_up(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(totals, "ROWS_AT_A_TIME", rows_at_a_time)
+    columns = {name: (TABLES["tasks"] | {"day": "string"})[name] for name in totals.OF_TASK}
+    schema = pa.schema(
+        [(name, pa.list_(pa.string()) if name == "problems" else arrow_schema({name: kind}).types[0])
+         for name, kind in columns.items()]
+    )  # fmt: skip
+    batches = pa.Table.from_pylist(TASK_ROWS, schema).to_batches(max_chunksize=1)
+    found = pa.Table.from_batches(totals.totals_of_tasks(batches), totals.SCHEMA)
+
+    def of(kind: str) -> pa.Table:
+        return found.filter(pc.field("kind") == kind)
+
+    counted = ("tasks", "created", "success", "in_time", "run_us", "violations", "inversions")
+    by_queue = totals.summed(of("fates"), ("queue", "day", "task_group"), counted).to_pylist()
+    assert [tuple(row.values()) for row in by_queue] == [
+        ("mail", "2026-01-01", "g", 2, 1, 1, 1, 500_000, 1, None),
+        (None, "2026-01-02", None, 1, 1, 0, 0, 0, 0, 1),
+    ]  # fmt: skip
+    waits = of("waits").group_by(["queue", "class"]).aggregate(
+        [("count", "sum"), ("shortest_us", "min"), ("longest_us", "max")]
+    )  # fmt: skip
+    assert [tuple(row.values()) for row in waits.to_pylist()] == [("mail", 733, 2, 2_000_000, 2_000_001)]
+    assert [(row["task_id"], row["life"], row["created_us"], row["problem"])
+            for row in of("violations").to_pylist()] == [
+        ("b", 2, 2000, "no creation recorded"), ("b", 2, 2000, "lost while it was taken"),
+    ]  # fmt: skip
 
 
 NO_SPARK: Any = None

@@ -18,7 +18,7 @@ from freshq_pipeline.gold.inversions import inversions
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.steps import distinct_steps
 from freshq_pipeline.gold.tasks import lives, tasks
-from freshq_pipeline.gold.totals import fates, violations, worked
+from freshq_pipeline.gold.totals import worked
 from freshq_pipeline.ingest.sources import canonical_files
 from freshq_pipeline.runs.batch import RunPlan, execute
 from freshq_pipeline.runs.progress import RunProgress
@@ -159,8 +159,6 @@ def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> 
         "tasks": tasks(lives(steps), inverted, AS_OF_US, F.lit(0)),
         "minutes": minutes(steps, written, AS_OF_US),
         "workers": worked(steps),
-        "fates": fates(written),
-        "violations": violations(written),
     }
     for name, table in made.items():
         plan = plan_of(table)

@@ -29,6 +29,7 @@ from freshq_pipeline.gold.steps import TASK, date_of, in_hours, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
+    OF_TASK,
     SCHEMA,
     TOTAL,
     VIOLATIONS,
@@ -39,7 +40,8 @@ from freshq_pipeline.gold.totals import (
     open_steps,
     others,
     scan_totals,
-    totals,
+    totals_of_steps,
+    totals_of_tasks,
     workers,
 )
 from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
@@ -94,7 +96,8 @@ _HOUR_IN: Final = {
 }
 _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
 _ROOT: Final = arrow_schema({"root_id": TABLES["tasks"]["root_id"]})
-# Up to this many steps, claims and waits are compared in this process, at about 100 bytes each.
+# Up to this many steps, claims and waits are compared in this process, at about 100 bytes each, and up to as
+# many tasks counted.
 FEW_STEPS: Final = 200_000
 
 
@@ -373,7 +376,10 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     here = every.where(in_hours(F.col("created_ms"), run.opened.tasks, HOUR_MS))
     by_minute = minutes(on_clock, here, run.as_of_us, run.opened.clock)
     by_minute = by_minute.withColumn("day", date_of(F.col("minute_ms") * 1000))
-    counts = totals(steps.where(in_hours(F.col("created_us"), run.opened.tasks)), every)
+    counts = totals_of_steps(steps.where(in_hours(F.col("created_us"), run.opened.tasks)))
+    few = _few_tasks(run)
+    if few is None:
+        counts = counts.unionByName(every.select(*OF_TASK).mapInArrow(totals_of_tasks, ddl(TOTALS)))
     # In parallel, one is computed while the other is planned or written.
     with ThreadPoolExecutor(2) as pool:
         work: list[Future[Any]] = [
@@ -383,14 +389,29 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
         ]
     for one in work:
         one.result()
+    if few is not None:
+        path = f"{draft_path(run.state.run_id, TOTAL)}/tasks{PARQUET}"
+        run.out.write_parquet(path, totals_of_tasks(few.to_batches(columns=list(OF_TASK))), SCHEMA)
     _keep_other_totals(run)
-    drafts = [file.path for file in run.out.files(draft_path(run.state.run_id, TOTAL))]
+    drafts = _drafted(run, TOTAL)
     fates = scan_totals(run.out, drafts, FATES).to_table()
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
     run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS).to_batches()))
     # As many as there are tasks, if a queue's clock or archive was wrong.
     run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS).to_batches())
+
+
+def _few_tasks(run: _Run) -> Any:
+    """Return the drafted tasks as a PyArrow dataset; None if they are too many to count in this process."""
+    paths = _drafted(run, "tasks")
+    found = run.out.dataset(paths, draft_path(run.state.run_id, "tasks"), FOLDERS) if paths else None
+    return found if found is not None and found.count_rows() <= FEW_STEPS else None
+
+
+def _drafted(run: _Run, name: str) -> list[str]:
+    """Return the files of a drafted table."""
+    return [file.path for file in run.out.files(draft_path(run.state.run_id, name))]
 
 
 def _chain_days(run: _Run) -> frozenset[int] | None:
@@ -408,7 +429,7 @@ def _write_chains(run: _Run, every: DataFrame) -> None:
         others = chained_days(run.state.days, computed) - run.opened.days
         paths = [path for day in others for path in run.known.get("tasks", {}).get(iso(day), [])]
         rows = every.unionByName(read_table(run.spark, run.out, paths, "tasks"))
-    paths += [file.path for file in run.out.files(draft_path(run.state.run_id, "tasks"))]
+    paths += _drafted(run, "tasks")
     # Most queues have no chains, and need no Spark job for them.
     if run.out.scan(paths, _ROOT, _ROOT.names, pc.field("root_id").is_valid()).head(1).num_rows:
         made = chains(rows).where(in_hours(F.col("created_ms"), computed, DAY_US // 1000))

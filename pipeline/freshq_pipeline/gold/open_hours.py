@@ -173,7 +173,7 @@ def kept(spark: SparkSession, steps: DataFrame) -> DataFrame:
         steps: The steps.
     """
     compiles = spark.conf.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
-    if compiles or not re.fullmatch(r"local(\[.*\])?", spark.sparkContext.master):
+    if compiles or not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
         return steps.persist(StorageLevel.MEMORY_AND_DISK)
     return steps.localCheckpoint(eager=False)
 

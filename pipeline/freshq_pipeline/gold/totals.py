@@ -7,26 +7,26 @@ steps have their hour in `created_us`, since a run may know the steps of only so
 from __future__ import annotations
 
 from functools import reduce
+from math import log
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.minutes import histogram_class, wait_us
-from freshq_pipeline.gold.steps import date_of, in_hours, is_open
+from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
+from freshq_pipeline.gold.steps import MICROS, date_of, in_hours, is_open
 from freshq_pipeline.gold.tasks import NOT_CREATED
 from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
 from freshq_pipeline.storage.arrow import arrow_schema, grouped, moments_in
 from freshq_pipeline.storage.days import HOUR_US, days_of, iso
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
     from freshq_pipeline.storage.folder import Folder
 
@@ -62,7 +62,7 @@ def open_steps(totals: DataFrame, without: Collection[int]) -> DataFrame:
     """Return the last steps of open tasks, with the columns that `minutes` and `inversions` need.
 
     Args:
-        totals: Totals from `totals`.
+        totals: Totals of all kinds.
         without: Hours of creation to leave out.
     """
     elsewhere = ~in_hours(F.col("created_us"), without)
@@ -99,52 +99,97 @@ def others(hours: Collection[int]) -> Any:
     return other_days | (pc.field("kind").isin([WORKERS, OPEN]) & elsewhere)
 
 
-def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
-    """Return the totals of each day.
+def totals_of_steps(steps: DataFrame) -> DataFrame:
+    """Return the totals of workers and the open tasks of each day.
 
     Args:
         steps: Steps from `distinct_steps`, of the hours that are computed.
-        tasks: The table `tasks`, with `day`, of their whole days.
     """
-    waited = tasks.where("wait_seconds is not null")
-    waits = waited.groupBy("day", "queue", histogram_class(wait_us()).alias("class")).agg(
-        F.count(F.lit(1)).alias("count"),
-        F.min(wait_us()).alias("shortest_us"),
-        F.max(wait_us()).alias("longest_us"),
-    )
     steps = steps.withColumn("day", date_of(F.col("created_us")))
     by_hour = steps.withColumn("created_us", F.col("created_us") - F.pmod("created_us", F.lit(HOUR_US)))
     parts = {
-        FATES: fates(tasks),
-        WAITS: waits,
         WORKERS: worked(by_hour, "day", "created_us"),
-        VIOLATIONS: violations(tasks),
         OPEN: steps.where(is_open()).select("day", *_OF_OPEN),
     }
     text = F.col("day").cast("string")
     named = (rows.withColumns({"kind": F.lit(kind), "day": text}) for kind, rows in parts.items())
     found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), named)
-    return found.select(*(F.col(name).cast(kind).alias(name) for name, kind in TOTALS.items()))
+    nothing = {name: F.lit(None) for name in TOTALS.keys() - set(found.columns)}
+    return found.withColumns(nothing).select(
+        *(F.col(name).cast(kind).alias(name) for name, kind in TOTALS.items())
+    )
 
 
-def fates(tasks: DataFrame) -> DataFrame:
-    """Count the tasks of each queue, day and group by outcome, and other figures.
+# The columns of `tasks` that totals need.
+OF_TASK: Final = (
+    "queue", "day", "task_id", "life", "task_group", "created_ms", "wait_seconds", "run_seconds", "outcome",
+    "inverted", "in_time", "problems",
+)  # fmt: skip
+
+
+def totals_of_tasks(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the totals of each day from tasks; several rows may have the same key, and add up.
 
     Args:
-        tasks: The table `tasks`, with `day`.
+        tasks: The table `tasks`, with `OF_TASK`, of whole days.
     """
-    conditions = {
-        "created": ~F.array_contains("problems", NOT_CREATED),
-        **{name: F.col("outcome") == name for name in OUTCOMES},
-        "in_time": F.col("in_time"),
-        "violations": F.size("problems") > 0,
+    waiting, count = list[pa.RecordBatch](), 0
+    for batch in tasks:
+        waiting.append(batch)
+        count += len(batch)
+        if count > ROWS_AT_A_TIME:
+            yield from _totals_of(pa.Table.from_batches(waiting))
+            waiting, count = [], 0
+    if count:
+        yield from _totals_of(pa.Table.from_batches(waiting))
+
+
+def _totals_of(tasks: pa.Table) -> Iterator[pa.RecordBatch]:
+    problems = tasks["problems"].combine_chunks()
+    of_problem, problem = pc.list_parent_indices(problems), pc.list_flatten(problems)
+    created_us = np.floor(tasks["created_ms"].to_numpy() * 1000 + 0.5).astype(np.int64)
+    violations = tasks.append_column("created_us", pa.array(created_us)).take(of_problem)
+    parts = {
+        FATES: _fates(tasks, np.unique(of_problem.filter(pc.equal(problem, NOT_CREATED)))),
+        WAITS: _waits(tasks.filter(pc.field("wait_seconds").is_valid())),
+        VIOLATIONS: violations.select(["task_id", "life", "queue", "day", "created_us"]).append_column(
+            "problem", problem
+        ),
     }
-    counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
-    run_us = F.floor(F.col("run_seconds") * 1e6 + 0.5)
-    counts.append(F.coalesce(F.sum(run_us), F.lit(0)).alias("run_us"))
-    # Null if all values are null.
-    counts.append(F.sum(F.col("inverted").cast("bigint")).alias("inversions"))
-    return tasks.groupBy("queue", "day", "task_group").agg(F.count(F.lit(1)).alias("tasks"), *counts)
+    for kind, rows in parts.items():
+        named = rows.append_column("kind", pa.repeat(kind, len(rows)))
+        whole = pa.concat_tables([SCHEMA.empty_table(), named], promote_options="default")
+        yield from whole.combine_chunks().to_batches()
+
+
+def _fates(tasks: pa.Table, not_created: NDArray[np.int64]) -> pa.Table:
+    """Count the tasks of each queue, day and group by outcome, and other figures."""
+    created = np.ones(len(tasks), dtype=np.int64)
+    created[not_created] = 0
+    counts = {
+        "tasks": pa.repeat(1, len(tasks)),
+        "created": pa.array(created),
+        **{name: pc.equal(tasks["outcome"], name) for name in OUTCOMES},
+        "in_time": pc.fill_null(tasks["in_time"], False),  # noqa: FBT003 - the value
+        "violations": pc.greater(pc.list_value_length(tasks["problems"]), 0),
+        "run_us": pc.floor(pc.add(pc.multiply(pc.fill_null(tasks["run_seconds"], 0.0), 1e6), 0.5)),
+        # Null if all values are null.
+        "inversions": tasks["inverted"],
+    }
+    by = ("queue", "day", "task_group")
+    whole = {name: pc.cast(values, pa.int64()) for name, values in counts.items()}
+    return summed(pa.table({name: tasks[name] for name in by} | whole), by, tuple(counts))
+
+
+def _waits(tasks: pa.Table) -> pa.Table:
+    """Return the number, the shortest and the longest of the waits by day, queue and class."""
+    us = np.floor(tasks["wait_seconds"].to_numpy() * MICROS + 0.5).astype(np.int64)
+    classes = np.ceil(np.log(np.maximum(us, 1)) / log(HISTOGRAM_BASE)).astype(np.int32)
+    columns = {"class": classes, "count": np.ones_like(us), "shortest_us": us, "longest_us": us}
+    rows = pa.table({"day": tasks["day"], "queue": tasks["queue"]} | columns)
+    return grouped(
+        rows, ("day", "queue", "class"), {"count": "sum", "shortest_us": "min", "longest_us": "max"}
+    )
 
 
 def summed(rows: pa.Table, by: Sequence[str], columns: Sequence[str]) -> pa.Table:
@@ -172,17 +217,6 @@ def ledger(counts: pa.Table) -> pa.Table:
     for name in OUTCOMES:
         difference = pc.subtract(difference, rows[name])
     return rows.append_column("difference", difference)
-
-
-def violations(tasks: DataFrame) -> DataFrame:
-    """Return a row for each problem of a task, with the task's creation time in `created_us`.
-
-    Args:
-        tasks: The table `tasks`, with `day`.
-    """
-    created_us = F.floor(F.col("created_ms") * 1000 + 0.5).alias("created_us")
-    problem = F.explode("problems").alias("problem")
-    return tasks.where(F.size("problems") > 0).select("task_id", "life", "queue", "day", created_us, problem)
 
 
 # The share that each amount of a group has in its queue.
