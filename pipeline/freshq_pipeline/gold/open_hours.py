@@ -229,7 +229,7 @@ def _changed_without_events(state: State, before: State, as_of_us: int) -> set[i
 
 
 def touched_hours(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
-    """Return each `hour` in which fresh events change minutes, or which claims are out of turn.
+    """Return each `hour` in which fresh events change minutes, or change which claims are out of turn.
 
     A row stands for `hours` adjacent hours: if a wrong clock created a task decades ago, it has a row a day.
 
