@@ -61,12 +61,23 @@ class Uncalled(Exception):
 
 
 def forget_results() -> None:
-    """Clear the caches of functions: their results were computed without the mutant."""
+    """Clear the caches of functions and statements: they were computed without the mutant."""
     for name, module in list(sys.modules.items()):
         if name.startswith("freshq."):
             for value in list(vars(module).values()):
                 if callable(clear := getattr(value, "cache_clear", None)):
                     clear()
+    if (statements := sys.modules.get("freshq.stores.sql.statements")) is not None:
+        statements._SHARED.clear()  # noqa: SLF001 - has no other use
+
+
+class Forgetful:
+    """A plugin of pytest: every test computes what it uses, so no function lacks a test that calls it."""
+
+    @staticmethod
+    def pytest_runtest_setup() -> None:
+        """Forget the results of earlier tests."""
+        forget_results()
 
 
 class CollectedRunner(mutmut.PytestRunner):
@@ -80,6 +91,11 @@ class CollectedRunner(mutmut.PytestRunner):
         super().__init__()
         self._session: pytest.Session | None = None
         self._items: dict[str, pytest.Item] = {}
+
+    def execute_pytest(self, params: list[str], **options: Any) -> int:
+        """Run tests in this process; return the exit code."""
+        plugins = [*options.pop("plugins", ()), Forgetful()]
+        return int(super().execute_pytest(params, plugins=plugins, **options))
 
     def run_forced_fail(self) -> int:
         """Check that a failure is noticed, then collect the tests."""
