@@ -26,6 +26,7 @@ from freshq.stores.sql.schema import (
     history_table,
     key_text,
     long_text,
+    required,
     schema,
     table_options,
 )
@@ -103,7 +104,7 @@ def _tables_of(table: str, dialect: str) -> MatchTables:
             f"{table}_combinations",
             metadata,
             sa.Column("digest", sa.String(DIGEST_CHARS), primary_key=True),
-            sa.Column("combination", long_text(), nullable=False),
+            required("combination", long_text()),
             **options,
         ),
         _callers(table, metadata, options),
@@ -122,9 +123,9 @@ def _resources(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) ->
         table,
         metadata,
         sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
-        sa.Column("attributes", long_text(), nullable=False),
-        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
-        sa.Column("token", sa.String(TOKEN_BYTES), nullable=False),
+        required("attributes", long_text()),
+        required("status", sa.String(STATUS_CHARS)),
+        required("token", sa.String(TOKEN_BYTES)),
         sa.Column("since_us", sa.BigInteger),
         sa.Column("lease_until_us", sa.BigInteger),
         sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES)),
@@ -139,9 +140,9 @@ def _entries(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> s
         metadata,
         sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
         sa.Column("sort_key", key_text(SORT_KEY_BYTES), primary_key=True),
-        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), nullable=False),
-        sa.Column("last_name", key_text(MAX_NAME_BYTES), nullable=False),
-        sa.Column("names", sa.SmallInteger, nullable=False),
+        required("resource_id", key_text(MAX_RESOURCE_ID_BYTES)),
+        required("last_name", key_text(MAX_NAME_BYTES)),
+        required("names", sa.SmallInteger),
         **options,
     )
 
@@ -151,13 +152,13 @@ def _callers(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> s
         f"{table}_callers",
         metadata,
         sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
-        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
-        sa.Column("token", sa.String(TOKEN_BYTES), nullable=False),
-        sa.Column("since_us", sa.BigInteger, nullable=False),
-        sa.Column("criteria", long_text(), nullable=False),
+        required("status", sa.String(STATUS_CHARS)),
+        required("token", sa.String(TOKEN_BYTES)),
+        required("since_us", sa.BigInteger),
+        required("criteria", long_text()),
         sa.Column("line_key", key_text(LINE_KEY_BYTES)),
         sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES)),
-        sa.Column("preference", sa.SmallInteger, nullable=False),
+        required("preference", sa.SmallInteger),
         sa.Column("met", long_text()),
         **options,
     )
@@ -337,7 +338,7 @@ def _rows(queue: str, events: Iterator[Event]) -> Iterator[Mapping[str, Any]]:
 
 @lru_cache(maxsize=16)
 def _history(name: str, dialect: str) -> sa.Table:
-    event = sa.Column("event", long_text(), nullable=False)
+    event = required("event", long_text())
     return history_table(name, f"{name}_batches", sa.MetaData(), dialect, event)
 
 

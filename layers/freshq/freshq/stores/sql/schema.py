@@ -122,6 +122,11 @@ def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
     return text.with_variant(KeyBytes(size_bytes), "mysql", "mariadb")
 
 
+def required(name: str, kind: Any, server_default: sa.TextClause | None = None) -> sa.Column[Any]:
+    """Return a column that always has a value."""
+    return sa.Column(name, kind, nullable=False, server_default=server_default)
+
+
 def long_text() -> sa.types.TypeEngine[str]:
     """Return the type of text of up to 16 MB."""
     return LongText()
@@ -149,7 +154,7 @@ def schema(table: str, dialect: str) -> Schema:
             f"{table}_migrations",
             metadata,
             sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("name", sa.String(100), nullable=False),
+            required("name", sa.String(100)),
         ),
     )
 
@@ -160,30 +165,30 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         metadata,
         sa.Column("task_id", key_text(MAX_ID_BYTES), primary_key=True),
         sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
-        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
-        sa.Column("created_us", sa.BigInteger, nullable=False),
-        sa.Column("updated_us", sa.BigInteger, nullable=False),
-        sa.Column("deadline_us", sa.BigInteger, nullable=False),
-        sa.Column("expires", sa.BigInteger, nullable=False),
-        sa.Column("request_token", sa.String(TOKEN_BYTES), nullable=False),
-        sa.Column("put_token", sa.String(TOKEN_BYTES), nullable=False),
-        sa.Column("priority", sa.SmallInteger, nullable=False),
+        required("status", sa.String(STATUS_CHARS)),
+        required("created_us", sa.BigInteger),
+        required("updated_us", sa.BigInteger),
+        required("deadline_us", sa.BigInteger),
+        required("expires", sa.BigInteger),
+        required("request_token", sa.String(TOKEN_BYTES)),
+        required("put_token", sa.String(TOKEN_BYTES)),
+        required("priority", sa.SmallInteger),
         *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
-        sa.Column("attempts", sa.Integer, nullable=False),
+        required("attempts", sa.Integer),
         sa.Column("lease_token", sa.String(TOKEN_BYTES)),
         *(sa.Column(name, sa.BigInteger) for name in OPTIONAL_TIMES),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("trace_context", sa.String(MAX_TRACE_CONTEXT_BYTES)),
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
-        sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
-        sa.Column("due_us", sa.BigInteger, nullable=False),
+        required("agenda", sa.String(AGENDA_CHARS)),
+        required("due_us", sa.BigInteger),
         sa.Column("progress_ppm", sa.Integer),
         sa.Column("progress_step", sa.String(MAX_STEP_CHARS)),
         sa.Column("error", long_text()),
         sa.Column("attempt_record", long_text()),
         sa.Column("result", long_text()),
-        sa.Column("payload", long_text(), nullable=False),
+        required("payload", long_text()),
         **options,
     )
     _index_tasks(table, tasks, dialect)
@@ -223,8 +228,8 @@ def _records(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> s
         metadata,
         sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
         sa.Column("name", key_text(200), primary_key=True),
-        sa.Column("version", sa.String(TOKEN_BYTES), nullable=False),
-        sa.Column("record", long_text(), nullable=False),
+        required("version", sa.String(TOKEN_BYTES)),
+        required("record", long_text()),
         **options,
     )
 
@@ -236,7 +241,7 @@ def _counts(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
         sa.Column("name", key_text(200), primary_key=True),
         sa.Column("field", key_text(100), primary_key=True),
-        sa.Column("number", sa.BigInteger, nullable=False),
+        required("number", sa.BigInteger),
         sa.Column("expires", sa.BigInteger),
     )
 
@@ -246,8 +251,8 @@ def _histories(table: str, metadata: sa.MetaData) -> sa.Table:
         f"{table}_histories",
         metadata,
         sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
-        sa.Column("history_id", sa.String(TOKEN_BYTES), nullable=False),
-        sa.Column("keep_seconds", sa.Double, nullable=False),
+        required("history_id", sa.String(TOKEN_BYTES)),
+        required("keep_seconds", sa.Double),
     )
 
 
@@ -274,9 +279,9 @@ def history_table(
         name,
         metadata,
         sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        sa.Column("queue", key_text(NAME_BYTES), nullable=False),
-        sa.Column("batch", sa.BigInteger, nullable=False, server_default=sa.text(str(NO_BATCH))),
-        sa.Column("at_us", sa.BigInteger, nullable=False),
+        required("queue", key_text(NAME_BYTES)),
+        required("batch", sa.BigInteger, server_default=sa.text(str(NO_BATCH))),
+        required("at_us", sa.BigInteger),
         *columns,
         **options,
     )
@@ -291,22 +296,22 @@ def _history(table: str, metadata: sa.MetaData, dialect: str) -> sa.Table:
         f"{table}_batches",
         metadata,
         dialect,
-        sa.Column("change_kind", sa.String(CHANGE_CHARS), nullable=False),
-        sa.Column("ttl_removal", sa.SmallInteger, nullable=False),
+        required("change_kind", sa.String(CHANGE_CHARS)),
+        required("ttl_removal", sa.SmallInteger),
         sa.Column("claimed_us", sa.BigInteger),
         sa.Column("claimed_attempts", sa.Integer),
-        sa.Column("task_id", key_text(MAX_ID_BYTES), nullable=False),
-        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
+        required("task_id", key_text(MAX_ID_BYTES)),
+        required("status", sa.String(STATUS_CHARS)),
         *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
         *(sa.Column(name, key_text(MAX_ID_BYTES)) for name in ("parent_id", "root_id")),
-        sa.Column("priority", sa.SmallInteger, nullable=False),
-        sa.Column("attempts", sa.Integer, nullable=False),
-        *(sa.Column(f"{name}_us", sa.BigInteger, nullable=False) for name in ("created", "updated")),
+        required("priority", sa.SmallInteger),
+        required("attempts", sa.Integer),
+        *(required(f"{name}_us", sa.BigInteger) for name in ("created", "updated")),
         *(
             sa.Column(f"{name}_us", sa.BigInteger)
             for name in ("put", "deadline", "not_before", "lease_until")
         ),
         sa.Column("lease_token", sa.String(TOKEN_BYTES)),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
-        sa.Column("expires", sa.BigInteger, nullable=False),
+        required("expires", sa.BigInteger),
     )
