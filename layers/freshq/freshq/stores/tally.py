@@ -32,7 +32,7 @@ class FirstIds:
             newest_first: Whether the newest pending tasks come first.
         """
         self._number = number
-        self._sign = -1 if newest_first else 1
+        self._newest_first = newest_first
         self._kept: dict[str, list[tuple[float, float, str]]] = {state: [] for state in STATES}
 
     def add(self, state: str, task: Task) -> None:
@@ -48,7 +48,7 @@ class FirstIds:
     def _rank(self, state: str, task: Task) -> tuple[float, float]:
         match state:
             case "pending":
-                return -task.priority, self._sign * task.created
+                return -task.priority, -task.created if self._newest_first else task.created
             case "delayed":
                 return task.not_before or 0.0, 0.0
             case "taken":

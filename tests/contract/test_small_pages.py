@@ -1,0 +1,103 @@
+"""What a store reads in pages, or writes in batches, is complete and in order: here they have two tasks."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from freshq import Order, PutOutcome, Queue
+from freshq.queue.core import core_of
+from freshq.stores import memory
+from freshq.stores.memory import StateCounts
+from freshq.stores.sql import tasks
+from tests.conftest import DATABASES, StoreUnderTest
+from tests.support.readings import ids, known
+from tests.support.statements import database_of
+
+SMALL: Final = 2
+PAGES: Final = {
+    memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS"),
+    tasks: ("BATCH_ROWS", "DEAD_ROWS", "SCAN_ROWS"),
+}
+on_tables = pytest.mark.parametrize("store", DATABASES, indirect=True)
+on_each_store = pytest.mark.parametrize("store", ["memory", *DATABASES], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, names in PAGES.items():
+        for name in names:
+            monkeypatch.setattr(module, name, SMALL)
+
+
+def put(queue: Queue, *task_ids: str, **options: Any) -> list[PutOutcome]:
+    """Put tasks in one call; return what became of each."""
+    found = queue.put_many([{"payload": each, "task_id": each} for each in task_ids], **options)
+    return [receipt.outcome for receipt in found]
+
+
+@on_each_store
+def test_each_task_of_a_put_learns_its_outcome(queue: Queue) -> None:
+    put(queue, "b", "e")
+    created, duplicate = PutOutcome.CREATED, PutOutcome.DUPLICATE
+    assert put(queue, "a", "b", "c", "d", "e") == [created, duplicate, created, created, duplicate]
+    assert sorted(task.task_id for task in queue.list()) == ["a", "b", "c", "d", "e"]
+    assert [task.task_id for task in core_of(queue).store.scan(queue.name, "b")] == ["c", "d", "e"]
+
+
+@on_tables
+def test_so_does_each_of_a_transaction(queue: Queue) -> None:
+    put(queue, "b", "e")
+    with database_of(queue).engine.begin() as connection:
+        outcomes = put(queue, "a", "b", "c", "d", "e", connection=connection)
+    assert outcomes == [PutOutcome.CREATED if each in "acd" else PutOutcome.DUPLICATE for each in "abcde"]
+
+
+@on_each_store
+def test_dead_letters_are_listed_to_the_end(store: StoreUnderTest, queue: Queue) -> None:
+    put(queue, "a", "b", "c", "d", "e")
+    for task_id in "abcde":
+        queue.cancel(task_id, dead=True)
+        store.clock.advance(1)
+    dead = [*core_of(queue).store.dead(queue.name)]
+    assert [task.task_id for task in dead] == ["e", "d", "c", "b", "a"]
+
+
+@on_each_store
+@pytest.mark.parametrize("order", [Order.LIFO, Order.FIFO])
+def test_claims_take_from_the_whole_line(store: StoreUnderTest, order: Order) -> None:
+    queue = store.queue(order=order)
+    for task_id in "cafebd":
+        put(queue, task_id)
+        store.clock.advance(1)
+    queue.put("short", task_id="short", max_age_seconds=1)
+    store.clock.advance(2)
+    expected = [*"cafebd"] if order is Order.FIFO else [*"dbefac"]
+    assert ids(queue.claim(limit=4)) == expected[:4]
+    assert ids(queue.claim(limit=4)) == expected[4:]
+
+
+def counted(*deadlines: float) -> StateCounts:
+    """Return the counts of tasks, each in a group of its own, created at 100, 101 and so on."""
+    states = StateCounts()
+    queue = Queue.memory(clock=lambda: 100.0)
+    for n, deadline in enumerate(deadlines):
+        queue.put(n, task_id=f"t{n}", group=f"g{n}", max_age_seconds=deadline - 100.0)
+        states.add(replace(known(queue, f"t{n}"), created=100.0 + n))
+    return states
+
+
+def test_of_many_groups_those_with_the_latest_deadlines_are_counted() -> None:
+    states = counted(110.0, 140.0, 120.0, 130.0, 150.0)
+    assert states.by_group(105.0, 99.0, 1) == {"g4": 1, "g1": 1, "g3": 1}
+    assert states.newest_by_group(135.0, 99.0, 1) == {"g4": [104.0], "g1": [101.0]}
+    assert states.newest_by_group(105.0, 101.0, 1) == {"g4": [104.0], "g3": [103.0]}
+
+
+@pytest.mark.parametrize(("number", "bounds"), [(2, ()), (3, ("at least", "at most"))])
+def test_ages_are_bounds_if_more_wait_than_are_looked_at(number: int, bounds: tuple[str, ...]) -> None:
+    stats = counted(*(200.0 + n for n in range(number))).stats(110.0, 99.0)
+    assert (stats.pending, stats.oldest_pending_seconds) == (number, 10.0)
+    assert stats.newest_pending_seconds == 11.0 - number
+    ages = dict(zip(("oldest_pending_seconds", "newest_pending_seconds"), bounds, strict=False))
+    assert stats.bounded == {"shed_by_reason": "not counted", **ages}
