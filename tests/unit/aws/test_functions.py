@@ -13,8 +13,10 @@ from botocore.exceptions import ClientError
 from freshq import Busy, Queue, StoreError
 from freshq.aws import observability
 from freshq.aws.archive import Archive
+from freshq.aws.wakeup import PASSES_UNDER_WAY
 from freshq.errors import PutIncomplete, TableMissing, Throttled
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.groups import GroupRule, GroupRules
 from freshq.queue.core import core_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
@@ -45,6 +47,17 @@ def occupied(application: Application) -> Iterator[None]:
     with pass_slots(application).slot("somebody else") as entered:
         assert entered
         yield
+
+
+def before_leaving(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something when a pass has claimed for the last time, and still has its slot."""
+    leave = WorkerPasses._leave
+
+    def leave_late(self: WorkerPasses, slot_id: str, holder: str) -> None:
+        act()
+        leave(self, slot_id, holder)
+
+    monkeypatch.setattr(WorkerPasses, "_leave", leave_late)
 
 
 class TestCreateTasks:
@@ -377,6 +390,40 @@ class TestProcessTasks:
         application.queue.pause()
         answer = application.invoke("process_tasks", ring_event({}))
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
+
+    def test_a_task_that_comes_after_the_last_claim_has_a_pass(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Trigger finds the slot taken, so that the pass must look once more after it has left its slot."""
+        skipped = []
+
+        def put_late() -> None:
+            application.queue.put("late")
+            skipped.append(application.invoke("trigger", load_event("trigger-insert"))["skipped"])
+
+        before_leaving(monkeypatch, put_late)
+        answer = application.invoke("process_tasks", ring_event({}))
+        assert (skipped, answer["claimed"], answer["tail_call"]) == ([PASSES_UNDER_WAY], 0, True)
+        assert hops(application, application.trigger_topic_arn) == [(1, "tail_call")]
+
+    def test_unless_another_pass_looks_for_it(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        application.configure(worker_passes=2)
+        with pass_slots(application).slot("somebody else", slots=2) as entered:
+            assert entered
+            with monkeypatch.context() as patch:
+                before_leaving(patch, lambda: application.queue.put("late"))
+                answer = application.invoke("process_tasks", ring_event({}))
+        assert (answer["claimed"], answer["tail_call"]) == (0, False)
+
+    def test_not_for_tasks_that_a_successor_could_not_claim_either(self, application: Application) -> None:
+        application.configure(groups=GroupRules(of={"g": GroupRule(max_running=1)}))
+        application.queue.put_many([{"payload": number, "group": "g"} for number in range(2)])
+        assert len(application.queue.claim()) == 1
+        answer = application.invoke("process_tasks", ring_event({}))
+        assert (answer["claimed"], answer["tail_call"]) == (0, False)
+        assert application.queue.stats().pending == 1
 
     @nothing_to_measure
     def test_a_pass_that_fails_frees_its_slot(self, application: Application) -> None:

@@ -15,6 +15,8 @@ from freshq import Busy, Claim, Handlers, Queue, Reject, Retry, Task, TaskStatus
 from freshq.errors import Unreachable
 from freshq.policy.limits import MAX_PREFETCHED, ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
+from freshq.queue.core import core_of
+from freshq.queue.shared.limits import SharedSlots
 from freshq.stores.lines import ClaimRequest
 from freshq.stores.memory import MemoryStore
 from freshq.telemetry import Outcome, RunReport
@@ -148,6 +150,14 @@ class TestSlots:
 class TestEnd:
     def test_idle(self) -> None:
         assert work_off(Queue.memory(), lambda task: task).idle
+
+    def test_without_room_it_does_not_know_whether_there_is_work(self) -> None:
+        queue, limit = Queue.memory(), ConcurrencyLimit(1, 1, window_seconds=60)
+        others = SharedSlots(core_of(queue).store, queue.name, limit, wanted=1)
+        assert others.free(0, queue.admin.now()) == 1
+        queue.put("work")
+        report = work_off(queue, lambda task: task, limit=limit)
+        assert (report.claimed, report.idle) == (0, False)
 
     def test_after_a_slow_claim_it_asks_once_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What came meanwhile, it would not have seen."""

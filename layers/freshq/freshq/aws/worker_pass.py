@@ -25,6 +25,8 @@ from freshq.aws.observability import (
 from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.queue.claim import has_claimable
+from freshq.queue.core import core_of
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome, raised_by
 from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker
@@ -283,7 +285,7 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
 
 
 def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
-    """Start the successor if claimable work is left, the pass made progress, and nothing forbids it.
+    """Start the successor if it would find work, and nothing forbids it.
 
     Args:
         connections: The connections of the pass.
@@ -295,7 +297,7 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     """
     queue, max_hops = connections.queue, connections.wakeup.options.current().max_hops
     stats = queue.stats(approximate=True)
-    if stats.pending == 0 or report.progress == 0 or queue.paused():
+    if stats.pending == 0 or queue.paused() or not _finds_work(connections, report):
         return False
     if ring.hop >= max_hops:
         logger.warning("too many tail calls in a row; the sweep will ring", **fields(max_hops=max_hops))
@@ -307,3 +309,18 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     connections.wakeup.ring(Ring(hop=ring.hop + 1, reason="tail_call", chain=ring.chain))
     count("TailCalls")
     return True
+
+
+def _finds_work(connections: Connections, report: RunReport) -> bool:
+    """Return whether a successor would get on with the tasks that wait.
+
+    A pass without progress leaves tasks that it could not claim, such as of a group at its limit. But a task
+    that was put after its last claim is news, and Trigger rang no pass for it while the slot was taken. Any
+    other pass looks for it when it ends.
+    """
+    if report.progress:
+        return True
+    wakeup = connections.wakeup
+    if not report.idle or wakeup.passes.any_taken(wakeup.options.current().worker_passes):
+        return False
+    return has_claimable(core_of(connections.queue))

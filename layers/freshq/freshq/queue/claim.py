@@ -332,6 +332,56 @@ class ShedWhenHeld:
         return core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
 
+def claim_request(
+    core: Core, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
+) -> ClaimRequest:
+    """Return the request of a claim, without the limits of groups.
+
+    Args:
+        core: The queue.
+        limit: Maximum number of claims.
+        lease_seconds: Length of the leases.
+        longest_wait_seconds: Pass over tasks that waited longer.
+    """
+    config = core.config
+    fixed_seconds = core.reserve.fixed_seconds
+    return ClaimRequest(
+        queue=core.name,
+        orders=core.orders,
+        turns=core.turns,
+        groups=config.groups,
+        limit=limit,
+        tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
+        clock=core.now,
+        lease_seconds=lease_seconds,
+        max_age_seconds=core.stale_after_seconds,
+        reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
+        retention_seconds=config.retention_seconds,
+        longest_wait_seconds=longest_wait_seconds,
+    )
+
+
+def _limited_by(core: Core, request: ClaimRequest) -> tuple[SharedRunning | None, ClaimRequest]:
+    """Return what enforces the limits of groups, and a request that passes over groups at their limits."""
+    running = core.running if request.groups.has_limits else None
+    if running is None:
+        return None, request
+    return running, replace(request, room=running.room(request.groups, core.now()))
+
+
+def has_claimable(core: Core) -> bool:
+    """Return whether a claim would find a task now; delayed tasks and groups at their limits do not count.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    core.begin()
+    if core.store.paused(core.name):
+        return False
+    _running, request = _limited_by(core, claim_request(core, 1, core.config.lease_seconds))
+    return bool(core.store.peek(replace(request, turns=core.turns.copy())))
+
+
 def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:
     """Check the arguments of a claim; return the length of its leases."""
     checked_count("limit", limit, at_most=MAX_CLAIM)
@@ -443,7 +493,7 @@ class Claiming(Verbs):
         checked_count("limit", limit, at_most=MAX_CLAIM)
         self._core.begin()
         request = replace(
-            self._request(limit, self._core.config.lease_seconds), turns=self._core.turns.copy()
+            claim_request(self._core, limit, self._core.config.lease_seconds), turns=self._core.turns.copy()
         )
         store = self._core.store
         tasks = store.peek(request)
@@ -499,7 +549,7 @@ class Claiming(Verbs):
         if core.upkeep.look_is_due(lease_seconds, core.now()):
             core.bring_in_due()
         shedding = ShedWhenHeld(core)
-        request = partial(self._request, 1, lease_seconds)
+        request = partial(claim_request, core, 1, lease_seconds)
         block = transactions.hold(lambda: request(shedding.longest_wait_seconds), core, shedding.shed_version)
         work: HeldTask | None = None
         try:
@@ -519,10 +569,8 @@ class Claiming(Verbs):
         self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> list[Claim]:
         core = self._core
-        request = self._request(limit, lease_seconds, longest_wait_seconds)
-        running = core.running if request.groups.has_limits else None
-        if running is not None:
-            request = replace(request, room=running.room(request.groups, core.now()))
+        request = claim_request(core, limit, lease_seconds, longest_wait_seconds)
+        running, request = _limited_by(core, request)
         tasks = core.store.claim(request)
         core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
@@ -530,26 +578,6 @@ class Claiming(Verbs):
             self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
         return claims if running is None else within_limits(core, running, claims)
-
-    def _request(
-        self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
-    ) -> ClaimRequest:
-        core, config = self._core, self._core.config
-        fixed_seconds = core.reserve.fixed_seconds
-        return ClaimRequest(
-            queue=core.name,
-            orders=core.orders,
-            turns=core.turns,
-            groups=config.groups,
-            limit=limit,
-            tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
-            clock=core.now,
-            lease_seconds=lease_seconds,
-            max_age_seconds=core.stale_after_seconds,
-            reserve_seconds=core.reserve.seconds(core.now) if fixed_seconds is None else fixed_seconds,
-            retention_seconds=config.retention_seconds,
-            longest_wait_seconds=longest_wait_seconds,
-        )
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken without the reserve."""

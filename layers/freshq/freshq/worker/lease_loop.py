@@ -183,6 +183,7 @@ class LeaseLoop(WorkLoop):
         limit = 0
         try:
             limit = self._limits.available(self._held()) + self._crew.prefetched()
+            self._had_room = limit > 0
             self._lookout.begin()
             claims = self._queue.claim(limit) if limit > 0 else Claims()
         except StoreError as error:

@@ -262,6 +262,8 @@ class WorkLoop(ABC):
         self._lookout = Lookout(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
         self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest)
         self._last_work = self._turned_at = time.monotonic()
+        # Whether the limits left room for a task at the last look.
+        self._had_room = True
         self._draining = threading.Event()
         self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
         self._answered = False
@@ -359,7 +361,7 @@ class WorkLoop(ABC):
                 asked_at, looks = turn_at, self._lookout.looks
             request.idle = self._is_idle(asked_at)
             if request.idle and all(peer.idle for peer in request.peers):
-                self.report.idle = True
+                self.report.idle = self._had_room
                 return
             # For a free slot or token, or for tasks.
             seconds = min(TURN_SECONDS, self._config.poll_seconds, self._lookout.left_seconds)

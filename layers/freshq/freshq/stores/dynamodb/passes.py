@@ -83,9 +83,16 @@ class WorkerPasses:
 
     def all_taken(self, slots: int = 1) -> bool:
         """Return whether every slot is taken; then a running pass will check the queue again."""
+        return self._taken(slots) >= slots
+
+    def any_taken(self, slots: int = 1) -> bool:
+        """Return whether a slot is taken."""
+        return self._taken(slots) > 0
+
+    def _taken(self, slots: int) -> int:
         now = self._clock()
         until = [seconds_or(slot.get("leaseUntil"), 0.0) for slot in self._calls.get_many(self._ids(slots))]
-        return sum(now < each <= now + LONGEST_SECONDS for each in until) >= slots
+        return sum(now < each <= now + LONGEST_SECONDS for each in until)
 
     def _ids(self, slots: int) -> list[str]:
         return [f"{PASS_PREFIX}{self._queue}#{slot}" for slot in range(slots)]
