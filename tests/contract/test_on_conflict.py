@@ -276,6 +276,26 @@ class TestOnDynamoDB:
         assert runs == ["new"]
         assert counts(queue.stats()) == {"success": 1}
 
+    @pytest.mark.parametrize(
+        ("old", "on_conflict", "outcome"),
+        [(None, None, "CREATED"), (None, "update", "CREATED"), ("old", "update", "UPDATED")],
+    )
+    def test_a_repeated_put_does_not_replace_a_later_one(
+        self, table: StoreUnderTest, client: DynamoDBClient, old: str | None, on_conflict: Any, outcome: str
+    ) -> None:
+        queue, other = table.queue(), table.queue()
+        if old is not None:
+            queue.put(old, task_id="a")
+
+        def put_later() -> None:
+            for payload in ("later", "last"):
+                assert other.put(payload, task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+
+        with first_write_unanswered(client, put_later):
+            receipt = queue.put("new", task_id="a", on_conflict=on_conflict)
+        assert str(receipt.outcome) == outcome
+        assert known(queue, "a").payload == "last"
+
     def test_a_claim_between_the_read_and_the_update_is_noticed(
         self, table: StoreUnderTest, client: DynamoDBClient
     ) -> None:

@@ -27,7 +27,14 @@ MAX_PAGE_BYTES: Final = 1024 * 1024
 TOO_LARGE: Final = "Item size has exceeded the maximum allowed size"
 WRONG_TYPE: Final = "An operand in the update expression has an incorrect data type"
 _TOKEN: Final = re.compile(r'\s*("[^"]+"|[#:]?\w+|<>|<=|>=|[=<>(),+?])')
-_FUNCTIONS: Final = ("attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "size")
+_FUNCTIONS: Final = (
+    "attribute_exists",
+    "attribute_not_exists",
+    "attribute_type",
+    "begins_with",
+    "contains",
+    "size",
+)
 # Arguments that change no answer.
 _IGNORED: Final = frozenset({"ReturnConsumedCapacity", "ConsistentRead", "ProjectionExpression"})
 
@@ -166,6 +173,8 @@ class _Parser:
         self.skip(")")
         if name == "attribute_type":
             return lambda scope: other(scope)["S"] in (path(scope) or {})
+        if name == "contains":
+            return lambda scope: other(scope)["S"] in str((path(scope) or {}).get("S", ""))
         return lambda scope: str((path(scope) or {}).get("S", "")).startswith(other(scope)["S"])
 
     def name(self) -> Callable[[Scope], str]:

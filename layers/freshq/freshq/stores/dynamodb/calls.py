@@ -394,10 +394,16 @@ def _was_retried(response: Mapping[str, Any]) -> bool:
 
 
 def made_by(item: Item | None, token: str) -> bool:
-    """Return whether the write of this token made an item, or put the task that it holds."""
+    """Return whether the write of this token made an item, or put the task that it holds or replaced."""
     if item is None:
         return False
-    return {"S": token} in (item.get("requestToken"), item.get("putToken"))
+    return item.get("requestToken") == {"S": token} or token in put_tokens(item)
+
+
+def put_tokens(item: Item) -> list[str]:
+    """Return the tokens of the puts that an item remembers, the latest first."""
+    text: str = item.get("putToken", {}).get("S", "")
+    return text.split()
 
 
 def error_code(error: BaseException) -> str | None:

@@ -10,9 +10,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTask
-from freshq.model.fields import FIELDS, NEVER, RESERVED_ID_PREFIX, FieldType, SetBy
+from freshq.model.fields import (
+    FIELDS,
+    NEVER,
+    REMEMBERED_PUTS,
+    RESERVED_ID_PREFIX,
+    FieldType,
+    SetBy,
+)
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.shedding import ShedReason
+from freshq.stores.dynamodb.calls import put_tokens
 from freshq.stores.dynamodb.schema import (
     EXPRESSIONS_CACHED,
     KEY,
@@ -169,6 +177,15 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
     # A repeated put recognizes its task by the token, even after a worker changed the task.
     item |= {"payload": {"S": task.payload_text}, "putToken": item["requestToken"]}
     return {name: value for name, value in item.items() if value is not None}
+
+
+def remembering(item: Item, replaced: Item) -> Item:
+    """Return an item that also has the tokens of the last puts of the item that it replaces.
+
+    By these a put that is repeated after a lost reply sees that a later put has replaced its task.
+    """
+    tokens = [item["putToken"]["S"], *put_tokens(replaced)]
+    return item | {"putToken": {"S": " ".join(tokens[:REMEMBERED_PUTS])}}
 
 
 def is_task(item: Item) -> bool:

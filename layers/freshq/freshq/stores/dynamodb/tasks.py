@@ -29,6 +29,7 @@ from freshq.stores.dynamodb.items import (
     guarded,
     is_task,
     milliseconds,
+    remembering,
     replace_arguments,
     version_of,
     without_spare,
@@ -109,14 +110,15 @@ class DynamoTasks(DynamoPart):
         try:
             self.calls.put(item, _if_nothing_lives(task))
         except ConditionFailed as failed:
-            current = decode_if_task(failed.item)
+            found = failed.item
         else:
             return PutOutcome.CREATED
-        if current is None or current.queue != task.queue:
+        current = decode_if_task(found)
+        if found is None or current is None or current.queue != task.queue:
             return PutOutcome.DUPLICATE
         outcome = put_over(current, task, on_conflict)
         if outcome is not PutOutcome.DUPLICATE:
-            self.calls.put(item, _if_still(current))
+            self.calls.put(remembering(item, found), _if_still(current))
         return outcome
 
     def _announced(
@@ -394,7 +396,8 @@ def _if_nothing_lives(task: Task) -> Item:
     statuses = ", ".join([f":{name}" for name in over])
     ended = f"#taskStatus IN ({statuses}) OR (#taskStatus = :pending AND #deadline <= :now)"
     return condition(
-        f"attribute_not_exists(#taskId) OR (#taskQueue = :queue AND #putToken <> :ownToken AND ({ended}))",
+        "attribute_not_exists(#taskId) "
+        f"OR (#taskQueue = :queue AND NOT contains(#putToken, :ownToken) AND ({ended}))",
         **over,
         pending={"S": TaskStatus.PENDING.value},
         now=milliseconds(task.updated),

@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
-from freshq.model.fields import FIELDS, NEVER, FieldType, SetBy
+from freshq.model.fields import FIELDS, NEVER, REMEMBERED_PUTS, FieldType, SetBy
 from freshq.model.task import Task, TaskStatus, make_task
 from freshq.policy.shedding import ShedReason
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from freshq.model.fields import StoredField
 
-# A row remembers this many puts, each as a letter and a token of 32 digits; they fit into `TOKEN_BYTES`.
-REMEMBERED: Final = 3
+# A put in a row: a letter and a token of 32 digits. `REMEMBERED_PUTS` of these fit into `TOKEN_BYTES`.
 ENTRY_CHARS: Final = 33
 LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
 # Kinds of attention that a task needs: see `Schema.tasks`.
@@ -83,7 +82,7 @@ def remember(token: str, outcome: PutOutcome, earlier: str = "") -> str:
         outcome: CREATED or UPDATED.
         earlier: The puts that the row already remembers.
     """
-    return (LETTERS[outcome] + token + earlier)[: REMEMBERED * ENTRY_CHARS]
+    return (LETTERS[outcome] + token + earlier)[: REMEMBERED_PUTS * ENTRY_CHARS]
 
 
 def outcome_of(token: str, remembered: str) -> PutOutcome | None:
