@@ -67,7 +67,10 @@ TESTS: Final = {
         *(f"tests/sql/test_{name}.py" for name in ("engine", "history", "line_window", "store")),
         *(f"tests/sql/test_{name}.py" for name in ("bounded_claims", "timeouts", "transactions", "urls")),
         *("tests/sql/test_callers_connection.py", "tests/sql/test_watching.py"),
-        *(f"tests/unit/stores/test_{name}.py" for name in ("clocks", "horizon", "servers", "statements")),
+        *(
+            f"tests/unit/stores/test_{name}.py"
+            for name in ("clocks", "horizon", "servers", "statements", "windows")
+        ),
     ),
     "worker": (
         *("tests/unit/worker", "tests/sql/test_transaction_worker.py", "tests/contract/test_kind.py"),
@@ -87,8 +90,11 @@ TOGETHER: Final = (("policy", "model", "queue"), ("stores",), ("worker",))
 # The time limit of a mutant: a multiple of the time of its tests, plus a constant.
 TIMEOUT_MULTIPLIER: Final = 5
 TIMEOUT_CONSTANT_SECONDS: Final = 4
-# Options of pytest: a mutant that makes a test wait forever is noticed soon.
-LIMITS: Final = ("timeout = 20",)
+# Options of pytest: it notices a mutant that makes a test wait forever, or ends a thread by an error.
+LIMITS: Final = (
+    "timeout = 20",
+    'filterwarnings = ["error::pytest.PytestUnhandledThreadExceptionWarning"]',
+)
 # Statuses of noticed mutants; a mutant that never ends also counts as noticed.
 KILLED: Final = ("killed", "timeout", "segfault", "caught by type check")
 

@@ -1,23 +1,24 @@
-"""What a store reads in pages, or writes in batches, is complete and in order: here they have two tasks."""
+"""What a store reads in pages, or writes in batches, is complete and in order: here they have two entries."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from freshq import Order, PutOutcome, Queue
+from freshq import GroupRule, GroupRules, Order, PutOutcome, Queue
 from freshq.queue.core import core_of
 from freshq.stores import memory
 from freshq.stores.memory import StateCounts
-from freshq.stores.sql import tasks
+from freshq.stores.sql import tasks, windows
 from tests.conftest import DATABASES, StoreUnderTest
 from tests.support.readings import ids, known
 from tests.support.statements import database_of
 
 SMALL: Final = 2
 PAGES: Final = {
-    memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS"),
+    memory: ("CHUNK_TASKS", "COMING_PAGE", "DEAD_PAGE", "LOOKED_TASKS", "MAX_GROUPS"),
     tasks: ("BATCH_ROWS", "DEAD_ROWS", "SCAN_ROWS"),
+    windows: ("FEW_LINES", "PAGE_LINES", "WINDOW_LINES"),
 }
 on_tables = pytest.mark.parametrize("store", DATABASES, indirect=True)
 on_each_store = pytest.mark.parametrize("store", ["memory", *DATABASES], indirect=True)
@@ -75,6 +76,37 @@ def test_claims_take_from_the_whole_line(store: StoreUnderTest, order: Order) ->
     expected = [*"cafebd"] if order is Order.FIFO else [*"dbefac"]
     assert ids(queue.claim(limit=4)) == expected[:4]
     assert ids(queue.claim(limit=4)) == expected[4:]
+
+
+@on_each_store
+@pytest.mark.parametrize("limited", [False, True])
+def test_many_groups_have_their_turns_level_by_level(store: StoreUnderTest, *, limited: bool) -> None:
+    rules = GroupRules(GroupRule(max_running=2)) if limited else GroupRules()
+    queue = store.queue(groups=rules)
+    queue.create_table()
+    for level in (0, 3):
+        for group in "abcde":
+            queue.put_many([{"payload": level, "group": f"{level}{group}", "priority": level}] * 2)
+    for level in (3, 0):
+        claimed = [(claim.task.payload, claim.task.group) for _ in range(10) for claim in queue.claim()]
+        assert sorted(claimed) == [(level, f"{level}{group}") for group in "abcde" for _ in range(2)]
+    assert queue.claim() == []
+
+
+@on_each_store
+def test_of_many_groups_each_is_claimed_up_to_its_limit(store: StoreUnderTest) -> None:
+    queue = store.queue(groups=GroupRules(GroupRule(max_running=1)))
+    queue.create_table()
+    queue.put_many(
+        [{"payload": n, "group": group, "task_id": f"{group}{n}"} for n in "123" for group in "abcde"]
+    )
+    held = {claim.task.group: claim for _ in range(7) for claim in queue.claim()}
+    assert sorted(str(group) for group in held) == [*"abcde"]
+    queue.cancel("c1" if held["c"].task.task_id != "c1" else "c2")  # of a line that waits
+    queue.complete(held["c"])
+    assert [claim.task.group for _ in range(3) for claim in queue.claim()] == ["c"]
+    queue.put("late", group="f")
+    assert [claim.task.group for _ in range(6) for claim in queue.claim()] == ["f"]
 
 
 def counted(*deadlines: float) -> StateCounts:

@@ -107,6 +107,21 @@ class TestUndecodable:
             assert work.task.payload == "behind"
         assert counts(queue.stats()) == {"success": 1, "failure": 1}
 
+    def test_one_that_changes_meanwhile_is_left_alone(
+        self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def conflict(*_arguments: object) -> None:
+            raise Conflict(None)
+
+        queue = Queue.sql(sqlite_url)
+        queue.put("bad", task_id="bad")
+        spoil(database_of(queue).engine, "bad")
+        monkeypatch.setattr(SqlStore, "replace", conflict)
+        assert queue.claim() == []
+        said = "task bad changed before it could become a dead letter"
+        assert said in [record.getMessage() for record in caplog.records]
+        queue.close()
+
     def test_bytes_that_are_no_text(self, sqlite_url: str) -> None:
         queue = Queue.sql(sqlite_url)
         queue.put("bad", task_id="bad")

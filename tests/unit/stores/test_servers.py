@@ -1,5 +1,7 @@
 """What the SQL store tells a server, without one: the settings of connections, and which errors end them."""
 
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +15,20 @@ from sqlalchemy.engine import ExceptionContext
 
 from freshq import StoreError
 from freshq.errors import Unreachable
+from freshq.policy.retry import CallRetry
+from freshq.stores.base import Finding, Health
+from freshq.stores.sql import SqlStore, connection_limits_for
 from freshq.stores.sql import database as module
-from freshq.stores.sql.database import Database, PreparedStatement, answer_within, default_settings
+from freshq.stores.sql.database import (
+    Database,
+    PreparedStatement,
+    answer_within,
+    default_settings,
+    open_engine,
+)
 from freshq.stores.sql.migrations import MIGRATIONS
 from freshq.stores.sql.schema import schema
+from freshq.stores.sql.store import open_store
 from freshq.stores.sql.url import ConnectionLimits
 
 LIMITS: Final = ConnectionLimits(
@@ -81,7 +93,7 @@ def test_a_new_connection_to_postgresql(*, pooled: bool) -> None:
     }
 
 
-def test_a_new_connection_to_mariadb() -> None:
+def test_a_new_connection_to_mysql() -> None:
     cursor = Cursor()
     module._prepare_mysql(SimpleNamespace(cursor=lambda: cursor), None, LIMITS)
     assert cursor.told == [
@@ -103,8 +115,8 @@ def test_no_time_is_no_limit_by_rounding() -> None:
 def test_the_callers_statements_have_the_servers_settings() -> None:
     server = Server("postgresql", settings={"jit": "off", "lock_timeout": "5"}, answer_timeout_seconds=7.0)
     with default_settings(server.as_connection()):
-        assert server.driver.answer_timeout_seconds is None
-    assert server.driver.answer_timeout_seconds == 7.0
+        seconds = [server.driver.answer_timeout_seconds]
+    assert [*seconds, server.driver.answer_timeout_seconds] == [None, 7.0]
     module.use_own_settings(server.as_connection())
     assert server.told == [
         "SET LOCAL jit TO DEFAULT; SET LOCAL lock_timeout TO DEFAULT",
@@ -112,7 +124,7 @@ def test_the_callers_statements_have_the_servers_settings() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["sqlite", "mariadb"])
+@pytest.mark.parametrize("name", ["sqlite", "mysql"])
 def test_other_databases_have_no_such_settings(name: str) -> None:
     server = Server(name)
     with default_settings(server.as_connection()):
@@ -125,10 +137,10 @@ def test_other_databases_have_no_such_settings(name: str) -> None:
     [
         ("postgresql", "answer_timeout_seconds", 60.0, "60000"),
         ("postgresql", "answer_timeout_seconds", None, "0"),
-        ("mariadb", "_read_timeout", 60.0, None),
+        ("mysql", "_read_timeout", 60.0, None),
         ("sqlite", "_read_timeout", 7.0, None),
         ("postgresql", None, 60.0, "60000"),
-        ("mariadb", None, 60.0, None),
+        ("mysql", None, 60.0, None),
     ],
 )
 def test_a_long_statement_has_a_timeout_of_its_own(
@@ -160,11 +172,87 @@ def test_a_standby_is_left(error: Exception, *, leaves: bool) -> None:
 
 def test_postgresql_vacuums_the_tasks_often() -> None:
     (vacuum,) = [each for each in MIGRATIONS if each.name == "vacuum the tasks often"]
-    servers = [Server("postgresql"), Server("mariadb")]
+    servers = [Server("postgresql"), Server("mysql")]
     for server in servers:
         vacuum.apply(server.as_connection(), schema("tasks", server.dialect.name))
     settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
     assert [server.told for server in servers] == [[f'ALTER TABLE "tasks" SET ({settings})'], []]
+
+
+def findings(url: str, monkeypatch: pytest.MonkeyPatch, *values: object) -> list[tuple[str, ...]]:
+    """Return what a store finds out about its server, whose settings have some values."""
+    store = SqlStore(url)
+    answers = iter(values)
+    asked: list[str] = []
+
+    def rows(statement: object, parameters: object) -> list[tuple[object]]:
+        assert parameters == {}
+        asked.append(str(statement))
+        return [(next(answers),)]
+
+    monkeypatch.setattr(store.database, "rows", rows)
+    found = [*store._durability(), *store._encryption()]
+    assert all(statement.startswith(("SHOW ", "SELECT ")) for statement in asked)
+    return [(each.health.name, each.subject, each.text, each.action) for each in found]
+
+
+def test_a_server_that_may_lose_what_it_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://app@db.example.com/q"
+    assert findings(url, monkeypatch, "on") == [("OK", "durability", "synchronous_commit=on", "")]
+    lost = "the server may lose acknowledged puts when it crashes"
+    assert findings(url, monkeypatch, "off") == [
+        ("WARNING", "durability", lost, "set synchronous_commit=on"),
+    ]
+
+
+@pytest.mark.parametrize("host", ["db.example.com", "127.0.0.1", None])
+def test_a_password_should_travel_encrypted(host: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"postgresql://app:secret@{host or ''}/q"
+    told = [findings(url, monkeypatch, "on", encrypted)[1:] for encrypted in (True, False)]
+    clear = f"the password goes to {host} without TLS"
+    remote = [
+        [("OK", "encryption", f"TLS to {host}", "")],
+        [("WARNING", "encryption", clear, "see docs/sql.md, Encryption")],
+    ]
+    assert told == (remote if host == "db.example.com" else [[], []])
+
+
+def test_migrations_warn_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path}/tasks.db")
+    found = [
+        Finding(Health.OK, "durability", "safe"),
+        Finding(Health.WARNING, "durability", "lost", "set it"),
+    ]
+    monkeypatch.setattr(store, "_durability", lambda: found)
+    assert store.migrate() == [each.name for each in MIGRATIONS]
+    assert [record.getMessage() for record in caplog.records] == ["table 'tasks': lost; set it"]
+    store.close()
+
+
+def test_the_options_of_a_store_and_of_its_queue() -> None:
+    options = {"name": "mail", "lease_seconds": 6.0, "max_connections": 3, "order": "fifo"}
+    store, others = open_store("sqlite:///tasks.db", "jobs", options)
+    assert others == {"name": "mail", "lease_seconds": 6.0, "order": "fifo"}
+    assert (store.schema.tasks.name, store.queue) == ("jobs", "mail")
+    expected = connection_limits_for(6.0)
+    assert store.database._call_seconds == expected.answer_timeout_seconds < LIMITS.answer_timeout_seconds
+    assert store.database.engine.pool.status() == "0 of 3 connections in use"
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("postgresql://app@localhost/q", "install freshq[sql]"),
+        ("postgresql+pg8000://app@localhost/q", "write postgresql:// for the driver of freshq[sql]"),
+    ],
+)
+def test_a_driver_that_is_not_installed(url: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("psycopg", "pg8000"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=f"is not installed .*; {re.escape(advice)}$"):
+        open_engine(url)
 
 
 class TestFailedStatement:
@@ -193,7 +281,7 @@ class TestFailedStatement:
         if gone:
             monkeypatch.setattr(database, "translated", Unreachable)
         statement = PreparedStatement(sa.select(sa.literal_column("nothing")), database.engine.dialect)
-        monkeypatch.setattr(module, "CALL_RETRY", module.CallRetry(1, module.CALL_RETRY.backoff))
+        monkeypatch.setattr(module, "CALL_RETRY", CallRetry(1, module.CALL_RETRY.backoff))
         with pytest.raises(StoreError) as raised:
             database.execute(statement, {})
         ((_entry, error, all_others),) = discarded

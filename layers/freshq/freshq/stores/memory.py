@@ -305,11 +305,11 @@ class WaitingLine:
         chunks, end = self._chunks, index
         while 0 <= end < len(chunks) and chunks[end].latest <= now:
             end += step
-        first, last = (index, end) if step > 0 else (end + 1, index + 1)
+        first, last = (index, end) if step == 1 else (end + 1, index + 1)
         if first < last:
             self._dropped += chunks[first:last]
             del chunks[first:last], self._firsts[first:last]
-        return first if step > 0 else end
+        return first if step == 1 else end
 
     def waiting(self, created_after: float, deadline_after: float) -> Iterator[tuple[float, str]]:
         """Yield the creation times and ids of the tasks that are not stale, oldest first."""
