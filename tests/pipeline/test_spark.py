@@ -14,18 +14,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
-from freshq_pipeline.gold.inversions import inversions
+from freshq_pipeline.gold.inversions import CLAIM, inversions
 from freshq_pipeline.gold.minutes import minutes
-from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.steps import distinct_steps, gathered
 from freshq_pipeline.gold.tasks import lives, tasks
-from freshq_pipeline.gold.totals import worked
+from freshq_pipeline.gold.totals import totals_of_steps, worked
 from freshq_pipeline.ingest.sources import canonical_files
 from freshq_pipeline.runs.batch import RunPlan, execute
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.schemas import EVENT, Format, ddl
 from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
-from freshq_pipeline.spark.session import LOCKLESS_SECONDS, prune_scratch
+from freshq_pipeline.spark.session import LOCKLESS_SECONDS, adapt, prune_scratch, session_beside
 from freshq_pipeline.spark.tuning import (
     INFLATION,
     LARGE,
@@ -106,6 +106,22 @@ def test_spark_and_its_java_have_them(spark: SparkSession) -> None:
     assert {name: configured.get(name) for name in SMALL.spark} == SMALL.spark
 
 
+def test_java_is_asked_once_for_a_function(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    sent, send = [], client.send_command
+
+    def note(command: str, *more: Any, **named: Any) -> Any:
+        sent.append(command)
+        return send(command, *more, **named)
+
+    monkeypatch.setattr(client, "send_command", note)
+    for _ in range(2):
+        sent.clear()
+        F.coalesce(F.col("a"), F.lit(1)).isin("b")
+    assert sent
+    assert not [command for command in sent if command.startswith("r\n")]
+
+
 PARTITIONS = 3
 AS_OF_US = 1_767_225_600_000_000
 BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(.*, life#\d+)?, \d+\)")
@@ -165,6 +181,24 @@ def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> 
         assert ONE_PARTITION not in plan, name
         # Spark has no operator for inversions.
         assert (name == "tasks") == any(word in plan for word in PYTHON), name
+
+
+def test_small_inputs_are_not_shuffled(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}\n")
+    own = session_beside(spark)
+    adapt(own, SMALL)
+
+    def read(columns: dict[str, str]) -> DataFrame:
+        return gathered(own.read.schema(ddl(columns)).json(str(tmp_path / "a.json")))
+
+    steps = distinct_steps(read(EVENT), 1)
+    made = {
+        "tasks": tasks(lives(steps), read(CLAIM), AS_OF_US, F.lit(0)),
+        "minutes": minutes(steps, read(columns_with_day("tasks")), AS_OF_US),
+        "totals": totals_of_steps(steps),
+    }
+    shuffles = {name: plan_of(table).count("Exchange hashpartitioning") for name, table in made.items()}
+    assert shuffles == dict.fromkeys(made, 0)
 
 
 def test_reading_takes_neither_a_shuffle_nor_python(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from freshq_pipeline.gold.inversions import (
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_hours import open_all, open_hours
 from freshq_pipeline.gold.silver_days import index_ids, silver_files, start_us
-from freshq_pipeline.gold.steps import TASK, date_of, in_hours, same_task
+from freshq_pipeline.gold.steps import TASK, date_of, gathered, in_hours, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
@@ -149,7 +149,7 @@ class _Run:
         rows.write.partitionBy(*partitions).parquet(path)
         if name in _HOUR_IN:
             self.keep_other_hours(name)
-        return self.spark.read.schema(ddl(columns)).parquet(path)
+        return gathered(self.spark.read.schema(ddl(columns)).parquet(path))
 
     def _buckets(self) -> int:
         """Return a number of partitions in which folders of a day and a queue rarely share one."""
@@ -312,7 +312,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
     if chosen is None or not any(one.has_open for hour, one in known if hour not in chosen):
         return None
     paths = [run.out.at(path) for path in paths_of(run.known, TOTAL)]
-    found = open_steps(run.spark.read.schema(ddl(TOTALS)).parquet(*paths), chosen)
+    found = open_steps(gathered(run.spark.read.schema(ddl(TOTALS)).parquet(*paths)), chosen)
     if linked_days(days, run.opened.days):
         here = steps.select(*TASK).distinct()
         found = found.join(here, same_task(found, here), "left_anti")
@@ -336,7 +336,7 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
     paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
     if not paths:
         return None
-    return run.spark.read.schema(ddl(CLAIM)).parquet(*map(run.out.at, paths))
+    return gathered(run.spark.read.schema(ddl(CLAIM)).parquet(*map(run.out.at, paths)))
 
 
 def _steps_at_most(run: _Run) -> int:
@@ -428,7 +428,7 @@ def _write_chains(run: _Run, every: DataFrame) -> None:
     if computed is not None:
         others = chained_days(run.state.days, computed) - run.opened.days
         paths = [path for day in others for path in run.known.get("tasks", {}).get(iso(day), [])]
-        rows = every.unionByName(read_table(run.spark, run.out, paths, "tasks"))
+        rows = every.unionByName(gathered(read_table(run.spark, run.out, paths, "tasks")))
     paths += _drafted(run, "tasks")
     # Most queues have no chains, and need no Spark job for them.
     if run.out.scan(paths, _ROOT, _ROOT.names, pc.field("root_id").is_valid()).head(1).num_rows:

@@ -33,6 +33,16 @@ def same_task(one: DataFrame, other: DataFrame, *more: str) -> Column:
     return reduce(Column.__and__, (one[name].eqNullSafe(other[name]) for name in (*TASK, *more)))
 
 
+def gathered(rows: DataFrame) -> DataFrame:
+    """Return rows in one partition if Spark shuffles into one partition: then nothing has to be shuffled.
+
+    Args:
+        rows: Rows in any number of partitions.
+    """
+    one = rows.sparkSession.conf.get("spark.sql.shuffle.partitions") == "1"
+    return rows.coalesce(1) if one else rows
+
+
 def by_queue_name(values: Mapping[str, int], otherwise: int) -> Column:
     """Return the value for the row's queue.
 
@@ -99,7 +109,8 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     looked_at = (*_BEFORE, *_FRESH_BEFORE) if partly else _BEFORE
     put = F.coalesce("put_us", "created_us")
     # Partitioned by id only, so that no shuffle is needed where Spark groups by queue and id.
-    placed = events.withColumns({"rank": _rank(), "put_us": put}).repartition(partitions, "task_id")
+    ranked = events.withColumns({"rank": _rank(), "put_us": put})
+    placed = gathered(ranked) if partitions == 1 else ranked.repartition(partitions, "task_id")
     # The first copy of an event directly follows the previous event, so looking back gives the same result
     # before and after dropping copies. Looking back first saves a pass over all rows.
     with_previous = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in looked_at})

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.spark.java import class_archive, java_home, java_program, submitted
@@ -257,8 +257,31 @@ def _embedded(
     for name, value in options.items():
         builder = builder.config(name, value)
     spark = _started(builder, scratch / "java.log")
+    _ask_once(spark)
     adapt(spark, tuning)
     return spark
+
+
+class _Members:
+    """The static members of a Java class, each of which Java is asked for once."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._of, name)
+        setattr(self, name, member)
+        return member
+
+
+def _ask_once(spark: SparkSession) -> None:
+    """Keep the functions that make columns, for which PySpark asks Java again at each call.
+
+    That was a third of the messages of a run.
+    """
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way to reach it
+    java.PythonUtils, java.functions = _Members(java.PythonUtils), _Members(java.functions)
+    setattr(java, "org.apache.spark.sql.functions", java.functions)
 
 
 def adapt(spark: SparkSession, tuning: Tuning) -> None:
