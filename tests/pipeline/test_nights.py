@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.open_hours import Opened, kept, open_hours
+from freshq_pipeline.gold.open_hours import Opened, kept, open_hours, release
 from freshq_pipeline.runs.request import Options
 from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning
 from freshq_pipeline.storage.days import (
@@ -128,15 +128,23 @@ def test_an_increment_computes_the_hours_that_it_changed(
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-@pytest.mark.parametrize(("size", "few_steps"), [(SMALL, 1 << 20), (LARGE, 0)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("size", "few_steps", "partitions"), [(SMALL, 1 << 20, "1"), (SMALL, 1 << 20, "2"), (LARGE, 0, "2")],
+    ids=["small", "small in two partitions", "large"],
+)  # fmt: skip
 def test_increments_of_a_day_equal_duckdb(
-    size: Tuning, few_steps: int, spark: SparkSession, pipeline: Pipeline, tmp_path: Path,
+    size: Tuning, few_steps: int, partitions: str, spark: SparkSession, pipeline: Pipeline, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("freshq_pipeline.gold.build.FEW_STEPS", few_steps)
     parts = nights(recorded(60, seed=7, days=1), count=5, late=0.05, seed=7)
-    with tuned(spark, size):
-        assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        with tuned(spark, size):
+            assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,28 @@ def test_steps_are_computed_once(size: Tuning, master: str, is_cached: bool, spa
         steps = kept(session, spark.range(3).withColumn("made", F.expr("uuid()")))
         assert steps.is_cached is is_cached
         assert sorted(steps.select("made", "id").collect()) == sorted(steps.select("made", "id").collect())
-        steps.unpersist()
+        release(steps)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_runs_leave_no_steps_in_memory(
+    size: Tuning, spark: SparkSession, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java: Any = spark.sparkContext._jsc
+    before, while_running = set(java.getPersistentRDDs()), list[int]()
+
+    def note(steps: DataFrame) -> None:
+        while_running.append(len(set(java.getPersistentRDDs()) - before))
+        release(steps)
+
+    monkeypatch.setattr("freshq_pipeline.gold.build.release", note)
+    with tuned(spark, size):
+        for number, part in enumerate(nights(recorded(60, seed=7, days=1), count=2, late=0, seed=7)):
+            write_lines(tmp_path / f"in/{number}.json", part)
+            pipeline(tmp_path / "in", tmp_path / "out")
+    assert while_running == [1, 1]
+    assert not set(java.getPersistentRDDs()) - before
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)

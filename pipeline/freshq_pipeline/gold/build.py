@@ -23,7 +23,7 @@ from freshq_pipeline.gold.inversions import (
     inversions_here,
 )
 from freshq_pipeline.gold.minutes import minutes
-from freshq_pipeline.gold.open_hours import open_all, open_hours
+from freshq_pipeline.gold.open_hours import open_all, open_hours, release
 from freshq_pipeline.gold.silver_days import index_ids, silver_files, start_us
 from freshq_pipeline.gold.steps import TASK, date_of, gathered, in_hours, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
@@ -239,7 +239,7 @@ def _opened(
             again = set(filter(options.again, recorded_days(state.days, state.as_of_us)))
             opened, known = open_hours(spark, out, state, before, again), before.tables
         if opened.steps is not None:
-            held.callback(opened.steps.unpersist)
+            held.callback(release, opened.steps)
         run = _Run(spark, out, state, known, opened.hours, state.as_of_us)
         state.tables = dict(run.known)
         state.opened = sorted(map(iso, run.opened.days))

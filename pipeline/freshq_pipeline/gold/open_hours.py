@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.state import State
 
 
+# Name of a plan that reads the rows of a local checkpoint.
+_CHECKPOINT: Final = "LogicalRDD"
 _FIGURES: Final = "figures"
 _CHANGED: Final = "changed"
 _TOUCHED: Final = "touched"
@@ -130,7 +132,7 @@ def open_hours(spark: SparkSession, out: Folder, state: State, before: State, wa
         if (needed.tasks or set()) <= (opened.tasks or set()):
             figures = [row for row in found if row["what"] == _FIGURES]
             return Opened(OpenHours(opened.days, opened.tasks, needed.clock), steps, figures)
-        steps.unpersist()
+        release(steps)
         opened = needed
 
 
@@ -165,8 +167,8 @@ def kept(spark: SparkSession, steps: DataFrame) -> DataFrame:
     """Return steps that Spark keeps in memory or on disk when it has computed them.
 
     Spark's cache compiles code for each set of columns that is read, which a small input does not repay. A
-    local checkpoint does not, and Java frees its rows some time after their last use. They would be lost
-    with an executor, so this is only done where Spark runs in one process.
+    local checkpoint does not. Its rows would be lost with an executor, so this is only done where Spark runs
+    in one process.
 
     Args:
         spark: The session, with settings for the size of the input.
@@ -176,6 +178,19 @@ def kept(spark: SparkSession, steps: DataFrame) -> DataFrame:
     if compiles or not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
         return steps.persist(StorageLevel.MEMORY_AND_DISK)
     return steps.localCheckpoint(eager=False)
+
+
+def release(steps: DataFrame) -> None:
+    """Free the memory and the files of kept steps. They must not be used again.
+
+    Args:
+        steps: Steps from `kept`.
+    """
+    steps.unpersist()
+    plan: Any = steps._jdf.queryExecution().logical()  # noqa: SLF001 - no public way to its rows
+    # `unpersist` leaves a local checkpoint to the garbage collectors of Python and Java.
+    if plan.nodeName() == _CHECKPOINT:
+        plan.rdd().unpersist(False)  # noqa: FBT003 - whether to wait
 
 
 def _surveyed(steps: DataFrame, known_us: int, as_of_us: int, *, linked: bool) -> list[dict[str, Any]]:
