@@ -12,7 +12,7 @@ from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
 from benchmarks.figures import PARTS, figures_of, is_measured, read
 from benchmarks.library_pages import AIM_FAR, FILES, IMPORT, TRACED, WITH_CLIENTS, WORKER, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
-from benchmarks.pipeline_page import tables_ratio, time_ratio
+from benchmarks.pipeline_page import stream_growth, tables_ratio, time_ratio
 from benchmarks.render import Block, Sections, bold, sections
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ def of_pipeline() -> Iterator[Aim]:
     rounds = figures_of("pipeline_nights")["night_over_run"]["processor_seconds"]
     what = "pipeline, 2 million events: processor time of a night (1 new file of 62) / of a full run"
     yield Aim(what, rounds, 0.15, bound=NIGHT)
+    found = figures_of("pipeline_increments")
+    what = "pipeline, 200 more events on a day of 200,000: processor time / of a run over the day"
+    yield Aim(what, found["increment_over_run"]["processor_seconds"], 0.3, bound=NIGHT)
+    what = "pipeline, 200 events in a stream: processor time after 24 hours / after 1"
+    yield Aim(what, stream_growth(found), 1.3)
     small = figures_of("pipeline_small")
     what = "pipeline, 1,000 events: time / a bare PySpark script's"
     yield Aim(what, small["ratios"]["seconds"], 1.6, bound=SMALL)

@@ -32,6 +32,12 @@ def time_ratio(found: Mapping[str, Any], kind: str) -> float:
     return float(median(ours) / median(theirs)) if kind == "warm" else float(ours / theirs)
 
 
+def stream_growth(found: Mapping[str, Any]) -> float:
+    """Return the cost of a batch after most hours of a stream, as a multiple of its cost after the fewest."""
+    first, *_, last = map(median, found["stream_batch_processor_seconds"].values())
+    return float(last / first)
+
+
 def tables_ratio(found: Mapping[str, Any], kind: str) -> float:
     """Return the time after silver, `warm` or `cold`, as a multiple of DuckDB's whole time."""
     after_read = sum(
