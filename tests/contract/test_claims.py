@@ -1,6 +1,6 @@
 """What a claim promises however slow its store is: fresh leases, and a bounded number of calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -49,13 +49,19 @@ def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callab
     monkeypatch.setattr(store, "claim", claim)
 
 
-def slow_extensions(queue: Queue, store: StoreUnderTest, patched: pytest.MonkeyPatch) -> None:
-    """Have each extension of leases take most of a lease."""
+def slow_extensions(
+    queue: Queue,
+    store: StoreUnderTest,
+    patched: pytest.MonkeyPatch,
+    takes_seconds: Iterable[float] = (0.8 * LEASE_SECONDS,) * 100,
+) -> None:
+    """Have extensions and releases of leases take long, by default most of a lease each."""
     original = core_of(queue).store.replace_many
+    durations_seconds = iter(takes_seconds)
 
     def slow(changes: Any) -> Any:
         stored = original(changes)
-        store.clock.advance(LEASE_SECONDS * 0.8)
+        store.clock.advance(next(durations_seconds, 0.0))
         return stored
 
     patched.setattr(core_of(queue).store, "replace_many", slow)
@@ -92,6 +98,27 @@ class TestFreshLeases:
         claims = queue.claim(30)
         assert len(claims) == 30
         assert min(claim.lease_until for claim in claims) >= store.clock.now + MIN_LEFT_SECONDS
+
+    def test_a_lease_is_fresh_when_the_process_last_looks_at_the_time(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(clock=TickingClock(store.clock, 1.9), lease_seconds=LEASE_SECONDS)
+        queue.put("work")
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        (claim,) = queue.claim()
+        assert claim.lease_until >= store.clock.now + MIN_LEFT_SECONDS
+
+    def test_a_lease_is_fresh_though_it_took_long_to_give_others_back(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put("stale", max_age_seconds=1)
+        queue.put("live")
+        slow_extensions(queue, store, monkeypatch, [LEASE_SECONDS * 0.2])
+        after_first_claim(core_of(queue).store, monkeypatch, lambda: store.clock.advance(1))
+        (claim,) = queue.claim(2)
+        assert claim.task.payload == "live"
+        assert claim.lease_until >= store.clock.now + MIN_LEFT_SECONDS
 
     def test_a_task_that_was_lost_meanwhile_is_not_returned(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch

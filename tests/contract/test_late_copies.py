@@ -220,7 +220,7 @@ def test_a_slow_claim_does_not_shorten_a_lease_that_was_extended(queue: Queue, t
     claim = claimed(queue)
     extended = queue.extend(claim, lease_seconds=10 * LEASE_SECONDS)
     table.clock.advance(LEASE_SECONDS / 2)
-    (fresh,) = with_fresh_leases(queue._core, [claim], LEASE_SECONDS, began=table.clock.now)
+    (fresh,), _ = with_fresh_leases(queue._core, [claim], LEASE_SECONDS, began=table.clock.now)
     assert known(queue, "a").lease_until == fresh.lease_until == extended.lease_until
 
 

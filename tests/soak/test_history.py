@@ -316,6 +316,6 @@ def test_leases_that_are_used_up_when_claims_return_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the queue does not see to it that they are fresh."""
-    monkeypatch.setattr(claiming, "with_fresh_leases", lambda _core, claims, *_: list(claims))
+    monkeypatch.setattr(claiming, "with_fresh_leases", lambda core, claims, *_: (list(claims), core.now()))
 
     assert "used-up lease" in rules_broken_on(Stingy(), tmp_path, lease_seconds=1.0, rounds=30)

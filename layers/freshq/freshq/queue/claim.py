@@ -63,34 +63,42 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
         StoreError: If the store did not answer, and no claim is fresh.
     """
     now = core.now()
-    if _aged(claims, now + lease_seconds * MIN_PART_LEFT):
-        claims = with_fresh_leases(core, claims, lease_seconds, began)
-        now = core.now()
-    while stale := [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]:
-        claims = [claim for claim in claims if core.lifecycle.live_until(claim.task) > now]
+    while True:
+        if _aged(claims, now + lease_seconds * MIN_PART_LEFT):
+            claims, now = with_fresh_leases(core, claims, lease_seconds, began)
+        stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
+        if not stale:
+            return claims
+        claims = [claim for claim in claims if claim not in stale]
         _give_back(core, stale)
         now = core.now()  # giving back takes time
-    return claims
 
 
-def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float, began: float) -> list[Claim]:
-    """Extend leases that a slow claim has partly used up; give back the claims whose leases stay short."""
+def with_fresh_leases(
+    core: Core, claims: list[Claim], lease_seconds: float, began: float
+) -> tuple[list[Claim], float]:
+    """Extend leases that a slow claim has partly used up; give back the claims whose leases stay short.
+
+    Returns:
+        The other claims, and the time at which their leases were fresh, in seconds.
+    """
     least_seconds = lease_seconds * MIN_PART_LEFT
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
         if not _aged(held.values(), core.now() + least_seconds):
             break
         _extend_aged(core, held, lease_seconds)
-    short = [held.pop(_key(claim)) for claim in _aged(held.values(), core.now() + least_seconds)]
-    _give_back(core, short)
-    if short or not held:
-        _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began)
-    return [held[key] for key in map(_key, claims) if key in held]
+    now, extended = core.now(), len(held)
+    while short := _aged(held.values(), now + least_seconds):
+        _give_back(core, [held.pop(_key(claim)) for claim in short])
+        now = core.now()  # giving back takes time
+    if len(held) < extended or not held:
+        _warn_of_slow_claim(core, len(claims) - len(held), lease_seconds, began, now)
+    return [held[key] for key in map(_key, claims) if key in held], now
 
 
-def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float) -> None:
+def _warn_of_slow_claim(core: Core, lost: int, lease_seconds: float, began: float, now: float) -> None:
     """Warn, at most once a minute, that a claim was too slow to keep the leases of all its tasks."""
-    now = core.now()
     if 0 <= now - core.warned_of_slow_claim_at < WARNING_SECONDS:
         return
     core.warned_of_slow_claim_at = now
