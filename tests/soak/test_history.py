@@ -13,7 +13,19 @@ from freshq.queue.core import core_of
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor, Watch
-from tests.soak.history import OK, REFUSED, UNKNOWN, Event, Journal, Stop, balance, check, read, traced
+from tests.soak.history import (
+    OK,
+    REFUSED,
+    UNKNOWN,
+    Event,
+    Journal,
+    Stop,
+    balance,
+    check,
+    last_number,
+    read,
+    traced,
+)
 
 LEASE_SECONDS = 10.0
 
@@ -298,6 +310,15 @@ def rules_broken_on(
     tasks = {task.task_id: task for task in core_of(queue).store.scan(queue.name)}
     events = read(folder.glob("*.jsonl"))
     return {violation.rule for violation in [*check(events, tasks), *traced(events, tasks)]}
+
+
+def test_a_journal_tells_how_many_calls_it_has(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "actor.jsonl", "actor")
+    for number in range(300):
+        with journal.call("put", *[f"task-{number}-{each}" for each in range(10)]):
+            pass
+
+    assert last_number(journal.path) == 300
 
 
 def test_random_verbs_break_no_rule(tmp_path: Path) -> None:
