@@ -16,11 +16,12 @@ from freshq.feeds.relay import Relay
 from freshq.feeds.schedules import Every, HighWaterMarks, Schedule, Scheduler
 from freshq.matching import Match
 from freshq.model.answers import Busy, PutOutcome, Receipt
-from freshq.model.task import Task
+from freshq.model.task import Task, TaskStatus
 from freshq.worker.report import Observer, Outcome
 from freshq.worker.worker import Worker
 from tests.support.audits import LEASE_SECONDS, REPRIORITIZE
 from tests.support.interleaving import DESTINATION, Actor, Interleaving
+from tests.support.readings import known
 
 # A waiter in the process of a put claims its task sooner.
 LATE_SECONDS: Final = 1.0
@@ -207,6 +208,18 @@ def producer_of_two(run: Interleaving, queue: Queue, rng: random.Random) -> None
         time.sleep(rng.choice(pauses))
         with suppress(StoreError):
             queue.put(number, task_id=f"{run.acting}-{number}", group=run.acting)
+
+
+def producer_beside_a_closing(_run: Interleaving, queue: Queue, rng: random.Random) -> None:
+    """Put a task into a line of its own, and another one when the line is closed, as the first is in work."""
+    first, second = (f"{queue.admin.config.worker_name}-{number}" for number in range(2))
+    queue.put("first", task_id=first, group=first)
+    for _ in range(200):
+        if known(queue, first).status is not TaskStatus.PENDING:
+            break
+        time.sleep(0.1)
+    time.sleep(rng.uniform(1.5, 3.5))
+    queue.put("second", task_id=second, group=first)
 
 
 def putter_over(tasks: int, on_conflict: Any) -> Actor:

@@ -25,6 +25,7 @@ from tests.support.actors import (
     pauser,
     prioritizer,
     producer,
+    producer_beside_a_closing,
     producer_of_two,
     program,
     putter_over,
@@ -139,6 +140,14 @@ def frozen_puts(run: Interleaving) -> None:
     for number in range(2):
         run.add(f"worker-{number}", worker(14, rest_seconds=2))
     run.add("sweep", sweeper(250, rest_seconds=0.15))
+
+
+def closings(run: Interleaving) -> None:
+    """Put tasks into lines around the time at which a worker closes them, beside a sweep that looks often."""
+    for number in range(4):
+        run.add(f"producer-{number}", producer_beside_a_closing)
+    run.add("worker", worker(5, rest_seconds=1.0))
+    run.add("sweep", sweeper(300, rest_seconds=0.05))
 
 
 def the_same_ids(run: Interleaving) -> None:
@@ -304,6 +313,15 @@ FROZEN_OF: Final = {
     "* *_item *": NO_FAULTS,
     "* query *": NO_FAULTS,
 }
+# Each call takes as long as the protocol of lines allows, and the index lags by its bound. So it shows a task
+# whose producer looked right before the record was deleted just before the closing is looked into.
+AT_THE_BOUNDS: Final = replace(NO_FAULTS, lag_seconds=(3.0, 3.0), stall_seconds=(1.95,), still_seconds=(0.9,))
+CLOSINGS_OF: Final = {
+    "worker put_item *#closing#*": replace(AT_THE_BOUNDS, still=0.9),
+    "worker batch_write_item *": replace(AT_THE_BOUNDS, stall=0.95),
+    "producer-* batch_get_item *": replace(AT_THE_BOUNDS, still=0.9),
+    "producer-* put_item producer-*-1": replace(AT_THE_BOUNDS, stall=0.5, lag=0.5),
+}
 # Copies that land late are left out where the guarantees assume none, or where an older verb of the same
 # caller, which it was told had failed, may undo a later one.
 AT_ONCE: Final = Faults(late=0, twice=0)
@@ -315,6 +333,9 @@ SCENARIOS: Final[dict[str, Callable[[Any], Scenario]]] = {
     "slow puts": lambda world: Scenario(world, groups_that_come_and_go, faults=SLOW),
     "frozen puts": lambda world: Scenario(
         world, frozen_puts, faults=FROZEN, faults_of=FROZEN_OF, verbs=("complete",) * 6
+    ),
+    "closings": lambda world: Scenario(
+        world, closings, faults=NO_FAULTS, faults_of=CLOSINGS_OF, verbs=("complete",) * 12
     ),
     "limits": lambda world: Scenario(world, partial(tasks_and_workers, tasks=4, group="a"), options=LIMITED),
     "extensions": lambda world: Scenario(
