@@ -67,6 +67,7 @@ TESTS: Final = {
         *(f"tests/sql/test_{name}.py" for name in ("engine", "history", "line_window", "store")),
         *(f"tests/sql/test_{name}.py" for name in ("bounded_claims", "timeouts", "transactions", "urls")),
         *("tests/sql/test_callers_connection.py", "tests/sql/test_watching.py"),
+        "tests/unit/queue/test_opening.py",
         *(
             f"tests/unit/stores/test_{name}.py"
             for name in ("clocks", "horizon", "servers", "statements", "windows")

@@ -4,47 +4,15 @@ import pytest
 
 from freshq import Queue
 from freshq.stores.sql import windows
-from freshq.stores.sql.windows import FEW_LINES, WINDOW_LINES
+from freshq.stores.sql.windows import FEW_LINES
 from tests.conftest import StoreUnderTest
-from tests.support.readings import counts, payloads
-
-
-def test_every_group_has_its_turn(queue: Queue) -> None:
-    groups = 3 * WINDOW_LINES + 5
-    queue.put_many([{"payload": number, "group": f"{number:05}"} for number in range(groups)])
-    while queue.claim(limit=30):
-        pass
-    assert counts(queue.stats()) == {"taken": groups}
-
-
-def test_the_higher_level_is_served_first_beyond_the_window(queue: Queue) -> None:
-    for level in (0, 3, 9):
-        queue.put_many(
-            [
-                {"payload": level, "group": f"{level}-{number}", "priority": level}
-                for number in range(WINDOW_LINES + 2)
-            ]
-        )
-    for level in (9, 3, 0):
-        for _ in range(WINDOW_LINES + 2):
-            assert payloads(queue.claim()) == [level]
-    assert queue.claim() == []
+from tests.support.readings import payloads
 
 
 def test_up_to_a_window_of_groups_take_turns(queue: Queue, store: StoreUnderTest) -> None:
     queue.put_many([{"payload": number % 40, "group": f"{number % 40}"} for number in range(80)])
     assert set(payloads(queue.claim(limit=40))) == set(range(40))
     assert set(payloads(store.queue().claim(limit=40))) == set(range(40))
-
-
-def test_beyond_the_window_all_groups_take_turns(queue: Queue) -> None:
-    groups = 2 * WINDOW_LINES
-    queue.put_many(
-        [{"payload": number % groups, "group": f"{number % groups:05}"} for number in range(2 * groups)]
-    )
-    served = [payload for _ in range(groups) for payload in payloads(queue.claim())]
-    assert len(served) == groups
-    assert set(served) == set(range(groups))
 
 
 def test_a_task_of_a_higher_level_is_claimed_next(queue: Queue, store: StoreUnderTest) -> None:

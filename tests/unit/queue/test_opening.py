@@ -109,12 +109,3 @@ def test_a_page_has_a_hundred_tasks_unless_told_otherwise() -> None:
     queue.put_many([{"payload": number} for number in range(101)])
     page = queue.list()
     assert (len(page), len(queue.list(cursor=page.cursor))) == (100, 1)
-
-
-def test_paused_and_resumed() -> None:
-    queue = Queue.memory()
-    queue.put("work", task_id="a")
-    queue.pause()
-    assert (queue.paused(), ids(queue.claim())) == (True, [])
-    queue.resume()
-    assert (queue.paused(), ids(queue.claim())) == (False, ["a"])

@@ -206,14 +206,6 @@ def test_counts_of_many_groups_agree_with_those_of_each_task() -> None:
     assert known == replace(exact, shed_by_reason={}, bounded={"shed_by_reason": "not counted"})
 
 
-def test_groups_beyond_those_that_a_claim_looks_at_have_their_turn() -> None:
-    filled = Filled()
-    for number in range(150):
-        filled.fill(3, group=f"group-{number}")
-    first = [claim.task.group for _ in range(30) for claim in filled.queue.claim(CLAIMED)]
-    assert len(set(first)) == 150
-
-
 def test_a_claim_from_groups_with_nothing_but_stale_tasks_is_bounded_and_forgets_them() -> None:
     filled = Filled()
     for number in range(1000):
