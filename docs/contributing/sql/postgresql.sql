@@ -1033,7 +1033,7 @@ AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = :of_status::VARCHAR;
 
 -- settle: finish
--- End one held task.
+-- End one held task; takes the values of `HELD_END`.
 UPDATE tasks
 SET status=:status::VARCHAR, updated_us=:updated_us::BIGINT, expires=:expires::BIGINT,
     request_token=:request_token::VARCHAR, lease_token=NULL, lease_until_us=NULL, dead_us=:dead_us::BIGINT, line=NULL,

@@ -760,7 +760,7 @@ AND tasks.queue = :of_queue
 AND tasks.status = :of_status;
 
 -- settle: finish
--- End one held task.
+-- End one held task; takes the values of `HELD_END`.
 UPDATE tasks
 SET status=:status, updated_us=:updated_us, expires=:expires, request_token=:request_token, lease_token=NULL,
     lease_until_us=NULL, dead_us=:dead_us, line=NULL, agenda=:agenda, due_us=:due_us, progress_ppm=:progress_ppm,

@@ -14,6 +14,7 @@ from freshq.policy import fairness
 from freshq.policy.fairness import LEAST_SECONDS, UNKNOWN_SECONDS, GroupCosts, GroupTurns, fair_share
 from freshq.policy.groups import GroupRule, GroupRules
 from freshq.stores.lines import LineTurns
+from freshq.testing import make_task
 from tests.support.refusals import refused
 
 
@@ -220,6 +221,20 @@ def test_a_group_without_candidates_uses_no_turn() -> None:
     found = lines.interleave(0, {"a": iter(()), "b": iter(["b1", "b2"]), "c": iter(["c1", "c2", "c3"])})
     assert list(found) == ["c1", "c2", "b1", "c3", "b2"]
     assert list(lines.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, None, None, "a"]), st.floats(0, 5)), max_size=40))
+def test_turns_that_wait_to_be_counted_count_the_same(ends: list[tuple[str | None, float]]) -> None:
+    late, at_once = LineTurns(), LineTurns()
+    for number, (group, seconds) in enumerate(ends):
+        task = make_task(number, task_id=f"{number}", group=group)
+        for turns in (late, at_once):
+            turns.record(0, group, 1)
+            turns.claimed([task])
+            turns.settled(task, seconds)
+        at_once.seconds_of(group)
+    assert late.seconds_of(None) == at_once.seconds_of(None)
+    assert late.plan(0, [None, "a", "b"], 50) == at_once.plan(0, [None, "a", "b"], 50)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import FreshqError, Overloaded, PutIncomplete, TableMissing
 from freshq.model.checks import checked_seconds
-from freshq.model.task import TaskStatus, storable_text
+from freshq.model.task import storable_text
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -159,19 +159,6 @@ def receipts_of(outcomes: list[Receipt | FreshqError], task_ids: Sequence[str]) 
         nothing_written = len(outcomes) == 1 or isinstance(errors[0], TableMissing)
         raise errors[0] if nothing_written else PutIncomplete(list(outcomes), task_ids)
     return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
-
-
-def held_task(claim: object) -> Task:
-    """Return the claimed task as TAKEN.
-
-    Raises:
-        ValueError: If the argument is not a Claim.
-    """
-    if not isinstance(claim, Claim):
-        msg = f"claim: must be a Claim, as returned by claim(), got {type(claim).__name__}"
-        raise ValueError(msg)
-    task = claim.task
-    return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)
 
 
 @dataclass(frozen=True, slots=True)

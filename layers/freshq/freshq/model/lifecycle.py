@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, quoted
-from freshq.model.answers import held_task
+from freshq.model.answers import Claim
 from freshq.model.checks import checked_error, checked_seconds
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.fields import NEVER
@@ -32,7 +32,6 @@ from freshq.model.validation import MAX_PAYLOAD_BYTES, json_text, result_and_tex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress
@@ -116,7 +115,7 @@ class Lifecycle:
         max_age_seconds = self._max_age_of(new, where) if new.max_age_seconds else self.config.max_age_seconds
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         since = now if first_due is None else first_due
-        deadline = None if max_age_seconds is None else round(since + max_age_seconds, 6)
+        deadline = None if max_age_seconds is None else round((since + max_age_seconds) * 1e6) / 1e6
         parent_id = root_id = None
         if new.parent is not None:
             parent_id, root_id, deadline = _inherited(new.parent, deadline)
@@ -160,11 +159,12 @@ class Lifecycle:
             result_text: The result as JSON, if it is known.
         """
         changes = {"result": result, "_result_text": result_text, "error": None} | UNHELD
+        changes |= {"expires": self.expires(now), "request_token": request_token or new_token()}
         if task.attempt_record is not None and result is not None:
             sizes = (task.attempt_record, task.payload_text, result_text or json_text(result))
             if sum(len(text.encode()) for text in sizes) > MAX_PAYLOAD_BYTES:
                 changes["attempt_record"] = None
-        return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, request_token, **changes)
+        return advance(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, **changes)
 
     def failed(
         self,
@@ -495,6 +495,19 @@ class Stamps:
             first_us = max(reading_us, self._last_us + 1)
             self._last_us = first_us + count - 1
         return [us / MICROSECONDS for us in range(first_us, first_us + count)]
+
+
+def held_task(claim: object) -> Task:
+    """Return the claimed task as TAKEN.
+
+    Raises:
+        ValueError: If the argument is not a Claim.
+    """
+    if not isinstance(claim, Claim):
+        msg = f"claim: must be a Claim, as returned by claim(), got {type(claim).__name__}"
+        raise ValueError(msg)
+    task = claim.task
+    return task if task.status is TaskStatus.TAKEN else changed(task, status=TaskStatus.TAKEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -580,7 +580,9 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
         IllegalTransition: If the verb does not apply to the status of the task at `now`.
     """
     sources, targets = TRANSITIONS[verb]
-    status = task.status_at(now)
+    status = task.status
+    if status is TaskStatus.PENDING:
+        status = task.status_at(now)
     # A stale delayed task is still promoted, which removes it from the due index.
     if status not in sources and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
         allowed = " or ".join(sources)

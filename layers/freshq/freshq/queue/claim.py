@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import RefusedError, StoreError
-from freshq.model.answers import Claim, Claims, Waiting, WaitsFor, held_task
+from freshq.model.answers import Claim, Claims, Waiting, WaitsFor
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.model.lifecycle import new_token
+from freshq.model.lifecycle import held_task, new_token
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
 from freshq.policy.shedding import MAX_SHED_BEHIND, MAX_TAKES, ShedReason

@@ -10,10 +10,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from freshq.errors import LeaseLost, LostRace, NotFound, Overloaded, RefusedError, quoted
-from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.codec import JSON, encoded
-from freshq.model.lifecycle import SERVED, Lifecycle, Stamps
+from freshq.model.lifecycle import SERVED, Lifecycle, Stamps, held_task
 from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
@@ -503,7 +502,9 @@ class Core:
         self.turns.settled(task, took_seconds)
         if self.running is not None and task.group is not None:
             self.running.ended([task], settled.updated)
-        in_time = settled.updated <= settled.stale_at if is_served else None
+        in_time = None
+        if is_served:
+            in_time = settled.deadline is None or settled.updated <= settled.deadline
         self.meter.ended(settled.updated, task.group, took_seconds, in_time=in_time)
         if is_served:
             self.reserve.observe(took_seconds, task.kind, settled.updated)

@@ -7,10 +7,10 @@ A line is a group within a priority level. Stores ask these objects while they l
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from freshq.model.lifecycle import ClaimMoment
 from freshq.policy.fairness import GroupCosts, GroupTurns
@@ -19,7 +19,7 @@ from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.shedding import CLOCK_STEP_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.groups import GroupRoom
@@ -29,6 +29,8 @@ Line: TypeAlias = tuple[int, str | None]
 _Candidate = TypeVar("_Candidate")
 # Number of running tasks whose turns are corrected when they are settled: more than a process has.
 MAX_CHARGED: Final = 10_000
+# Number of claims and ends that wait to be counted: the averages forget older ones.
+MAX_UNCOUNTED: Final = 10_000
 
 
 class LineOrders:
@@ -104,6 +106,9 @@ class LineTurns:
         self._levels = self._new_levels()
         # The costs of the turns of running tasks, by task id; the last claimed task last.
         self._charged: dict[str, float] = {}
+        # Claims and ends, as the method that counts them and its arguments, until a turn depends on them.
+        # Most queues have one group, and never ask for a turn.
+        self._uncounted: deque[tuple[Any, ...]] = deque(maxlen=MAX_UNCOUNTED)
 
     def _new_levels(self) -> defaultdict[int, GroupTurns]:
         return defaultdict(lambda: GroupTurns(self._costs, self._rules))
@@ -112,47 +117,63 @@ class LineTurns:
         """Return an independent copy, for a peek."""
         copied = LineTurns(self._rules, self._costs)
         with self._lock:
+            self._count()
             copied._levels.update({level: turns.copy() for level, turns in self._levels.items()})
         return copied
 
     def follow(self, rules: GroupRules) -> None:
         """Use other rules from now on."""
         with self._lock:
+            self._count()
             self._rules = rules
             for turns in self._levels.values():
                 turns.follow(rules)
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Note the costs of the turns of claimed tasks, until they are settled."""
-        with self._lock:
-            for task in tasks:
-                self._charged[task.task_id] = self._costs[task.group]
-            while len(self._charged) > MAX_CHARGED:
-                del self._charged[next(iter(self._charged))]
+        self._uncounted.append((LineTurns._charge, [(task.task_id, task.group) for task in tasks]))
 
     def settled(self, task: Task, took_seconds: float) -> None:
         """Replace the cost of a task's turn by the time that the task took."""
-        with self._lock:
-            charged = self._charged.pop(task.task_id, None)
-            if charged is None:  # another process claimed it
-                charged = self._costs[task.group]
-            self._levels[task.priority].correct(task.group, charged, took_seconds)
-            self._costs.observe(task.group, took_seconds)
+        self._uncounted.append((LineTurns._correct, task.task_id, task.priority, task.group, took_seconds))
+
+    def record(self, level: int, group: str | None, count: int) -> None:
+        """Count turns that a group used while it was the only one with work."""
+        self._uncounted.append((LineTurns._record, level, group, count))
+
+    def _count(self) -> None:
+        """Count the claims and ends that wait for it; the lock must be held."""
+        while self._uncounted:
+            count, *arguments = self._uncounted.popleft()
+            count(self, *arguments)
+
+    def _charge(self, claimed: Sequence[tuple[str, str | None]]) -> None:
+        for task_id, group in claimed:
+            self._charged[task_id] = self._costs[group]
+        while len(self._charged) > MAX_CHARGED:
+            del self._charged[next(iter(self._charged))]
+
+    def _correct(self, task_id: str, level: int, group: str | None, took_seconds: float) -> None:
+        charged = self._charged.pop(task_id, None)
+        if charged is None:  # another process claimed it
+            charged = self._costs[group]
+        self._levels[level].correct(group, charged, took_seconds)
+        self._costs.observe(group, took_seconds)
+
+    def _record(self, level: int, group: str | None, count: int) -> None:
+        for _ in range(count):
+            self._levels[level].record(group)
 
     def seconds_of(self, group: str | None) -> float:
         """Return the average time of the tasks of a group that this process saw; if none, of all tasks."""
         with self._lock:
+            self._count()
             return self._costs[group]
-
-    def record(self, level: int, group: str | None, count: int) -> None:
-        """Count turns that a group used while it was the only one with work."""
-        with self._lock:
-            for _ in range(count):
-                self._levels[level].record(group)
 
     def plan(self, level: int, groups: Sequence[str | None], count: int) -> dict[str | None, int]:
         """Return how many of the next turns of a level each group gets; see `GroupTurns.plan`."""
         with self._lock:
+            self._count()
             return self._levels[level].plan(groups, count)
 
     def interleave(
@@ -170,18 +191,21 @@ class LineTurns:
         """
         working = dict(lines)
         while working:
-            with self._lock:
-                group = self._levels[level].next_group(working)
+            group = next(iter(working)) if len(working) == 1 else self._next_group(level, working)
             allowed = room is None or room.allows(group)
             candidate = next(working[group], None) if allowed else None
             if candidate is None:
                 del working[group]
                 continue
-            with self._lock:
-                self._levels[level].record(group)
+            self.record(level, group, 1)
             if room is not None:
                 room.start(group)
             yield candidate
+
+    def _next_group(self, level: int, groups: Collection[str | None]) -> str | None:
+        with self._lock:
+            self._count()
+            return self._levels[level].next_group(groups)
 
 
 @dataclass(slots=True)

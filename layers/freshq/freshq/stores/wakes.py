@@ -12,7 +12,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from typing_extensions import override
 
-from freshq.model.task import LIVE, TaskStatus
+from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -263,15 +263,20 @@ class Wakes:
 
     def ended(self, queue: str, task_ids: Sequence[str]) -> None:
         """Wake waiters for these tasks, which have ended."""
-        if Topic(queue, "end") in self._signals.by_topic:
+        if (queue, "end") in self._signals.by_topic:  # equal to its Topic, and quicker to make
             self._signals.ends(queue).tell(task_ids)
 
     def changed(self, queue: str, tasks: Iterable[Task | None]) -> None:
         """Wake waiters for these new versions of tasks; None stands for a task that did not change."""
-        changed = [task for task in tasks if task is not None]
-        if TaskStatus.PENDING in [task.status for task in changed]:
+        entered, ended = False, []
+        for task in tasks:
+            if task is not None and task.status is TaskStatus.PENDING:
+                entered = True
+            elif task is not None and task.status is not TaskStatus.TAKEN:
+                ended.append(task.task_id)
+        if entered:
             self.put(queue)
-        if ended := [task.task_id for task in changed if task.status not in LIVE]:
+        if ended:
             self.ended(queue, ended)
 
     def close(self) -> None:

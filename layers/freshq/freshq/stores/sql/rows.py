@@ -62,7 +62,7 @@ VERSION_COLUMNS: Final = (*OF_CHANGE.names, *STATE_COLUMNS)
 FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
 PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
 # Columns that the end of a held task changes, in addition to its lease.
-END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "agenda", "due_us")
+END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "due_us", "agenda")
 # Columns of a task that statements select, in this order.
 COLUMNS: Final = (*OF_PUT.names, *OF_CHANGE.names, *CONVERTED)
 _STATUS, _REASON, _ERROR, _RESULT, _PAYLOAD = (COLUMNS.index(name) for name in CONVERTED)
@@ -171,17 +171,16 @@ def row_of(task: Task) -> dict[str, Any]:
     return dict(zip(PUT_COLUMNS, put_values(task), strict=True))
 
 
-def end(task: Task) -> dict[str, Any]:
-    """Return the columns that the end of a task changes."""
-    values = (
+def end_values(task: Task) -> tuple[Any, ...]:
+    """Return the values of `END_COLUMNS` of a task that has ended."""
+    return (
         *OF_END.values_of(task),
         task.status.value,
         task.error,
         None if task.result is None else task.result_text,
-        OVER,
         task.expires * 1_000_000,
+        OVER,
     )
-    return dict(zip(END_COLUMNS, values, strict=True))
 
 
 def stored(row: Sequence[Any]) -> Stored:

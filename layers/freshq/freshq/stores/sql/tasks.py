@@ -21,7 +21,7 @@ from freshq.stores.sql.rows import (
     FIXED_COLUMNS,
     OVER,
     PUT_COLUMNS,
-    end,
+    end_values,
     microseconds,
     new_version,
     outcome_of,
@@ -62,11 +62,9 @@ LATEST_US: Final = 2**62
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Names of the guard's columns beside the columns of the new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
-# Values that `finish_many` takes for each task; values that all tasks share are in the statement.
-GIVEN_END: Final = (
-    *("task_id", "queue", "of_lease_token"),
-    *(name for name in END_COLUMNS if name != "agenda"),
-)
+# Values that `finish` takes, and that `finish_many` takes for each task; its statement has the shared agenda.
+HELD_END: Final = ("of_task_id", "of_queue", "of_lease_token", *END_COLUMNS)
+GIVEN_END: Final = ("task_id", "queue", "of_lease_token", *END_COLUMNS[:-1])
 # Whether a guard names a lease token, and whether it names a version.
 GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_version in (True, False)]
 logger = logging.getLogger(__name__)
@@ -275,8 +273,9 @@ class SettleStatements(Statements):
 
     @cached_property
     def finish(self) -> PreparedStatement:
-        """End one held task."""
-        return self.prepared(sa.update(self.tasks).where(*self.this_task, *self._held).values(self._end))
+        """End one held task; takes the values of `HELD_END`."""
+        update = sa.update(self.tasks).where(*self.this_task, *self._held).values(self._end)
+        return self.prepared(update, HELD_END)
 
     @cached_property
     def finish_many(self) -> PreparedStatement:
@@ -462,10 +461,8 @@ class SqlTasks(SqlPart):
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
         if guard.request_token is None and guard.lease_token is not None and task.status in ENDS:
-            statement, parameters = self.settle_sql.finish, end(task)
-            parameters["of_lease_token"] = guard.lease_token
-            parameters["of_task_id"] = task.task_id
-            parameters["of_queue"] = task.queue
+            statement = self.settle_sql.finish
+            parameters: Any = (task.task_id, task.queue, guard.lease_token, *end_values(task))
         else:
             statement = self.settle_sql.prepared_replacements[_guard_key(guard)]
             parameters = _replacement(task, guard)
@@ -588,13 +585,7 @@ def given_ends(ended: Sequence[tuple[Task, str]], dialect: str) -> dict[str, Any
         ended: The next versions of tasks, with their lease tokens.
         dialect: Name of the database's dialect, PostgreSQL or SQLite.
     """
-    rows = []
-    for task, lease_token in ended:
-        row = end(task)
-        row["task_id"] = task.task_id
-        row["queue"] = task.queue
-        row["of_lease_token"] = lease_token
-        rows.append([row[name] for name in GIVEN_END])
+    rows = [(task.task_id, task.queue, lease_token, *end_values(task)[:-1]) for task, lease_token in ended]
     if dialect == "postgresql":
         return {
             f"many_{name}": [*column] for name, column in zip(GIVEN_END, zip(*rows, strict=True), strict=True)
