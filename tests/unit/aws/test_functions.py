@@ -391,14 +391,15 @@ class TestProcessTasks:
         answer = application.invoke("process_tasks", ring_event({}))
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
 
+    @pytest.mark.parametrize("where", [{}, {"group": "new"}, {"priority": 9}])
     def test_a_task_that_comes_after_the_last_claim_has_a_pass(
-        self, application: Application, monkeypatch: pytest.MonkeyPatch
+        self, application: Application, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]
     ) -> None:
         """Trigger finds the slot taken, so that the pass must look once more after it has left its slot."""
         skipped = []
 
         def put_late() -> None:
-            application.queue.put("late")
+            application.queue.put("late", **where)
             skipped.append(application.invoke("trigger", load_event("trigger-insert"))["skipped"])
 
         before_leaving(monkeypatch, put_late)

@@ -296,6 +296,7 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
         Whether the successor was called.
     """
     queue, max_hops = connections.queue, connections.wakeup.options.current().max_hops
+    core_of(queue).store.reread_lines(queue.name)  # a line that opened since the last claim has work, too
     stats = queue.stats(approximate=True)
     if stats.pending == 0 or queue.paused() or not _finds_work(connections, report):
         return False

@@ -582,6 +582,10 @@ class Lines(Protocol):
     def peek(self, request: ClaimRequest) -> list[Task]:
         """Return the tasks that a claim would take now, best first, and take none."""
 
+    def reread_lines(self, queue: str) -> None:
+        """Have the next call know the lines that there are now, whatever this process remembers."""
+        return
+
     def count_waiting(
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, int]:

@@ -105,12 +105,12 @@ class ControlRecords:
         self._lock = threading.Lock()
         self._cache: dict[str, Control] = {}
 
-    def read(self, queue: str) -> Control:
-        """Return the state of a queue, at most `MAX_STALENESS_SECONDS` old."""
+    def read(self, queue: str, staleness_seconds: float = MAX_STALENESS_SECONDS) -> Control:
+        """Return the state of a queue, at most `staleness_seconds` old."""
         now = time.monotonic()
         with self._lock:
             cached = self._cache.get(queue)
-        if cached is not None and now - cached.as_of <= MAX_STALENESS_SECONDS:
+        if cached is not None and now - cached.as_of < staleness_seconds:
             return cached
         return self._remember(queue, self._calls.get(CONTROL_PREFIX + queue) or {}, now)
 
@@ -298,18 +298,14 @@ class LineListing:
         self._read_until = NEVER
 
     def is_due(self, moment: float) -> bool:
-        """Return whether a listing is due; if so, the next one is due later.
-
-        Args:
-            moment: Monotonic time in seconds.
-        """
+        """Return whether a listing is due at a monotonic time; if so, the next one is due later."""
         if moment < self._next_at:
             return False
         self._next_at = moment + LIST_SECONDS
         return True
 
     def try_again(self) -> None:
-        """Make a listing due now, after a failed one."""
+        """Make a listing due now."""
         self._next_at = NEVER
 
     def read(self, now: float, moment: float) -> list[tuple[Line, float]]:
@@ -597,12 +593,7 @@ class KnownLines:
         (self._closing if close else self._empty)[line] = empty
 
     def to_close(self, least: int, most: int, now: float) -> dict[Line, bool]:
-        """Return up to `most` lines to close, if there are at least `least`.
-
-        Args:
-            least: Fewest lines.
-            most: Most lines.
-            now: Monotonic time in seconds.
+        """Return up to `most` lines to close at a monotonic time, if there are at least `least`.
 
         Returns:
             For each line, whether this process took its last task.
@@ -757,6 +748,12 @@ class LineRecords:
             with self._lock:
                 lines += self._of(queue).known.window(count, time.monotonic(), has_room)
         return lines
+
+    def reread(self, queue: str) -> None:
+        """Read the levels of a queue, and have the next call read the announced lines."""
+        self._control.read(queue, staleness_seconds=0)
+        with self._lock:
+            self._of(queue).listing.try_again()
 
     def all_lines(self, queue: str, now: float) -> list[Line]:
         """Return the lines that may have claimable tasks, including lines found empty."""

@@ -183,6 +183,10 @@ class DynamoLines(DynamoCounts):
             found += [task for task in shown if _is_claimable(task, candidates.moment)]
         return found
 
+    @override
+    def reread_lines(self, queue: str) -> None:
+        self.line_records.reread(queue)
+
 
 def _is_claimable(task: Task, moment: ClaimMoment) -> bool:
     is_in_time = task.created > moment.created_after and task.stale_at > moment.deadline_after
