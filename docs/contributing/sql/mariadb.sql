@@ -177,12 +177,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task and its remembered puts, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
-    tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue
@@ -204,22 +203,22 @@ AND tasks.request_token = :of_request_token;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
 -- One task by its id, from the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -227,11 +226,11 @@ LIMIT 1;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -240,11 +239,11 @@ LIMIT :page;
 
 -- read: dead
 -- A page of the dead letters of a queue after a position, most recently dead first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -310,11 +309,11 @@ LIMIT 1;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -336,11 +335,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -362,11 +361,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- claim: shown, newest first
 -- As `page`, without locks.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -387,11 +386,11 @@ LIMIT :at_most;
 
 -- claim: shown, oldest first
 -- As `page`, without locks.
-SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -423,11 +422,11 @@ AND tasks.line IS NOT NULL;
 
 -- claim: taken
 -- Tasks held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -587,11 +586,11 @@ LIMIT :at_most;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -800,11 +799,11 @@ AND tasks.task_id IN (:ids);
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -826,11 +825,11 @@ LIMIT 1;
 
 -- upkeep: coming
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -847,12 +846,11 @@ LIMIT :page;
 
 -- upkeep: listed_by_status
 -- A page of the tasks of a status that need one kind of attention, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
-    tasks.due_us
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

@@ -194,12 +194,11 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task and its remembered puts, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
-    tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C"
@@ -225,22 +224,22 @@ AND tasks.request_token = :of_request_token::VARCHAR;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 AND tasks.queue = :of_queue::VARCHAR COLLATE "C";
 
 -- read: get_anywhere
 -- One task by its id, from the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id::VARCHAR COLLATE "C"
 ORDER BY tasks.queue
@@ -248,11 +247,11 @@ LIMIT 1::INTEGER;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id > :after::VARCHAR COLLATE "C"
@@ -261,11 +260,11 @@ LIMIT :page;
 
 -- read: dead
 -- A page of the dead letters of a queue after a position, most recently dead first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.status = 'FAILURE'
@@ -347,11 +346,11 @@ LIMIT 1::INTEGER;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -382,11 +381,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -417,11 +416,11 @@ FOR UPDATE OF tasks SKIP LOCKED;
 
 -- claim: shown, newest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -450,11 +449,11 @@ LIMIT :at_most;
 
 -- claim: shown, oldest first
 -- As `page`, without locks.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.ctid AS place, in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us,
       in_line.deadline_us AS deadline_us
@@ -483,11 +482,11 @@ LIMIT :at_most;
 
 -- claim: taken
 -- Tasks held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -532,11 +531,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -593,11 +592,11 @@ WHERE ctid = ANY (array((
       LIMIT :at_most
       FOR UPDATE SKIP LOCKED)))
 AND tasks.deadline_us > :deadline_after_us::BIGINT
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $3)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -667,11 +666,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -754,11 +753,11 @@ WHERE ctid = ANY (array((
         ORDER BY tasks.line
         LIMIT 1) IS NULL
       LIMIT :at_most)))
-RETURNING tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id,
-    tasks.root_id, tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority,
-    tasks.attempts, tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload;
+RETURNING tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record;
 --| Update on tasks (actual rows=1 loops=1)
 --|   InitPlan 3 (returns $8)
 --|     ->  Limit (actual rows=1 loops=1)
@@ -1096,11 +1095,11 @@ LIMIT :at_most;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE (tasks.queue || '') = :of_queue::VARCHAR COLLATE "C"
 AND tasks.task_id IN (:ids);
@@ -1321,11 +1320,11 @@ WHERE ctid = ANY (array((
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = 'due'::VARCHAR
@@ -1347,11 +1346,11 @@ LIMIT 1::INTEGER;
 
 -- upkeep: coming
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1368,12 +1367,11 @@ LIMIT :page;
 
 -- upkeep: listed_by_status
 -- A page of the tasks of a status that need one kind of attention, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, tasks.payload,
-    tasks.due_us
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
+    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
+    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
+    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks.agenda = :of_agenda::VARCHAR

@@ -176,12 +176,12 @@ AND tasks.task_id IN (:ids);
 
 -- put: lock
 -- One task and its remembered puts, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload, tasks.put_token
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.attempt_record, tasks.put_token
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
@@ -202,24 +202,22 @@ AND tasks.request_token = :of_request_token;
 
 -- read: get
 -- One task of a queue.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 AND tasks.queue = :of_queue;
 
 -- read: get_anywhere
 -- One task by its id, from the first queue that has it.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.task_id = :of_task_id
 ORDER BY tasks.queue
@@ -227,12 +225,11 @@ LIMIT 1 OFFSET 0;
 
 -- read: scan
 -- A page of the tasks of a queue, by id.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id > :after
@@ -241,12 +238,11 @@ LIMIT :page OFFSET 0;
 
 -- read: dead
 -- A page of the dead letters of a queue after a position, most recently dead first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.status = 'FAILURE'
@@ -316,12 +312,11 @@ LIMIT 1 OFFSET 0;
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -343,12 +338,11 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: page, oldest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT in_line.task_id AS task_id, in_line.queue AS queue, in_line.created_us AS created_us, in_line.deadline_us AS
       deadline_us
@@ -370,12 +364,11 @@ LIMIT :at_most OFFSET 0;
 
 -- claim: taken
 -- Tasks held under a token, with a lease that ends in a range.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -424,10 +417,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
-    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
-    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -494,10 +487,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
-    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
-    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -558,10 +551,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
-    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
-    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 4
 --|   CO-ROUTINE best_0
@@ -628,10 +621,10 @@ AND (
   AND tasks.line < :others_until
   ORDER BY tasks.line
   LIMIT 1 OFFSET 0) IS NULL
-RETURNING task_id, queue, task_group, kind, trace_context, parent_id, root_id, put_us, first_due_us, expires,
-    request_token, priority, attempts, lease_token, progress_step, attempt_record, created_us, updated_us,
-    deadline_us, not_before_us, lease_until_us, first_claim_us, last_claim_us, dead_us, progress_ppm, status,
-    shed_reason, error, result, CAST(payload AS BLOB) AS payload;
+RETURNING task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, CAST(payload AS BLOB)
+    AS payload, priority, task_group, attempts, not_before_us, lease_token, lease_until_us, error, result,
+    shed_reason, put_us, first_due_us, kind, first_claim_us, last_claim_us, dead_us, progress_ppm, progress_step,
+    trace_context, parent_id, root_id, attempt_record;
 --| SEARCH tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (task_id=? AND queue=?)
 --| LIST SUBQUERY 7
 --|   COMPOUND QUERY
@@ -823,12 +816,11 @@ LIMIT :at_most OFFSET 0;
 
 -- what waits: listed_tasks
 -- Tasks by their ids.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
@@ -1044,12 +1036,11 @@ AND tasks.task_id IN (
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = 'due'
@@ -1070,12 +1061,11 @@ LIMIT 1 OFFSET 0;
 
 -- upkeep: coming
 -- Tasks of a status among the first `looked` held and delayed tasks, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
 FROM (
   SELECT tasks.task_id AS task_id, tasks.due_us AS due_us
   FROM tasks
@@ -1092,12 +1082,12 @@ LIMIT :page OFFSET 0;
 
 -- upkeep: listed_by_status
 -- A page of the tasks of a status that need one kind of attention, next due first.
-SELECT tasks.task_id, tasks.queue, tasks.task_group, tasks.kind, tasks.trace_context, tasks.parent_id, tasks.root_id,
-    tasks.put_us, tasks.first_due_us, tasks.expires, tasks.request_token, tasks.priority, tasks.attempts,
-    tasks.lease_token, tasks.progress_step, tasks.attempt_record, tasks.created_us, tasks.updated_us,
-    tasks.deadline_us, tasks.not_before_us, tasks.lease_until_us, tasks.first_claim_us, tasks.last_claim_us,
-    tasks.dead_us, tasks.progress_ppm, tasks.status, tasks.shed_reason, tasks.error, tasks.result, CAST(tasks.payload
-    AS BLOB) AS payload, tasks.due_us
+SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
+    tasks.request_token, CAST(tasks.payload AS BLOB) AS payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id,
+    tasks.attempt_record, tasks.due_us
 FROM tasks
 WHERE tasks.queue = :of_queue
 AND tasks.agenda = :of_agenda

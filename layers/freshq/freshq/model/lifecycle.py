@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import IllegalTransition, quoted
 from freshq.model.answers import Claim
@@ -59,8 +59,7 @@ SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimMoment:
+class ClaimMoment(NamedTuple):
     """The times of one write that takes tasks, in seconds since the epoch.
 
     Attributes:
@@ -339,7 +338,7 @@ class Lifecycle:
         max_age_seconds = self.config.max_age_seconds
         if max_age_seconds is None:
             return task.stale_at
-        return min(task.stale_at, round(task.created + max_age_seconds, 6))
+        return min(task.stale_at, round((task.created + max_age_seconds) * 1e6) / 1e6)
 
     def expires(self, useful_until: float | None) -> int:
         """Return when the store may delete a task that ends at a time (None: never), in whole seconds."""

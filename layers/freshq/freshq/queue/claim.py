@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import RefusedError, StoreError
 from freshq.model.answers import Claim, Claims, Waiting, WaitsFor
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.lifecycle import held_task, new_token
 from freshq.model.task import keep_clock
 from freshq.model.telemetry import ClaimSpan
@@ -359,7 +360,7 @@ def claim_request(
         turns=core.turns,
         groups=config.groups,
         limit=limit,
-        tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
+        token=config.worker_name + WORKER_SEPARATOR + new_token(),
         clock=core.now,
         lease_seconds=lease_seconds,
         max_age_seconds=core.stale_after_seconds,

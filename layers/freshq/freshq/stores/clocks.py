@@ -72,11 +72,11 @@ class MachineClock:
                 # The process may have been stopped between the two readings.
                 if steady - before < JUMP_SECONDS / 2:
                     break
-            offset = wall - steady
-            jumped = self._offset is not None and abs(offset - self._offset) > JUMP_SECONDS
-            if self._offset is None or not jumped or self._lasts(steady, offset):
-                self._offset, self._jumped_to = offset, None
-            return steady + self._offset
+            offset, known = wall - steady, self._offset
+            if known is not None and abs(offset - known) > JUMP_SECONDS and not self._lasts(steady, offset):
+                return steady + known
+            self._offset, self._jumped_to = offset, None
+            return wall
 
     def _lasts(self, steady: float, offset: float) -> bool:
         """Return whether a jump has lasted long enough."""

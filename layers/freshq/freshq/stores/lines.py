@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from freshq.model.lifecycle import ClaimMoment
+from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
 from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRules
 from freshq.policy.order import Order, OrderPolicy
@@ -219,9 +219,11 @@ class Effort:
     bounded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimRequest:
     """A request for tasks to work on.
+
+    Not frozen, because a frozen dataclass sets each field by a call.
 
     Attributes:
         queue: Name of the queue.
@@ -229,7 +231,7 @@ class ClaimRequest:
         turns: Decides which group of a level is served next.
         groups: The rules of groups, with their limits.
         limit: Maximum number of tasks.
-        tokens: One new lease token for each of `limit` tasks.
+        token: A new lease token; `tokens` returns more.
         clock: Returns the time in seconds since the epoch, to the microsecond.
         lease_seconds: Length of the leases.
         max_age_seconds: Age at which a task of the queue is stale.
@@ -245,7 +247,7 @@ class ClaimRequest:
     turns: LineTurns
     groups: GroupRules
     limit: int
-    tokens: Sequence[str]
+    token: str
     clock: Callable[[], float]
     lease_seconds: float
     max_age_seconds: float
@@ -260,6 +262,14 @@ class ClaimRequest:
         """Whether the claim passes over tasks that are not stale."""
         return self.longest_wait_seconds < inf
 
+    def tokens(self) -> list[str]:
+        """Return a new lease token for each of `limit` tasks; the first is `token`.
+
+        A store that takes them in one write gives all of them `token`.
+        """
+        worker = self.token[:-TOKEN_CHARS]
+        return [self.token, *[worker + new_token() for _ in range(1, self.limit)]]
+
     def moment(self) -> ClaimMoment:
         """Return the times of a claim that is made now.
 
@@ -267,7 +277,7 @@ class ClaimRequest:
         however long the claim has been under way.
         """
         now = self.clock()
-        lease_until = round(now + self.lease_seconds, 6)
+        lease_until = round((now + self.lease_seconds) * 1e6) / 1e6
         # A lease, and any deadline that a claimed task can have, end before this.
         useful_until = max(lease_until, now + self.max_age_seconds)
         return ClaimMoment(

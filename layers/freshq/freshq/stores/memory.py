@@ -620,7 +620,7 @@ class MemoryLines(MemoryPart):
                     self._lines[request.queue].leave_out(level, room)
             taken = [
                 claimed(self._tasks[task_id], moment, token)
-                for task_id, token in zip(chosen, request.tokens, strict=False)
+                for task_id, token in zip(chosen, request.tokens(), strict=False)
             ]
             for task in taken:
                 self._store(task)

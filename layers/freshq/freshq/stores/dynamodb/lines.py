@@ -330,7 +330,7 @@ class Taking:
         self._request = candidates.request
         # The last reading of the clock.
         self._moment = candidates.moment
-        self._free_tokens = list(candidates.request.tokens)
+        self._free_tokens = candidates.request.tokens()
         self._taken: list[Task] = []
         self._entries: dict[str, IndexEntry] = {}
         # Ids of the candidates that were tried.

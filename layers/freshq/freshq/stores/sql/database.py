@@ -403,26 +403,33 @@ class PreparedStatement:
         self.returns_rows = statement.is_select or bool(compiled.effective_returning)
         self._columns = columns
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
-        self._order: Sequence[str] | None = compiled.positiontup
         self._processors = _processors(compiled, dialect)
-        self.arguments: Callable[[Any], Any] = self._shortcut() or self._converted
+        order: Sequence[str] | None = compiled.positiontup
+        self._in_order: Callable[[Any], Any] = dict if order is None else _getter(order)
+        self.arguments: Callable[[Any], Any] = self._shortcut(order) or self._converted
 
-    def _shortcut(self) -> Callable[[Any], Any] | None:
+    def _shortcut(self, order: Sequence[str] | None) -> Callable[[Any], Any] | None:
         """Return a built-in that can replace `_converted`; None if there is none."""
         if self._literals or self._processors:
             return None
-        if self._order is None:
-            return dict
-        if len(self._order) < 2:  # noqa: PLR2004 - for one name, itemgetter returns no sequence
-            return None
-        return itemgetter(*(self._order if self._columns is None else map(self._columns.index, self._order)))
+        if order is None or self._columns is None:
+            return self._in_order
+        return _getter([self._columns.index(name) for name in order])
 
     def _converted(self, parameters: Any) -> Any:
-        given = dict(parameters if self._columns is None else zip(self._columns, parameters, strict=True))
-        given = self._literals | given
+        if self._columns is not None:
+            parameters = dict(zip(self._columns, parameters, strict=True))
+        given = {**self._literals, **parameters}
         for name, process in self._processors.items():
             given[name] = process(given[name])
-        return given if self._order is None else [given[name] for name in self._order]
+        return self._in_order(given)
+
+
+def _getter(keys: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
+    """Return a function that returns the items of an object under the given keys, in order."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda given: [given[key] for key in keys]  # an `itemgetter` would return no sequence
 
 
 def _processors(compiled: Any, dialect: sa.Dialect) -> dict[str, Callable[[Any], Any]]:

@@ -434,10 +434,10 @@ class SqlLines(SqlCounts):
 
     def _sound(self, taken: Sequence[Stored]) -> list[Task]:
         """Return the tasks that can be read; make dead letters of the others."""
-        for each in taken:
-            if each.problem is not None:
-                self._quarantine(each.task, each.problem, each.task.updated)
-        return [each.task for each in taken if each.problem is None]
+        for task, problem in taken:
+            if problem is not None:
+                self._quarantine(task, problem, task.updated)
+        return [task for task, problem in taken if problem is None]
 
     def _quarantine(self, task: Task, problem: str, now: float) -> None:
         try:
@@ -483,9 +483,8 @@ class SqlLines(SqlCounts):
         newest_first = request.orders.constant
         if newest_first is None:
             (newest_first,) = self._by_order(request, level, {group: 1})
-        found = self._take_lines(
-            request, level, newest_first, {group: request.limit}, window.others, request.limit
-        )
+        lines = {window.only_line: request.limit}
+        found = self._take_lines(request, newest_first, lines, window.others, request.limit)
         if len(found) > 1:
             found.sort(key=position, reverse=newest_first)
         request.turns.record(level, group, len(found))
@@ -540,7 +539,8 @@ class SqlLines(SqlCounts):
         missing = request.limit - len(taken)
         for newest_first, asked in self._by_order(request, level, counts).items():
             at_most = min(missing, sum(asked.values()))
-            rows = self._take_lines(request, level, newest_first, asked, others, at_most)
+            lines = {line_key(level, group): count for group, count in asked.items()}
+            rows = self._take_lines(request, newest_first, lines, others, at_most)
             for each in _new(sorted(rows, key=position, reverse=newest_first), taken):
                 found[each.task.group].append(each)
                 missing -= 1
@@ -568,33 +568,34 @@ class SqlLines(SqlCounts):
     def _take_lines(
         self,
         request: ClaimRequest,
-        level: int,
         newest_first: bool,  # noqa: FBT001 - a key of the statements
-        asked: Mapping[str | None, int],
+        lines: Mapping[str, int],
         others: Mapping[str, str],
         at_most: int,
     ) -> list[Stored]:
-        lines = {line_key(level, group): count for group, count in asked.items()}
         if self.database.dialect == "postgresql":
             is_only_line = others is not NO_OTHERS
             statement, which = self._for_postgresql(request, lines, newest_first, is_only_line)
         else:
             arms = 1 << (len(lines) - 1).bit_length()
             statement = self.claim_sql.take_lines(newest_first, arms)
-            filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]  # surplus arms take nothing
-            which = {f"line_{arm}": line for arm, (line, _count) in enumerate(filled)}
-            which |= {f"count_{arm}": count for arm, (_line, count) in enumerate(filled)}
-        looked = at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines))
+            which = {}
+            surplus = [("", 0)] * (arms - len(lines))  # they take nothing
+            for arm, (line, count) in enumerate([*lines.items(), *surplus]):
+                which[f"line_{arm}"], which[f"count_{arm}"] = line, count
         moment = request.moment()
-        parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
-        # A claim slower than its lease may take a task that a sweep has recovered in between, again under its
-        # lease token. Another sweep that read the lost lease must not mistake the new one for it.
-        parameters["version"] = new_token()
-        result = self.database.execute(
-            statement,
-            {**parameters, **which, **others, "looked": looked, "at_most": at_most},
-            committed_earlier=self.claim_sql.prepared_taken,
-        )
+        parameters = {
+            **in_time(request.queue, moment),
+            **taken_parameters(request, moment),
+            # A claim slower than its lease may take a task that a sweep has recovered in between, again under
+            # its lease token. Another sweep that read the lost lease must not mistake the new one for it.
+            "version": new_token(),
+            **which,
+            **others,
+            "looked": at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines)),
+            "at_most": at_most,
+        }
+        result = self.database.execute(statement, parameters, committed_earlier=self.claim_sql.prepared_taken)
         return list(map(stored, result.rows))
 
     def _for_postgresql(
@@ -703,9 +704,7 @@ class SqlLines(SqlCounts):
         version = new_token()  # as in `_take_lines`: a repetition, too, may take a recovered task again
         taken = listed | taken_parameters(request, moment) | {"version": version}
         connection.execute(self.claim_sql.take, taken)
-        tasks = [
-            replace(claimed(each.task, moment, request.tokens[0]), request_token=version) for each in chosen
-        ]
+        tasks = [replace(claimed(each.task, moment, request.token), request_token=version) for each in chosen]
         return [Stored(task, each.problem) for task, each in zip(tasks, chosen, strict=True)]
 
     def _claimed_earlier(
@@ -755,7 +754,7 @@ def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, An
     lease_until_us = round(moment.lease_until * 1e6)
     return {
         "now_us": round(moment.now * 1e6),
-        "token": request.tokens[0],
+        "token": request.token,
         "lease_from_us": lease_until_us,
         "lease_until_us": lease_until_us,
         "new_expires": moment.expires,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.model.answers import PutOutcome
 from freshq.model.fields import FIELDS, NEVER, REMEMBERED_PUTS, FieldType, SetBy
@@ -63,14 +63,16 @@ FIXED_COLUMNS: Final = (*OF_PUT.names, "payload", "put_token")
 PUT_COLUMNS: Final = (*OF_TASK.names, *STATE_COLUMNS, "payload", "put_token")
 # Columns that the end of a held task changes, in addition to its lease.
 END_COLUMNS: Final = (*OF_END.names, "status", "error", "result", "due_us", "agenda")
-# Columns of a task that statements select, in this order.
-COLUMNS: Final = (*OF_PUT.names, *OF_CHANGE.names, *CONVERTED)
-_STATUS, _REASON, _ERROR, _RESULT, _PAYLOAD = (COLUMNS.index(name) for name in CONVERTED)
-_DEADLINE: Final = COLUMNS.index("deadline_us")
-_SCALED: Final = [COLUMNS.index(field.column) for field in FIELDS if field.kind in SCALED]
-# Index of each field of `Task` in a row; the version comes last, as only attached tables count versions.
-_BY_COLUMN: Final = {field.field: COLUMNS.index(field.column) for field in FIELDS} | {"version": len(COLUMNS)}
-_in_order: Final = itemgetter(*(_BY_COLUMN[field.name] for field in fields(Task)))
+_PLACES: Final = {field.name: place for place, field in enumerate(fields(Task))}
+_STORED: Final = sorted(FIELDS, key=lambda field: _PLACES[field.field])
+# Columns of a task that statements select, in the order of the fields of `Task`. The version is not stored.
+COLUMNS: Final = tuple(field.column for field in _STORED)
+_STATUS, _REASON, _RESULT, _PAYLOAD, _DEADLINE, _VERSION = (
+    _PLACES[name] for name in ("status", "shed_reason", "result", "payload", "deadline", "version")
+)
+_SCALED: Final = [_PLACES[field.field] for field in FIELDS if field.kind in SCALED]
+_STATUSES: Final = {status.value: status for status in TaskStatus}
+_DECODER: Final = json.JSONDecoder()
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
 
 
@@ -94,8 +96,7 @@ def outcome_of(token: str, remembered: str) -> PutOutcome | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A task as read from its row.
 
     Attributes:
@@ -185,25 +186,34 @@ def end_values(task: Task) -> tuple[Any, ...]:
 
 def stored(row: Sequence[Any]) -> Stored:
     """Return the task of a row of `COLUMNS`."""
-    values = [*row[: len(COLUMNS)], 0]
+    values = [*row[:_VERSION], 0, *row[_VERSION : len(COLUMNS)]]
     problem = None
     payload = values[_PAYLOAD]
     try:
-        values[_PAYLOAD] = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        problem = f"the payload cannot be decoded: {error}"
-        values[_PAYLOAD] = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+        values[_PAYLOAD] = _DECODER.decode(payload if isinstance(payload, str) else payload.decode())
+    except (ValueError, RecursionError):
+        values[_PAYLOAD], problem = _decoded(payload)
     for place in _SCALED:
-        if values[place] is not None:
-            values[place] /= 1e6
+        number = values[place]
+        if number is not None:
+            values[place] = number / 1e6
     if values[_DEADLINE] >= NEVER:
         values[_DEADLINE] = None
-    values[_STATUS] = TaskStatus(values[_STATUS])
+    values[_STATUS] = _STATUSES[values[_STATUS]]
     if values[_REASON] is not None:
         values[_REASON] = ShedReason(values[_REASON])
     if values[_RESULT] is not None:
         values[_RESULT] = json.loads(values[_RESULT])
-    return Stored(make_task(*_in_order(values)), problem)
+    return Stored(make_task(*values), problem)
+
+
+def _decoded(payload: str | bytes) -> tuple[Any, str | None]:
+    """Return a payload that is not UTF-8, and None; if it cannot be decoded, its text and the problem."""
+    try:
+        return json.loads(payload), None  # it also knows UTF-16, which a file of SQLite may have
+    except (ValueError, RecursionError) as error:
+        text = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+        return text, f"the payload cannot be decoded: {error}"
 
 
 def task_of(row: Sequence[Any]) -> Task:

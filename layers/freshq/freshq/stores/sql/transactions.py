@@ -147,7 +147,7 @@ class SqlTransactions(Transactions):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
-                taken = claimed(each.task, moment, request.tokens[0])
+                taken = claimed(each.task, moment, request.token)
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:

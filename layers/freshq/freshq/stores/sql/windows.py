@@ -118,6 +118,11 @@ class Window:
     usable_until: float
 
     @cached_property
+    def only_line(self) -> str:
+        """The line, in its stored form, of a window with a single one."""
+        return line_key(self.level, self.groups[0])
+
+    @cached_property
     def others(self) -> dict[str, str]:
         """Ranges that must have no line for this window to be used again.
 
@@ -126,7 +131,7 @@ class Window:
         """
         level = str(self.level)
         if len(self.groups) == 1:
-            line = level + (self.groups[0] or "")
+            line = self.only_line
             return {"others_from": line + NEXT, "level_from": level, "others_until": line}
         return {"others_from": chr(ord(level) + 1), "level_from": level, "others_until": level}
 
