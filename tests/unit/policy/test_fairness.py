@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from freshq.policy import fairness
 from freshq.policy.fairness import LEAST_SECONDS, UNKNOWN_SECONDS, GroupCosts, GroupTurns, fair_share
 from freshq.policy.groups import GroupRule, GroupRules
-from freshq.stores.lines import LineTurns
+from freshq.stores.lines import MAX_UNCOUNTED, LineTurns
 from freshq.testing import make_task
 from tests.support.refusals import refused
 
@@ -235,6 +235,22 @@ def test_turns_that_wait_to_be_counted_count_the_same(ends: list[tuple[str | Non
         at_once.seconds_of(group)
     assert late.seconds_of(None) == at_once.seconds_of(None)
     assert late.plan(0, [None, "a", "b"], 50) == at_once.plan(0, [None, "a", "b"], 50)
+
+
+def test_claims_that_find_nothing_displace_no_end_that_waits_to_be_counted() -> None:
+    lines = LineTurns()
+    lines.settled(make_task("work", task_id="a"), 5.0)
+    for _ in range(MAX_UNCOUNTED):
+        lines.claimed([])
+        lines.record(0, None, 0)
+    assert lines.seconds_of(None) == 5.0
+
+
+def test_claims_of_many_tasks_that_nobody_ends_here_are_bounded() -> None:
+    lines, claimed = LineTurns(), [make_task(0, task_id=f"{number}") for number in range(MAX_UNCOUNTED)]
+    lines.settled(claimed[0], 5.0)
+    lines.claimed(claimed)
+    assert lines.seconds_of(None) == UNKNOWN_SECONDS
 
 
 @pytest.mark.parametrize(

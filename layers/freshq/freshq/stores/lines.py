@@ -29,7 +29,7 @@ Line: TypeAlias = tuple[int, str | None]
 _Candidate = TypeVar("_Candidate")
 # Number of running tasks whose turns are corrected when they are settled: more than a process has.
 MAX_CHARGED: Final = 10_000
-# Number of claims and ends that wait to be counted: the averages forget older ones.
+# Number of claims and ends of tasks that wait to be counted; older ones are forgotten.
 MAX_UNCOUNTED: Final = 10_000
 
 
@@ -131,7 +131,7 @@ class LineTurns:
 
     def claimed(self, tasks: Iterable[Task]) -> None:
         """Note the costs of the turns of claimed tasks, until they are settled."""
-        self._uncounted.append((LineTurns._charge, [(task.task_id, task.group) for task in tasks]))
+        self._uncounted.extend([(LineTurns._charge, task.task_id, task.group) for task in tasks])
 
     def settled(self, task: Task, took_seconds: float) -> None:
         """Replace the cost of a task's turn by the time that the task took."""
@@ -139,7 +139,8 @@ class LineTurns:
 
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
-        self._uncounted.append((LineTurns._record, level, group, count))
+        if count:
+            self._uncounted.append((LineTurns._record, level, group, count))
 
     def _count(self) -> None:
         """Count the claims and ends that wait for it; the lock must be held."""
@@ -147,10 +148,9 @@ class LineTurns:
             count, *arguments = self._uncounted.popleft()
             count(self, *arguments)
 
-    def _charge(self, claimed: Sequence[tuple[str, str | None]]) -> None:
-        for task_id, group in claimed:
-            self._charged[task_id] = self._costs[group]
-        while len(self._charged) > MAX_CHARGED:
+    def _charge(self, task_id: str, group: str | None) -> None:
+        self._charged[task_id] = self._costs[group]
+        if len(self._charged) > MAX_CHARGED:
             del self._charged[next(iter(self._charged))]
 
     def _correct(self, task_id: str, level: int, group: str | None, took_seconds: float) -> None:
