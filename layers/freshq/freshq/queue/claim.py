@@ -70,7 +70,7 @@ def fit_to_run(core: Core, claims: list[Claim], lease_seconds: float, began: flo
         stale = [claim for claim in claims if core.lifecycle.live_until(claim.task) <= now]
         if not stale:
             return claims
-        claims = [claim for claim in claims if claim not in stale]
+        claims = [claim for claim in claims if core.lifecycle.live_until(claim.task) > now]
         _give_back(core, stale)
         now = core.now()  # giving back takes time
 
