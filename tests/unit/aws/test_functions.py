@@ -407,6 +407,19 @@ class TestProcessTasks:
         assert (skipped, answer["claimed"], answer["tail_call"]) == ([PASSES_UNDER_WAY], 0, True)
         assert hops(application, application.trigger_topic_arn) == [(1, "tail_call")]
 
+    @pytest.mark.parametrize("late", list("abcdefgh"))
+    def test_so_has_one_of_a_group_that_the_pass_found_empty(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch, late: str
+    ) -> None:
+        groups = "abcdefgh"
+        for group in groups:
+            application.queue.put("early", group=group)
+        for early in application.queue.claim(len(groups)):
+            application.queue.complete(early)
+        before_leaving(monkeypatch, lambda: application.queue.put("late", group=late))
+        answer = application.invoke("process_tasks", ring_event({}))
+        assert (answer["claimed"], answer["tail_call"]) == (0, True)
+
     def test_unless_another_pass_looks_for_it(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -121,3 +121,16 @@ def test_a_new_announcement_opens_a_line_that_is_being_closed() -> None:
     known.announced([(A, 2.0)])
     known.closed([A])
     assert known.lines() == known.window(1, 0.0) == [A]
+
+
+def test_after_a_second_look_a_claim_checks_all_lines_found_empty_once() -> None:
+    known = knowing(2 * EMPTY_IN_WINDOW)
+    for line in known.lines():
+        known.found_empty(line, 0.0)
+    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == []
+    known.look_again()
+    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == known.lines()
+    assert len(known.window(1, EMPTY_CHECK_SECONDS / 2)) == EMPTY_IN_WINDOW
+    for line in known.lines():
+        known.found_empty(line, EMPTY_CHECK_SECONDS / 2)
+    assert known.window(1, EMPTY_CHECK_SECONDS / 2) == []

@@ -379,7 +379,9 @@ def _limited_by(core: Core, request: ClaimRequest) -> tuple[SharedRunning | None
 
 
 def has_claimable(core: Core) -> bool:
-    """Return whether a claim would find a task now; delayed tasks and groups at their limits do not count.
+    """Return whether claims would find a task now; delayed tasks and groups at their limits do not count.
+
+    Also true if the search reached a bound of its work first: further claims would go on with it.
 
     Raises:
         StoreError: If the store did not answer.
@@ -388,7 +390,7 @@ def has_claimable(core: Core) -> bool:
     if core.store.paused(core.name):
         return False
     _running, request = _limited_by(core, claim_request(core, 1, core.config.lease_seconds))
-    return bool(core.store.peek(replace(request, turns=core.turns.copy())))
+    return bool(core.store.peek(replace(request, turns=core.turns.copy()))) or request.effort.bounded
 
 
 def checked_claim(core: Core, limit: int, lease_seconds: float | None) -> float:

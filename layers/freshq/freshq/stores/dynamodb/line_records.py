@@ -518,6 +518,8 @@ class KnownLines:
         self._open: defaultdict[int, _OpenGroups] = defaultdict(_OpenGroups)
         self._empty: OrderedDict[Line, _EmptyLine] = OrderedDict()
         self._closing: dict[Line, _EmptyLine] = {}
+        # Number of lines found empty that the next claim may check.
+        self._checks = EMPTY_IN_WINDOW
         # Processes that learn of many lines in one listing start with different lines.
         self._salt = uuid.uuid4().int
 
@@ -550,7 +552,14 @@ class KnownLines:
         """
         first = {level: groups.first(WINDOW + count, has_room) for level, groups in self._open.items()}
         lines = [(level, group) for level, groups in first.items() for group in groups]
-        return lines + self.due_checks(EMPTY_IN_WINDOW, now)
+        checks, self._checks = self._checks, EMPTY_IN_WINDOW
+        return lines + self.due_checks(checks, now)
+
+    def look_again(self) -> None:
+        """Have the next window contain lines found empty, up to `WINDOW`, however recently it was."""
+        for empty in self._empty.values():
+            empty.seen = NEVER
+        self._checks = WINDOW
 
     def due_checks(self, count: int, now: float) -> list[Line]:
         """Return up to `count` lines found empty that are due for another check."""
@@ -566,13 +575,7 @@ class KnownLines:
         self._open[line[0]].serve(line[1])
 
     def drained(self, line: Line, now: float, *, quiet: bool) -> None:
-        """Note that this process took the last task of a line.
-
-        Args:
-            line: The line.
-            now: Monotonic time in seconds.
-            quiet: Whether no task was put into it recently.
-        """
+        """Note that this process took the last task of a line at a monotonic time; `quiet`: no recent put."""
         if line in self._announced_at:
             self._note_empty(line, now, drained_here=True, close=quiet)
 
@@ -750,10 +753,12 @@ class LineRecords:
         return lines
 
     def reread(self, queue: str) -> None:
-        """Read the levels of a queue, and have the next call read the announced lines."""
+        """Read the levels of a queue; have the next calls read the announced lines, and check empty ones."""
         self._control.read(queue, staleness_seconds=0)
         with self._lock:
-            self._of(queue).listing.try_again()
+            of = self._of(queue)
+            of.listing.try_again()
+            of.known.look_again()
 
     def all_lines(self, queue: str, now: float) -> list[Line]:
         """Return the lines that may have claimable tasks, including lines found empty."""
@@ -849,11 +854,7 @@ class LineRecords:
         return self._closings.recheck(queue, now, limit)
 
     def tidy_in_claim(self, queue: str, now: float) -> int:
-        """Recheck a line whose closing is due, at most once a second.
-
-        Args:
-            queue: Name of the queue.
-            now: Current time in seconds.
+        """Recheck a line whose closing is due at a time in seconds, at most once a second.
 
         Returns:
             How many closed lines were looked into.
