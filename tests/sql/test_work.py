@@ -71,7 +71,8 @@ def test_the_second_signal_gives_the_tasks_back(folder: Path, queue: Queue, sqli
         assert work.end() == 4
     assert "ValueError: no good" in log["traceback"]
     assert "waits" not in str(work.events)
-    assert work.all("ended")[0]["given_back"] == ["a"]
+    # On a slow machine the other task may have begun its next attempt.
+    assert "a" in work.all("ended")[0]["given_back"]
     task = known(queue, "a")
     assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
 

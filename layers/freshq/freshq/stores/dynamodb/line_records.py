@@ -105,12 +105,12 @@ class ControlRecords:
         self._lock = threading.Lock()
         self._cache: dict[str, Control] = {}
 
-    def read(self, queue: str, staleness_seconds: float = MAX_STALENESS_SECONDS) -> Control:
-        """Return the state of a queue, at most `staleness_seconds` old."""
+    def read(self, queue: str, *, anew: bool = False) -> Control:
+        """Return the state of a queue, at most `MAX_STALENESS_SECONDS` old; if `anew`, as it is now."""
         now = time.monotonic()
         with self._lock:
             cached = self._cache.get(queue)
-        if cached is not None and now - cached.as_of < staleness_seconds:
+        if cached is not None and not anew and now - cached.as_of < MAX_STALENESS_SECONDS:
             return cached
         return self._remember(queue, self._calls.get(CONTROL_PREFIX + queue) or {}, now)
 
@@ -754,7 +754,7 @@ class LineRecords:
 
     def reread(self, queue: str) -> None:
         """Read the levels of a queue; have the next calls read the announced lines, and check empty ones."""
-        self._control.read(queue, staleness_seconds=0)
+        self._control.read(queue, anew=True)
         with self._lock:
             of = self._of(queue)
             of.listing.try_again()
