@@ -8,6 +8,7 @@ from threading import Thread
 import pytest
 
 from freshq import Claim, GroupRule, GroupRules, Queue
+from freshq.queue.claim import has_claimable
 from freshq.queue.core import core_of
 from tests.conftest import StoreUnderTest
 
@@ -175,3 +176,22 @@ def test_a_lease_that_is_extended_counts_until_its_new_end(store: StoreUnderTest
     store.clock.advance(11)
     other.admin.recover()
     assert len(other.claim(2)) == 1
+
+
+def test_a_look_finds_only_tasks_that_a_claim_would(store: StoreUnderTest) -> None:
+    queue = store.queue(groups=GroupRules(GroupRule(max_running=1)))
+    core = core_of(queue)
+    assert not has_claimable(core)
+    queue.put("later", delay_seconds=60)
+    assert not has_claimable(core)
+    queue.put("work", group="acme")
+    assert has_claimable(core)
+    queue.pause()
+    assert not has_claimable(core)
+    queue.resume()
+    assert has_claimable(core)
+    queue.claim()
+    assert not has_claimable(core)
+    queue.put("work", group="acme")
+    # Other stores judge limits only while they claim.
+    assert has_claimable(core) is (core.running is None)

@@ -379,8 +379,9 @@ def _limited_by(core: Core, request: ClaimRequest) -> tuple[SharedRunning | None
 
 
 def has_claimable(core: Core) -> bool:
-    """Return whether claims would find a task now; delayed tasks and groups at their limits do not count.
+    """Return whether claims would find a task now; delayed tasks do not count.
 
+    On DynamoDB, groups at their limits do not count either; other stores judge limits only while they claim.
     Also true if the search reached a bound of its work first: further claims would go on with it.
 
     Raises:
