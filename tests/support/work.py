@@ -103,7 +103,10 @@ class Work:
         """Wait for an event with these values, and return it."""
 
         def found() -> list[dict[str, Any]]:
-            assert self.process.poll() is None or self.all(event), self.errors
+            if self.process.poll() is not None:
+                for reader in self._readers:
+                    reader.join(PATIENCE_SECONDS)  # the last lines may not have been read
+                assert self.all(event), self.errors
             return [each for each in self.all(event) if values.items() <= each.items()]
 
         first: dict[str, Any] = until(found)[0]
