@@ -71,7 +71,6 @@ _STATUS, _REASON, _RESULT, _PAYLOAD, _DEADLINE, _VERSION = (
     _PLACES[name] for name in ("status", "shed_reason", "result", "payload", "deadline", "version")
 )
 _SCALED: Final = [_PLACES[field.field] for field in FIELDS if field.kind in SCALED]
-_STATUSES: Final = {status.value: status for status in TaskStatus}
 _DECODER: Final = json.JSONDecoder()
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
 
@@ -199,7 +198,7 @@ def stored(row: Sequence[Any]) -> Stored:
             values[place] = number / 1e6
     if values[_DEADLINE] >= NEVER:
         values[_DEADLINE] = None
-    values[_STATUS] = _STATUSES[values[_STATUS]]
+    values[_STATUS] = TaskStatus(values[_STATUS])
     if values[_REASON] is not None:
         values[_REASON] = ShedReason(values[_REASON])
     if values[_RESULT] is not None:
