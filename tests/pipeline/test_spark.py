@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day, Hour
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
 from freshq_pipeline.storage.table_files import columns_with_day
+from tests.pipeline.conftest import Pipeline, tuned
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,22 @@ def test_spark_and_its_java_have_them(spark: SparkSession) -> None:
     assert not set(LARGE.java) & set(options)
     configured = spark.sparkContext.getConf()
     assert {name: configured.get(name) for name in SMALL.spark} == SMALL.spark
+
+
+@pytest.mark.timeout(600)  # runs of Spark that compile, on a machine that may be busy
+def test_a_run_compiles_only_what_no_earlier_run_has(
+    pipeline: Pipeline, spark: SparkSession, two_days_folder: Path, tmp_path: Path
+) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    classes = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    counts = [classes.getCount()]
+    with tuned(spark, LARGE):
+        for turn in range(2):
+            pipeline(two_days_folder / "events", tmp_path / f"{turn}")
+            counts.append(classes.getCount())
+    first, second = (after - before for before, after in pairwise(counts))
+    assert first > 100, "Spark would keep these classes without a setting"
+    assert second <= first / 10
 
 
 def test_java_is_asked_once_for_a_function(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,15 @@ _ALWAYS: Final = {
     # of the processor time of a run over a small input.
     "spark.sql.icu.caseMappings.enabled": "false",
 }
-# Must be set at the start of the session. By default PySpark sends Java the source line of every call that
-# makes a column: more than half of its traffic.
-_AT_START: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+# Must be set at the start of the session.
+_AT_START: Final = {
+    # By default PySpark sends Java the source line of every call that makes a column: more than half of its
+    # traffic.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # A run over many events generates 200 classes. By default Spark keeps the 100 used last, so each run in a
+    # session would compile all of them again.
+    "spark.sql.codegen.cache.maxEntries": "1000",
+}
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
