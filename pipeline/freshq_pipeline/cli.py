@@ -37,7 +37,7 @@ from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.java import submitted
-from freshq_pipeline.spark.tuning import LARGE
+from freshq_pipeline.spark.tuning import HUGE
 from freshq_pipeline.storage.results import SUMMARY, without_new
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def stream(
     request = _requested(events, out, options)
     request.check_beside_events("checkpoint", Folder(checkpoint))
     # A continuing stream runs long enough for Java's optimizing compiler.
-    tuning = plan(request).tuning() if every_seconds is None else LARGE
+    tuning = plan(request).tuning() if every_seconds is None else HUGE
     batches = BatchReports(request.out, reports=every_seconds is not None)
     with postponed() as problems, spark.session(tuning) as session, asked_to_stop() as stop:
         follow(session, request, Folder(checkpoint).uri, every_seconds, batches, files_per_batch, stop)

@@ -28,8 +28,10 @@ from freshq_pipeline.schemas import EVENT, Format, ddl
 from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
 from freshq_pipeline.spark.session import LOCKLESS_SECONDS, adapt, prune_scratch, session_beside
 from freshq_pipeline.spark.tuning import (
+    HUGE,
     INFLATION,
     LARGE,
+    LARGE_BYTES,
     MEDIUM,
     MEDIUM_BYTES,
     SMALL,
@@ -49,7 +51,7 @@ from tests.pipeline.conftest import Pipeline, tuned
     ("input_bytes", "chosen"),
     [
         (0, SMALL), (SMALL_BYTES, SMALL), (SMALL_BYTES + 1, MEDIUM), (MEDIUM_BYTES, MEDIUM),
-        (MEDIUM_BYTES + 1, LARGE), (1 << 40, LARGE),
+        (MEDIUM_BYTES + 1, LARGE), (LARGE_BYTES, LARGE), (LARGE_BYTES + 1, HUGE), (1 << 40, HUGE),
     ],
 )  # fmt: skip
 def test_settings_by_size(input_bytes: int, chosen: Tuning) -> None:
@@ -78,7 +80,7 @@ def test_open_hours_of_earlier_runs_count() -> None:
     assert RunPlan(before, files, ["new"], again=True).tuning() is LARGE
 
 
-@pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (MEDIUM_BYTES + 1, LARGE)])
+@pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (LARGE_BYTES + 1, HUGE)])
 def test_a_run_starts_spark_with_them_and_says_so(size_bytes: int, chosen: Tuning, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with (tmp_path / "in/a.json").open("wb") as file:
@@ -103,7 +105,7 @@ def test_spark_and_its_java_have_them(spark: SparkSession) -> None:
     java: Any = spark.sparkContext._jvm
     options = list(java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
     assert set(SMALL.java) <= set(options)
-    assert not set(LARGE.java) & set(options)
+    assert not set(HUGE.java) & set(options)
     configured = spark.sparkContext.getConf()
     assert {name: configured.get(name) for name in SMALL.spark} == SMALL.spark
 

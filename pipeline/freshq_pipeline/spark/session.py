@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.spark.java import class_archive, java_home, java_program, submitted
-from freshq_pipeline.spark.tuning import LARGE, QUICK_JAVA, Tuning
+from freshq_pipeline.spark.tuning import HUGE, QUICK_JAVA, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ logger.tasks.level = off
 
 @contextmanager
 def spark_session(
-    master: str = "local[*]", memory: str = "2g", tuning: Tuning = LARGE
+    master: str = "local[*]", memory: str = "2g", tuning: Tuning = HUGE
 ) -> Iterator[SparkSession]:
     """Start Spark; on exit, stop it and delete its files.
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 # Up to this size of uncompressed records an input is small: generated code does not pay off.
 SMALL_BYTES: Final = 12 << 20
-# Up to this size it is medium: Java's optimizing compiler and several partitions do not pay off.
+# Up to this size it is medium: several partitions do not pay off.
 MEDIUM_BYTES: Final = 32 << 20
+# Up to this size it is large: Java's optimizing compiler does not pay off.
+LARGE_BYTES: Final = 256 << 20
 # Recorded events inflate about elevenfold.
 COMPRESSED_SUFFIXES: Final = (".gz",)
 INFLATION: Final = 11
@@ -52,17 +54,9 @@ SMALL: Final = Tuning(
 )
 # Whole-stage code generation does not pay off yet.
 MEDIUM: Final = Tuning("medium", QUICK_JAVA, SMALL.spark | {"spark.sql.codegen.factoryMode": "FALLBACK"})
-# The optimizing compiler took a third of the processor time of a run over 2 million events. It pays off only
-# at 16 times its default thresholds.
-BEST_COMPILER_LATER: Final = (
-    "-XX:Tier4InvocationThreshold=80000",
-    "-XX:Tier4MinInvocationThreshold=9600",
-    "-XX:Tier4CompileThreshold=240000",
-    "-XX:Tier4BackEdgeThreshold=640000",
-)
 LARGE: Final = Tuning(
     "large",
-    ("-XX:+UseParallelGC", *BEST_COMPILER_LATER),
+    QUICK_JAVA,
     {
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.codegen.wholeStage": "true",
@@ -71,13 +65,24 @@ LARGE: Final = Tuning(
         "spark.sql.files.openCostInBytes": "1048576",
     },
 )
+# The optimizing compiler took a third of the processor time of a run over 2 million events. It pays off only
+# at 16 times its default thresholds.
+BEST_COMPILER_LATER: Final = (
+    "-XX:Tier4InvocationThreshold=80000",
+    "-XX:Tier4MinInvocationThreshold=9600",
+    "-XX:Tier4CompileThreshold=240000",
+    "-XX:Tier4BackEdgeThreshold=640000",
+)
+HUGE: Final = Tuning("huge", ("-XX:+UseParallelGC", *BEST_COMPILER_LATER), LARGE.spark)
 
 
 def tuning_for(input_bytes: int) -> Tuning:
     """Return the settings for an input, given the size of its uncompressed records."""
     if input_bytes <= SMALL_BYTES:
         return SMALL
-    return MEDIUM if input_bytes <= MEDIUM_BYTES else LARGE
+    if input_bytes <= MEDIUM_BYTES:
+        return MEDIUM
+    return LARGE if input_bytes <= LARGE_BYTES else HUGE
 
 
 def uncompressed_bytes(sizes_bytes: Mapping[str, int]) -> int:
