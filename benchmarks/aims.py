@@ -150,7 +150,7 @@ def of_pipeline() -> Iterator[Aim]:
     """Yield the aims of the pipeline."""
     for file, what, kind, aim in (
         ("pipeline", "pipeline, 2 million events, warm", "warm", 3.0),
-        ("pipeline_large", "pipeline, 20 million events, started cold", "cold", 1.5),
+        ("pipeline_large", "pipeline, 20 million events, started cold", "cold", 1.3),
     ):
         found = figures_of(file)
         bound = DUCKDB.format(tables_ratio(found, kind))
