@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
@@ -51,8 +50,6 @@ def stream(
 ) -> None:
     """Publish the tables whenever files have arrived.
 
-    From then on, Arrow takes the memory of the whole process from the system's allocator.
-
     Args:
         spark: The session.
         request: The folders and options.
@@ -68,8 +65,6 @@ def stream(
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
-    # Arrow's default allocator keeps the memory of threads that have ended, about 2 MiB a batch.
-    pa.set_memory_pool(pa.system_memory_pool())
     # Batches of different sizes have different settings.
     batches = _Batches(session_beside(spark), request, published, files_per_batch, stop or Event())
     found = batches.begin(Folder(checkpoint))
