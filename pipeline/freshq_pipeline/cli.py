@@ -203,6 +203,8 @@ def stream(
     SIGTERM or Ctrl-C ends the stream after the batch in progress, with its usual exit status; a second signal
     ends it immediately.
     """
+    # PyArrow reads this when it is imported. With its default allocator, memory grows by 2 MiB per batch.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from freshq_pipeline.runs.batch import plan
     from freshq_pipeline.runs.stream import stream as follow
     from freshq_pipeline.storage.folder import Folder

@@ -87,6 +87,37 @@ def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+# Runs the command as the script does, then says which allocator PyArrow has.
+ALLOCATING = """
+import sys
+from freshq_pipeline.cli import app
+try:
+    app()
+finally:
+    import pyarrow
+    print(pyarrow.default_memory_pool().backend_name)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "allocator"), [(None, "system"), ("mimalloc", "mimalloc")])
+def test_a_stream_has_the_allocator_that_does_not_grow(
+    chosen: str | None, allocator: str, tmp_path: Path
+) -> None:
+    folders = (f"--{name}={tmp_path / name}" for name in ("events", "out", "checkpoint"))
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    if chosen is not None:
+        environment["ARROW_DEFAULT_MEMORY_POOL"] = chosen
+    ended = subprocess.run(
+        [sys.executable, "-c", ALLOCATING, "stream", *folders],
+        check=False,  # the folder of events is missing
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert "there is no folder" in ended.stderr
+    assert ended.stdout.split() == [allocator]
+
+
 @pytest.mark.parametrize("link", ["", "/in/..", "/link"])
 def test_the_output_is_beside_the_events(link: str, tmp_path: Path) -> None:
     """The next run would read its own tables as events."""
