@@ -32,9 +32,8 @@ BOUNDS = {
     "gold.open_hours._opened": "hours",
     "gold.open_hours._surveyed": "hours",
     "gold.silver_days._days_that_share": "ids in SILVER_HERE_BYTES",
-    "gold.silver_days._hashes": "ids in SILVER_HERE_BYTES",
     "gold.silver_days.created_hours": "hours",
-    "gold.silver_days._shared_by_spark": "pairs of days",
+    "gold.silver_days._pairs": "pairs of days",
     "gold.silver_days.starts_us": "queues",
     "ingest.silver._quarantine": "reasons, and damaged files",
     "ingest.silver._unknown_fields": "MAX_UNKNOWN_FIELDS",
@@ -96,6 +95,7 @@ def test_spark_links_the_same_days(
 ) -> None:
     monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0 if here == "nothing" else 1 << 40)
     monkeypatch.setattr(silver_days, "INDEX_HERE_BYTES", 0)
+    monkeypatch.setattr(silver_days, "GROUP_BYTES", 1)  # each file is hashed on its own
     out, state = Folder(str(tmp_path)), State("", "in", "landed")
     add(spark, out, state, "a", {1: ["x", "mail/y", "x"], 2: ["z", "ship/y"]})
     # Arrow made this part of the index, if the first run was smaller.
@@ -104,6 +104,17 @@ def test_spark_links_the_same_days(
     assert {day: sorted(known.linked) for day, known in state.days.items()} == {
         1: [1, 3, 5], 2: [], 3: [1, 4], 4: [3], 5: [1],
     }  # fmt: skip
+
+
+def test_spark_links_no_days_without_an_id_in_common(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0)
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    add(spark, out, state, "a", {1: ["x"], 2: ["y", "mail/x"]})
+    add(spark, out, state, "b", {1: ["x"], 3: ["ship/x"]})
+    assert [known.linked for known in state.days.values()] == [[], [], []]
+    assert len(out.files("ids")) == len(state.ids)
 
 
 def test_spark_counts_the_same_new_violations(

@@ -91,11 +91,12 @@ def chunks(claims: DataFrame, waits: DataFrame, chunk_us: int = CHUNK_US, *, man
     begun = claims.withColumn("chunk", first)
     spans = waits.withColumns({"first": first, "last": last})
     ends = F.explode(F.array_distinct(F.array("first", "last")))
-    rows = begun.unionByName(spans.withColumn("chunk", ends).drop("first", "last"))
-    rows = rows.unionByName(_covering(begun, spans, chunk_us)).select("*", length)
+    own = begun.unionByName(spans.withColumn("chunk", ends).drop("first", "last"))
+    rows = own.unionByName(_covering(begun, spans, chunk_us)).select("*", length)
     if not many:
         return rows
-    crowded = rows.groupBy(*_LEVEL, "chunk").count().where(F.col("count") > GROUP_ROWS).drop("count")
+    # The wait that covers a chunk is one row more, which is expensive to find.
+    crowded = own.groupBy(*_LEVEL, "chunk").count().where(F.col("count") >= GROUP_ROWS).drop("count")
     found = crowded.toArrow()
     if not len(found):
         return rows

@@ -9,7 +9,7 @@ it Spark does the same. If two ids have the same hash, a run only reads more tha
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -28,13 +28,13 @@ from freshq_pipeline.storage.state import ALL, silver_path
 from freshq_pipeline.storage.table_files import PARQUET
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
     from pyspark.sql import Column, SparkSession
 
     from freshq_pipeline.storage.days import Day
-    from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.folder import FileInfo, Folder
     from freshq_pipeline.storage.state import State
 
 
@@ -114,8 +114,9 @@ _IDS: Final = pa.schema([*((name, pa.string()) for name in _ID), ("created_us", 
 _SHIFT: Final = np.int64(-7046029254386353131)
 
 
-# Up to these sizes of new silver and of the index, this process hashes and compares ids. An id takes 133
-# bytes here, and about 60 bytes of silver.
+# Silver that is hashed at once. Each of its ids takes 133 bytes of memory, and about 60 bytes of silver.
+GROUP_BYTES: Final = 16 << 20
+# Up to these sizes of new silver and of the index, this process hashes and compares ids.
 SILVER_HERE_BYTES: Final = 64 << 20
 INDEX_HERE_BYTES: Final = 256 << 20
 
@@ -125,11 +126,14 @@ def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
     parts = state.silver_parts() - set(state.indexed)
     if not parts:
         return
-    few = _silver_bytes(state, parts) <= SILVER_HERE_BYTES
+    files = [file for part in sorted(parts) for file in out.files(f"silver/{part}")]
+    few = sum(file.size_bytes for file in files) <= SILVER_HERE_BYTES
+    groups, work = _in_groups(files), partial(_write_hashes, out, state.run_id)
     if few:
-        out.write_parquet(f"ids/{state.run_id}/0{PARQUET}", _ids_of(out, state, parts), _INDEX)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
+            list(pool.map(work, groups))
     else:
-        _ids_by_spark(spark, out, parts).write.parquet(out.at(f"ids/{state.run_id}"))
+        spark.sparkContext.parallelize(groups, len(groups)).foreach(work)
     state.ids.append(state.run_id)
     state.indexed = sorted(state.silver_parts())
     _link_days(spark, out, state, few=few)
@@ -140,9 +144,29 @@ def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
         state.ids = [merged]
 
 
-def _silver_bytes(state: State, parts: set[str]) -> int:
-    sizes = (size for day in state.days.values() for part, size in day.silver.items() if part in parts)
-    return sum(sizes)
+_Group = tuple[int, list[str]]
+
+
+def _in_groups(files: Iterable[FileInfo]) -> list[_Group]:
+    """Divide files into numbered groups of about `GROUP_BYTES`; a larger file is a group of its own."""
+    groups, filled_bytes = [list[str]()], 0
+    for file in files:
+        if filled_bytes + file.size_bytes > GROUP_BYTES and groups[-1]:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(file.path)
+        filled_bytes += file.size_bytes
+    return list(enumerate(groups))
+
+
+def _write_hashes(out: Folder, part: str, group: _Group) -> None:
+    """Write the rows of the index for a group of silver files. A second attempt writes the same file."""
+    number, paths = group
+    batches = out.scan(paths, _IDS, _IDS.names).to_batches()
+    found = [_INDEX.empty_table(), *(_hashed(pa.Table.from_batches([batch])) for batch in batches)]
+    distinct = pa.concat_tables(found).group_by(_INDEX.names, use_threads=False).aggregate([])
+    rows = distinct.select(_INDEX.names).combine_chunks().to_batches()
+    out.write_parquet(f"ids/{part}/{number}{PARQUET}", rows, _INDEX)
 
 
 def _link_days(spark: SparkSession, out: Folder, state: State, *, few: bool) -> None:
@@ -158,22 +182,6 @@ def _link_days(spark: SparkSession, out: Folder, state: State, *, few: bool) -> 
             days = known.chained if is_chain else known.linked
             if beside not in days:
                 days.append(beside)
-
-
-def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the index for the given silver parts, day by day."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
-        for day, known in sorted(state.days.items()):
-            paths = silver_files(out, day, (part for part in known.silver if part in parts))
-            found = list(pool.map(lambda path: _hashes(out, path), paths))
-            if found:
-                distinct = pa.concat_tables(found).group_by(_INDEX.names, use_threads=False).aggregate([])
-                yield from distinct.select(_INDEX.names).combine_chunks().to_batches()
-
-
-def _hashes(out: Folder, path: str) -> pa.Table:
-    """Return the rows of the index for a file of silver."""
-    return _hashed(out.scan([path], _IDS, _IDS.names).to_table())
 
 
 def _hashed(events: pa.Table) -> pa.Table:
@@ -204,23 +212,26 @@ def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
     return found
 
 
-def _ids_by_spark(spark: SparkSession, out: Folder, parts: set[str]) -> DataFrame:
-    """Return the rows of the index for the given silver parts."""
-    reader = spark.read.schema("queue string, task_id string, root_id string, created_us bigint")
-    ids = reader.parquet(*(out.at(f"silver/{part}") for part in sorted(parts)))
-    return ids.mapInArrow(_hashed_batches, _INDEX_DDL).distinct()
-
-
-def _hashed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from _hashed(pa.Table.from_batches([batch])).to_batches()
-
-
 def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tuple[int, int, bool]]:
     """Return the same as `_days_that_share`. Only pairs of days reach this process."""
     reader = spark.read.schema(_INDEX_DDL)
     fresh = reader.parquet(out.at(f"ids/{state.run_id}"))
     others = reader.parquet(*(out.at(f"ids/{part}") for part in state.ids))
+    of_id = others.groupBy("id_hash").agg(F.min("hour").alias("first"), F.max("hour").alias("last"))
+    # Nearly all ids have one hour. Spark joins the rest without a shuffle, as it knows how few it keeps.
+    several = of_id.where("first <> last").select("id_hash").persist()
+    try:
+        return (
+            _pairs(fresh.join(several, "id_hash"), others.join(several, "id_hash"))
+            if several.count()
+            else set()
+        )
+    finally:
+        several.unpersist()
+
+
+def _pairs(fresh: DataFrame, others: DataFrame) -> set[tuple[int, int, bool]]:
+    """Return the pairs of days of rows of the index, by Spark."""
     others = others.withColumnsRenamed({"hour": "other", "is_child": "other_is_child"})
     pairs = fresh.join(others, "id_hash").where("hour <> other")
     days = (F.expr(f"{name} div {HOURS_A_DAY}").alias(name) for name in ("hour", "other"))
