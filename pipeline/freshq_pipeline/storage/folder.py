@@ -146,7 +146,10 @@ class Folder:
         found = dataset(
             [self._path(path) for path in paths], schema=schema, filesystem=self._files, format="parquet"
         )
-        return found.scanner(columns=None if columns is None else list(columns), filter=where)
+        # Arrow would keep the metadata of every file until the scan ends.
+        return found.scanner(
+            columns=None if columns is None else list(columns), filter=where, cache_metadata=False
+        )
 
     def write_parquet(self, path: str, batches: Iterable[Any], schema: Any, **options: Any) -> None:
         """Write PyArrow record batches as a Parquet file, atomically.
