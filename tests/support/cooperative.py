@@ -16,6 +16,7 @@ from unittest import mock
 
 from freshq.queue.stopping import Wake
 from freshq.stores import wakes
+from freshq.stores.sql.watching import TableWatcher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -106,7 +107,7 @@ def _waits(run: Interleaving) -> Iterator[Any]:
     """Yield the replacements of what waits for other threads."""
 
     def wait_for_change(signal: wakes.Signal, seen: int, seconds: float) -> None:
-        wait_for(run, seconds, lambda: signal.count != seen)  # and no thread watches for other processes
+        wait_for(run, seconds, lambda: signal.count != seen)
 
     def wait_for_call(wake: Wake, seconds: float | None) -> None:
         calls = wake._calls
@@ -120,6 +121,8 @@ def _waits(run: Interleaving) -> Iterator[Any]:
         return SimpleNamespace(done={call for call in some if call.done()})
 
     yield mock.patch.object(wakes.Signal, "wait", wait_for_change)
+    # Its thread would run at its own pace, and take the virtual time of the last wait for a time to come.
+    yield mock.patch.object(TableWatcher, "await_changes")
     yield mock.patch.object(Wake, "wait", wait_for_call)
     yield from (mock.patch(each, wait_for_ends) for each in _WAITS)
     lock = partial(_Semaphore, run)

@@ -221,11 +221,9 @@ def _shared_by_spark(spark: SparkSession, out: Folder, state: State) -> set[tupl
     # Nearly all ids have one hour. Spark joins the rest without a shuffle, as it knows how few it keeps.
     several = of_id.where("first <> last").select("id_hash").persist()
     try:
-        return (
-            _pairs(fresh.join(several, "id_hash"), others.join(several, "id_hash"))
-            if several.count()
-            else set()
-        )
+        if not several.count():
+            return set()
+        return _pairs(fresh.join(several, "id_hash"), others.join(several, "id_hash"))
     finally:
         several.unpersist()
 
