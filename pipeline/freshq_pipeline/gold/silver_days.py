@@ -8,7 +8,6 @@ it Spark does the same. If two ids have the same hash, a run only reads more tha
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -104,7 +103,6 @@ def _marked(
 
 # With more parts, the index is rewritten as one part.
 MAX_PARTS: Final = 16
-_THREADS: Final = 8
 # A row of a task has its id, and a row of a child has the id of its root.
 _INDEX: Final = pa.schema([("id_hash", pa.int64()), ("hour", pa.int32()), ("is_child", pa.bool_())])
 _INDEX_DDL: Final = "id_hash bigint, hour int, is_child boolean"
@@ -130,8 +128,8 @@ def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
     few = sum(file.size_bytes for file in files) <= SILVER_HERE_BYTES
     groups, work = _in_groups(files), partial(_write_hashes, out, state.run_id)
     if few:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
-            list(pool.map(work, groups))
+        for group in groups:
+            work(group)
     else:
         spark.sparkContext.parallelize(groups, len(groups)).foreach(work)
     state.ids.append(state.run_id)
