@@ -222,8 +222,15 @@ KINDS: Final = {
         ),
     ),
 }
-# Its log stays in the process's memory.
-UNWRITTEN: Final = (*KINDS["mariadb"].forgetful, "--innodb-flush-log-at-trx-commit=0")
+# Its log stays in the process's memory, because nothing fills up: neither the log nor the memory for pages.
+UNWRITTEN: Final = (
+    *KINDS["mariadb"].forgetful,
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-log-buffer-size=64M",
+    "--innodb-log-file-size=256M",
+    "--innodb-buffer-pool-size=128M",
+    "--innodb-adaptive-flushing=0",
+)
 WAL_WRITER: Final = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
 
 
