@@ -95,7 +95,7 @@ def test_spark_links_the_same_days(
 ) -> None:
     monkeypatch.setattr(silver_days, "SILVER_HERE_BYTES", 0 if here == "nothing" else 1 << 40)
     monkeypatch.setattr(silver_days, "INDEX_HERE_BYTES", 0)
-    monkeypatch.setattr(silver_days, "GROUP_BYTES", 1)  # each file is hashed on its own
+    monkeypatch.setattr(silver_days, "HASHED_BYTES", 1)  # each file is hashed on its own
     out, state = Folder(str(tmp_path)), State("", "in", "landed")
     add(spark, out, state, "a", {1: ["x", "mail/y", "x"], 2: ["z", "ship/y"]})
     # Arrow made this part of the index, if the first run was smaller.

@@ -318,13 +318,18 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
+def create_table(kind: Kind, server: Powered) -> None:
+    """Create the table of tasks, so that it is on the disk."""
+    with closing(Place(server.url).open()) as queue:
+        queue.create_table()
+    if kind is KINDS["postgres"]:
+        answer(server, "CHECKPOINT")
+
+
 def cut_server(kind: Kind, options: Sequence[str] = ()) -> list[Aftermath]:
     """Let processes use a server, and cut the power at some moments of that."""
     with Powered(kind, options, is_watched=True) as server:
-        with closing(Place(server.url).open()) as queue:
-            queue.create_table()
-        if kind is KINDS["postgres"]:
-            answer(server, "CHECKPOINT")  # the table itself is not to be lost
+        create_table(kind, server)
         already = len(changes(server.journal))
         with powered(Place(server.url), server.actors, server.environment):
             half = within_seconds(LONG_SECONDS, lambda: answered(server.actors) >= CALLS / 2)
@@ -374,10 +379,8 @@ def test_a_server_that_does_not_wait_loses_the_last_calls(kind: Kind) -> None:
 @pytest.mark.timeout(2 * LONG_SECONDS)
 def test_a_server_whose_processes_are_killed(kind: Kind, options: Sequence[str], *, is_kept: bool) -> None:
     with Powered(kind, options) as server:
-        with closing(Place(server.url).open()) as queue:
-            queue.create_table()
+        create_table(kind, server)
         if kind is KINDS["postgres"] and not is_kept:
-            answer(server, "CHECKPOINT")  # the table itself is not to be lost
             # It writes each full page of the log, so the last calls are lost only by chance beside it.
             os.kill(answer(server, WAL_WRITER), signal.SIGSTOP)
         with powered(Place(server.url), server.actors, {}):

@@ -3,7 +3,8 @@
 An index of a hash and an hour for each id, and for the root of each chain, shows which days share ids and
 chains, and which use an id in several hours. Up to some size, Arrow finds them in this process without a
 Spark job: it reads four columns of the new events, and from the index only hashes that they contain. Beyond
-it Spark does the same. If two ids have the same hash, a run only reads more than it needs.
+it Spark's workers hash the ids, and Spark compares them. If two ids have the same hash, a run only reads more
+than it needs.
 """
 
 from __future__ import annotations
@@ -112,9 +113,10 @@ _IDS: Final = pa.schema([*((name, pa.string()) for name in _ID), ("created_us", 
 _SHIFT: Final = np.int64(-7046029254386353131)
 
 
-# Silver that is hashed at once. Each of its ids takes 133 bytes of memory, and about 60 bytes of silver.
-GROUP_BYTES: Final = 16 << 20
-# Up to these sizes of new silver and of the index, this process hashes and compares ids.
+# Silver whose ids are hashed together: a third of a second of work.
+HASHED_BYTES: Final = 16 << 20
+# Up to these sizes of new silver and of the index, this process hashes and compares ids. Comparing an id
+# takes 133 bytes here, and it has about 60 bytes of silver.
 SILVER_HERE_BYTES: Final = 64 << 20
 INDEX_HERE_BYTES: Final = 256 << 20
 
@@ -146,10 +148,13 @@ _Group = tuple[int, list[str]]
 
 
 def _in_groups(files: Iterable[FileInfo]) -> list[_Group]:
-    """Divide files into numbered groups of about `GROUP_BYTES`; a larger file is a group of its own."""
+    """Divide files into numbered groups of at most `HASHED_BYTES`; a larger file is a group of its own.
+
+    Files of the same day share ids, so adjacent files stay together.
+    """
     groups, filled_bytes = [list[str]()], 0
     for file in files:
-        if filled_bytes + file.size_bytes > GROUP_BYTES and groups[-1]:
+        if filled_bytes + file.size_bytes > HASHED_BYTES and groups[-1]:
             groups.append([])
             filled_bytes = 0
         groups[-1].append(file.path)
