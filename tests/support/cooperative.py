@@ -121,8 +121,8 @@ def _waits(run: Interleaving) -> Iterator[Any]:
         return SimpleNamespace(done={call for call in some if call.done()})
 
     yield mock.patch.object(wakes.Signal, "wait", wait_for_change)
-    # Its thread would run at its own pace. After the schedule, the virtual time of the last wait would seem to
-    # lie ahead, and the thread would never end.
+    # Its thread would run at its own pace. After the schedule, the virtual time of the last wait would seem
+    # to lie ahead, and the thread would never end.
     yield mock.patch.object(TableWatcher, "await_changes")
     yield mock.patch.object(Wake, "wait", wait_for_call)
     yield from (mock.patch(each, wait_for_ends) for each in _WAITS)
