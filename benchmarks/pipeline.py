@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import count, groupby, pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -591,6 +593,8 @@ def inflated_bytes(file: Path) -> int:
 
 
 DAY_EVENTS: Final = 20_000
+# Three years; a larger recording has larger days.
+MOST_DAYS: Final = 1000
 # Two executors of one core and 1.5 GiB, each a process of its own.
 CLUSTER: Final = "local-cluster[2,1,1536]"
 EXECUTORS: Final = 2
@@ -599,20 +603,28 @@ SUMMED: Final = ("shuffleWriteBytes", "memoryBytesSpilled", "diskBytesSpilled", 
 
 
 def scale(events: str = "200000,2000000") -> None:
-    """Run the pipeline on recordings of several sizes, the smallest first, each in a session of its own.
+    """Run the pipeline on recordings of several sizes, each in a process and a session of its own.
 
     Args:
-        events: Approximate numbers of events.
+        events: Approximate numbers of events, the smallest first.
     """
     sizes = figures.numbers(events)
     figures.write(
-        "pipeline_scale", in_folder(lambda folder: {"runs": [_scaled(folder, one) for one in sizes]})
+        "pipeline_scale", in_folder(lambda folder: {"runs": [_one_size(folder, one) for one in sizes]})
     )
 
 
-def _scaled(folder: Path, events: int) -> dict[str, Any]:
-    recording, out = folder / f"in-{events}", Folder(str(folder / f"out-{events}"))
-    record(recording, max(1, events // DAY_EVENTS), min(events, DAY_EVENTS))
+def _one_size(folder: Path, events: int) -> dict[str, Any]:
+    days = min(max(1, events // DAY_EVENTS), MOST_DAYS)
+    recording, out = folder / f"in-{events}", folder / f"out-{events}"
+    # Each call has a new process, so that a run's memory does not include a recording's or another run's.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as process:
+        process.submit(record, recording, days, events // days).result()
+        return process.submit(_run_on_cluster, recording, out).result()
+
+
+def _run_on_cluster(recording: Path, folder: Path) -> dict[str, Any]:
+    out = Folder(str(folder))
     request = RunRequest(Folder(str(recording)), out)
     with spark_session(CLUSTER, DRIVER_MEMORY) as spark:
         seconds, summary = timed(lambda: execute(request, lambda _tuning: nullcontext(spark)))
