@@ -49,19 +49,15 @@ def tables_ratio(found: Mapping[str, Any], kind: str) -> float:
 
 def _scale() -> dict[str, float]:
     """Return the costs of an event on a cluster, and of the largest load."""
-    least, *_, most = read("pipeline_scale")["figures"]["runs"]
-    large = read("pipeline_large")
-    events = most["events"] - least["events"]
-    executors_us = (most["executor_processor_seconds"] - least["executor_processor_seconds"]) / events * 1e6
-    shuffle_bytes = (most["shuffle_mb"] - least["shuffle_mb"]) / events * 1e6
-    whole_us = 1e6 * large["figures"]["spark_cold_seconds"] / large["figures"]["events"]
-    whole_us *= large["machine"]["cores"]
+    result = read("pipeline_scale")
+    least, *_, most = result["figures"]["runs"]
+    more = {name: most[name] - least[name] for name in ("events", "executor_processor_seconds", "shuffle_mb")}
+    shuffle_bytes = more["shuffle_mb"] / more["events"] * 1e6
+    whole_us = most["seconds"] * result["machine"]["cores"] / most["events"] * 1e6
     return {
-        "executors_us": executors_us,
+        "executors_us": more["executor_processor_seconds"] / more["events"] * 1e6,
         "shuffle_bytes": shuffle_bytes,
         "whole_us": whole_us,
-        "processor_hours": (executors_us + whole_us) * LARGEST_EVENTS / 1e6 / 3600,
+        "processor_hours": whole_us * LARGEST_EVENTS / 1e6 / 3600,
         "shuffle_gb": shuffle_bytes * LARGEST_EVENTS / 1e9,
-        # Of 100 million events on this machine.
-        "hours": most["seconds"] * 1e8 / most["events"] / 3600,
     }

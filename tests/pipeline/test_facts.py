@@ -254,7 +254,7 @@ def test_large_inputs_are_equal_to_duckdb(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Executors read the files and compare the claims.
-    monkeypatch.setattr("freshq_pipeline.ingest.sound_files.MEDIUM_BYTES", 0)
+    monkeypatch.setattr("freshq_pipeline.ingest.sound_files.HERE_BYTES", 0)
     monkeypatch.setattr("freshq_pipeline.gold.build.FEW_STEPS", 0)
     count = write_events(tmp_path / "in", 8000, files=3, seed=5)
     strays = [event | {"event_id": f"w{event['event_id']}"} for event in wandering(300, seed=5).landed()]

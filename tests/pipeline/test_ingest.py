@@ -147,11 +147,11 @@ def sizes_of(folder: Folder) -> dict[str, int]:
     return {file.path: file.size_bytes for file in folder.files()}
 
 
-@pytest.mark.parametrize("medium_bytes", [0, 1 << 40])
+@pytest.mark.parametrize("here_bytes", [0, 1 << 40])
 def test_files_that_are_not_sound_leave_nothing(
-    medium_bytes: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here_bytes: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sound_files, "MEDIUM_BYTES", medium_bytes)
+    monkeypatch.setattr(sound_files, "HERE_BYTES", here_bytes)
     landed = small().landed()
     later = [event | {"created_ms": event["created_ms"] + 86_400_000.0} for event in landed]
     events, out = Folder(str(tmp_path / "in 100%2F+1")), Folder(str(tmp_path / "out"))
@@ -221,7 +221,7 @@ def test_a_run_is_the_same_without_arrow(
     (folder / "cut.json.gz").write_bytes((folder / "cut.json.gz").read_bytes()[:-40])
     found = {}
     monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", 0)
-    monkeypatch.setattr(sound_files, "MEDIUM_BYTES", 0)
+    monkeypatch.setattr(sound_files, "HERE_BYTES", 0)
     for name, write in (("arrow", write_sound), ("spark", lambda *_: Sound())):
         monkeypatch.setattr("freshq_pipeline.ingest.silver.write_sound", write)
         out = tmp_path / name

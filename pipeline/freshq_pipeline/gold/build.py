@@ -98,7 +98,7 @@ _CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
 _ROOT: Final = arrow_schema({"root_id": TABLES["tasks"]["root_id"]})
 # Up to this many steps, claims and waits are compared in this process, at about 100 bytes each, and up to as
 # many tasks counted.
-FEW_STEPS: Final = 200_000
+FEW_STEPS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Arrow tables: executors take one chunk of time of one level at a time; few steps
 from __future__ import annotations
 
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import FOREVER_US, HOUR_US
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
@@ -155,12 +156,19 @@ def inversions_here(
     claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
     claims = claims.where(in_hours(F.col("since_us"), hours))
     found = claims.unionByName(waits).toArrow()
-    queue = found["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
-    names = np.stack((queue.indices.to_numpy(zero_copy_only=False), found["priority"].to_numpy()))
-    _, level = np.unique(names, axis=1, return_inverse=True)
-    return pa.concat_tables(
-        [_ARROW.empty_table(), *(_out_of_turn(found.filter(level == one)) for one in np.unique(level))]
-    )
+    return pa.concat_tables([_ARROW.empty_table(), *map(_out_of_turn, _levels(found))])
+
+
+def _levels(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of each queue and priority."""
+    names = rows["queue"].combine_chunks().dictionary_encode(null_encoding="encode").indices
+    queue, priority = names.to_numpy(zero_copy_only=False), rows["priority"].to_numpy()
+    order = np.lexsort((priority, queue))
+    changes = (np.diff(queue[order]) != 0) | (np.diff(priority[order]) != 0)
+    placed = rows.take(order)
+    # Filtering all rows once for each level would take too long with many levels.
+    for start, end in pairwise(np.unique([0, *(np.flatnonzero(changes) + 1), len(order)])):
+        yield placed.slice(start, end - start)
 
 
 def index_lag_us(lag: IndexLag) -> Column:

@@ -33,7 +33,7 @@ from freshq_pipeline.ingest.sources import (
     STATUSES,
 )
 from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION
-from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
+from freshq_pipeline.spark.tuning import uncompressed_bytes
 from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, latest
 from freshq_pipeline.storage.state import silver_path
@@ -173,6 +173,8 @@ HELD_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 14
 # With several groups per core, none waits long for the last one.
 GROUPS_PER_CORE: Final = 2
+# Up to this size of uncompressed records, reading them here takes no longer than starting Python workers.
+HERE_BYTES: Final = 128 << 20
 # Small files per group in this process; in a bucket each file is waited for.
 FILES_HERE: Final = 128
 _THREADS: Final = 8
@@ -231,7 +233,7 @@ def write_sound(
         return Sound()
     work = partial(_written, events, out, part)
     every = Sound()
-    if uncompressed_bytes(chosen) <= MEDIUM_BYTES:
+    if uncompressed_bytes(chosen) <= HERE_BYTES:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="files") as pool:
             written = list(pool.map(work, _groups(chosen, ceil(len(chosen) / FILES_HERE))))
     else:
