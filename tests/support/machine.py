@@ -5,11 +5,13 @@ run has as many power cuts as it has notes: `Disk` plays the notes back up to on
 synced, and of the rest what chance leaves, torn at sectors.
 """
 
+import atexit
 import os
 import random
 import shutil
 import struct
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -216,7 +218,9 @@ def library() -> Path:
         if os.environ.get("FRESHQ_REQUIRE_COMPILER") == "1":
             pytest.fail("no gcc, which compiles tests/support/machine.c")
         pytest.skip("no gcc, which compiles tests/support/machine.c")
-    made = Path(os.environ.get("TMPDIR", "/tmp")) / f"freshq-machine-{os.getpid()}.so"  # noqa: S108
+    made = Path(tempfile.mkdtemp(prefix="freshq-machine-")) / "machine.so"
+    atexit.register(shutil.rmtree, made.parent)
+    made.parent.chmod(0o755)  # PostgreSQL runs as another user than root
     options = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC"]
     subprocess.run([compiler, *options, "-o", str(made), str(SOURCE), "-ldl", "-lpthread"], check=True)
     return made
