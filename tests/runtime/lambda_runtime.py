@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import platform
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,6 +24,10 @@ from samtranslator.yaml_helper import yaml_parse
 
 START_SECONDS: Final = 60.0
 INVOKE_SECONDS: Final = 100.0
+# Each runtime has an address of its own. A free port of an address that is shared may be taken before the
+# emulator opens it, also by a connection to a server.
+_FIRST_ADDRESS: Final = int(IPv4Address("127.1.0.0"))
+_ADDRESSES: Final = int(IPv4Address("127.255.0.0")) - _FIRST_ADDRESS
 
 
 def emulator() -> Path | None:
@@ -93,11 +99,12 @@ class LambdaRuntime:
         }
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._process: subprocess.Popen[bytes] | None = None
+        self._host = str(IPv4Address(_FIRST_ADDRESS + secrets.randbelow(_ADDRESSES)))
         self._port = 0
 
     def invoke(self, event: Any) -> Invocation:
         """Invoke the function."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=INVOKE_SECONDS)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=INVOKE_SECONDS)
         connection.request("POST", "/2015-03-31/functions/function/invocations", json.dumps(event))
         body = connection.getresponse().read()
         connection.close()
@@ -116,11 +123,11 @@ class LambdaRuntime:
     def __enter__(self) -> Self:
         program = emulator()
         assert program is not None
-        self._port, api_port = _free_ports()
+        self._port, api_port = self._free_ports()
         self._process = subprocess.Popen(
             [
-                *(str(program), "--runtime-interface-emulator-address", f"127.0.0.1:{self._port}"),
-                *("--runtime-api-address", f"127.0.0.1:{api_port}", "--log-level", "error"),
+                *(str(program), "--runtime-interface-emulator-address", f"{self._host}:{self._port}"),
+                *("--runtime-api-address", f"{self._host}:{api_port}", "--log-level", "error"),
                 *(sys.executable, "-S", "-s", "-m", "awslambdaric", "app.handler"),
             ],
             env=self._environment,
@@ -131,7 +138,7 @@ class LambdaRuntime:
             start_new_session=True,
         )
         deadline = time.monotonic() + START_SECONDS
-        while not _listens(self._port):
+        while not (self._listens(self._port) and self._listens(api_port)):
             assert self._process.poll() is None, self.output()
             assert time.monotonic() < deadline, self.output()
             time.sleep(0.02)
@@ -146,13 +153,11 @@ class LambdaRuntime:
             self._process.wait()
         self._output.close()
 
+    def _free_ports(self) -> tuple[int, int]:
+        with socket.create_server((self._host, 0)) as one, socket.create_server((self._host, 0)) as other:
+            return int(one.getsockname()[1]), int(other.getsockname()[1])
 
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return int(one.getsockname()[1]), int(other.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
+    def _listens(self, port: int) -> bool:
+        with suppress(OSError), socket.create_connection((self._host, port), timeout=1):
+            return True
+        return False
