@@ -255,6 +255,19 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_process_that_fails_ends_after_loading_the_report() -> None:
+    program = """
+import atexit, sys
+from freshq_pipeline.report.ending import load_ahead
+
+atexit.register(lambda: print(hasattr(sys.modules["freshq_pipeline.report.page"], "write_report")))
+load_ahead()
+sys.exit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "True\n", "")
+
+
 @pytest.mark.parametrize(
     ("log", "reason"),
     [

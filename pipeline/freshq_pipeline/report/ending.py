@@ -55,7 +55,9 @@ def load_ahead() -> None:
         if find_spec(package) is None:
             msg = f"No module named {package!r}"
             raise ModuleNotFoundError(msg, name=package)
-    threading.Thread(target=import_module, args=(_PAGE,), name="report", daemon=True).start()
+    # The process ends after this thread: Python ends a daemon thread by unwinding its stack, and C++ code of
+    # a package that is being loaded would abort the process.
+    threading.Thread(target=import_module, args=(_PAGE,), name="report").start()
 
 
 def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
