@@ -597,7 +597,6 @@ DAY_EVENTS: Final = 20_000
 MOST_DAYS: Final = 1000
 # Two executors of one core and 1.5 GiB, each a process of its own.
 CLUSTER: Final = "local-cluster[2,1,1536]"
-EXECUTORS: Final = 2
 DRIVER_MEMORY: Final = "1g"
 SUMMED: Final = ("shuffleWriteBytes", "memoryBytesSpilled", "diskBytesSpilled", "numTasks")
 
