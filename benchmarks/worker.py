@@ -4,7 +4,7 @@ On SQL it is in turns with claims of ten by hand and the workers of other queues
 
 Handlers are empty and payloads have 1 KB. Each contender is one process, or two with the same number of slots
 each. A rate counts from the first run (by hand: the first claim) to the last; freshq's until all tasks are
-settled. `--peers` names an interpreter in which other queues are installed (oban needs Python 3.12 or newer);
+done. `--peers` names an interpreter in which other queues are installed (oban needs Python 3.12 or newer);
 the page names the queues that it lacks.
 """
 
@@ -40,7 +40,7 @@ from benchmarks.library_pages import FILES, HAND, WORKER
 from benchmarks.peers import NOT_INSTALLED, PAYLOAD, PEERS, Span
 from benchmarks.sql import fill
 from freshq import AsyncQueue, Handlers, Queue, Settlement, Worker
-from freshq.worker.report import LoggingObserver
+from freshq.worker.report import LoggingObserver, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableSequence
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import Claim, Task
-    from freshq.telemetry import Outcome
 
     Put = Callable[[], Awaitable[object]]
     Sleep = Callable[[], Awaitable[None]]
@@ -70,12 +69,11 @@ CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_ty
 
 
 class Watch(LoggingObserver):
-    """Notes when the first run of a task began, and each settlement, by wall and processor time."""
+    """Notes when the first run of a task began, and each success, by wall and processor time."""
 
     def __init__(self) -> None:
         self.began: tuple[float, float] | None = None
-        self.settlements: list[tuple[float, float]] = []
-        self.settled_one = threading.Event()
+        self.successes: list[tuple[float, float]] = []
 
     def run(self, _task: Task) -> None:
         """Note the first run."""
@@ -83,16 +81,16 @@ class Watch(LoggingObserver):
             self.began = time.monotonic(), time.process_time()
 
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Note a settlement."""
+        """Note a success. A task that a busy worker gave back is not done: it will be claimed again."""
         super().settled(claim, outcome, run_seconds, error)
-        self.settlements.append((time.monotonic(), time.process_time()))
-        self.settled_one.set()
+        if outcome is Outcome.SUCCEEDED:
+            self.successes.append((time.monotonic(), time.process_time()))
 
     def span(self) -> Span | None:
-        """Return the span from the first run to the last settlement; None if nothing ran."""
-        if self.began is None:
+        """Return the span from the first run to the last success; None if nothing succeeded."""
+        if self.began is None or not self.successes:
             return None
-        ended, processor = self.settlements[-1]
+        ended, processor = self.successes[-1]
         return Span(self.began[0], ended, processor - self.began[1])
 
 
@@ -104,9 +102,9 @@ def opened(url: str) -> Queue:
 def together(contender: str, url: str, tasks: int, concurrency: int, processes: int) -> list[Span]:
     """Fill a queue and work it off in a number of processes; return the span of each that ran a task."""
     fill(url, tasks, PAYLOAD, durable=not url.startswith("sqlite"))
-    settled = CONTEXT.RawArray("q", processes)
+    succeeded = CONTEXT.RawArray("q", processes)
     work = {HAND: _by_hand, WORKER: _by_worker}[contender]
-    jobs = [(url, work, settled, number, tasks, concurrency) for number in range(processes)]
+    jobs = [(url, work, succeeded, number, tasks, concurrency) for number in range(processes)]
     return [Span(*each) for each in in_processes(_process, jobs) if each]
 
 
@@ -135,30 +133,30 @@ def _by_hand(queue: Queue, ready: Callable[[], object], *_job: object) -> Span |
 def _by_worker(
     queue: Queue,
     ready: Callable[[], object],
-    settled: MutableSequence[int],
+    succeeded: MutableSequence[int],
     number: int,
     tasks: int,
     concurrency: int,
 ) -> Span | None:
-    """Run a worker until the processes together have settled all tasks.
+    """Run a worker until the processes together have completed all tasks.
 
     Args:
         queue: The queue.
         ready: Waits until every process is connected.
-        settled: Settlements of each process, which writes only its own number.
+        succeeded: Successes of each process, which writes only its own number.
         number: This process.
         tasks: Tasks of all processes.
         concurrency: Slots.
     """
     watch = Watch()
 
-    def all_settled() -> bool:
-        settled[number] = len(watch.settlements)
-        return sum(settled) >= tasks
+    def all_succeeded() -> bool:
+        succeeded[number] = len(watch.successes)
+        return sum(succeeded) >= tasks
 
     worker = Worker(queue, watch.run, concurrency=concurrency, observer=watch)
     ready()
-    worker.run(until=all_settled)
+    worker.run(until=all_succeeded)
     return watch.span()
 
 
@@ -417,7 +415,7 @@ def measured_once(far: Far, tasks: int) -> dict[str, float]:
     worker = Worker(queue, run, concurrency=FAR_SLOTS)
     report = worker.run(until=lambda: len(ran) >= tasks)
     seconds, own, of_server = (end - start for end, start in zip(now(), ran[0], strict=True))
-    if sum(report.outcomes.values()) != tasks:
+    if report.outcomes[Outcome.SUCCEEDED] != tasks:
         msg = f"{tasks} tasks were put, but the worker reports {report.outcomes}"
         raise RuntimeError(msg)
     return {

@@ -14,6 +14,7 @@ from benchmarks.peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
 from benchmarks.worker import together
 
 from freshq import Queue
+from freshq.telemetry import Outcome
 from tests.support.readings import counts
 
 # One message a file, taken by renaming it.
@@ -65,6 +66,19 @@ def test_everything_is_done_when_it_is_measured(tmp_path: Path, contender: str) 
     queue = Queue.sql(url)
     assert counts(queue.stats()) == {"success": 30}
     queue.close()
+
+
+def test_a_task_that_was_given_back_is_not_done() -> None:
+    with Queue.memory() as queue:
+        queue.put("work")
+        (claim,) = queue.claim()
+    watch = worker.Watch()
+    watch.run(claim.task)
+    watch.settled(claim, Outcome.GIVEN_BACK, 0.0, None)
+    assert (watch.successes, watch.span()) == ([], None)
+    watch.settled(claim, Outcome.SUCCEEDED, 0.0, None)
+    assert len(watch.successes) == 1
+    assert watch.span()
 
 
 def test_a_task_for_an_idle_worker_starts_before_its_result_is_known(tmp_path: Path) -> None:
