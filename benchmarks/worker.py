@@ -100,7 +100,7 @@ def opened(url: str) -> Queue:
 
 
 def together(contender: str, url: str, tasks: int, concurrency: int, processes: int) -> list[Span]:
-    """Fill a queue and work it off in a number of processes; return the span of each that ran a task."""
+    """Fill a queue and work it off in a number of processes; return the span of each that completed any."""
     fill(url, tasks, PAYLOAD, durable=not url.startswith("sqlite"))
     succeeded = CONTEXT.RawArray("q", processes)
     work = {HAND: _by_hand, WORKER: _by_worker}[contender]
