@@ -598,7 +598,7 @@ def _of_section(section: str, of_class: type[Statements], dialect: str) -> Itera
             continue
         if dialect in ONLY.get(name, (dialect,)):
             for variant, statement in _variants(getattr(statements, name), dialect):
-                if isinstance(statement, sa.SelectBase | sa.Insert | sa.Update | sa.Delete):
+                if isinstance(statement, sa.SelectBase | sa.Insert | sa.Update | sa.Delete | sa.TextClause):
                     title = f"{section}: {name}{variant}"
                     yield Entry(title, cleandoc(member.__doc__ or ""), _text(statement, dialect))
 

@@ -27,7 +27,7 @@ def deleted(engine: sa.Engine) -> Iterator[list[int]]:
     found: list[int] = []
 
     def note(_connection: Any, cursor: Any, statement: str, *_others: Any) -> None:
-        if statement.startswith("DELETE FROM tasks "):
+        if statement.startswith(("DELETE FROM tasks ", "DELETE tasks FROM ")):
             found.append(cursor.rowcount)
 
     sa.event.listen(engine, "after_cursor_execute", note)

@@ -411,7 +411,7 @@ LIMIT :at_most;
 
 -- claim: take
 -- Take the locked tasks.
-UPDATE tasks
+UPDATE tasks FORCE INDEX (PRIMARY)
 SET status='TAKEN', updated_us=:now_us, expires=:new_expires, request_token=:version, attempts=(tasks.attempts + 1),
     lease_token=:token, lease_until_us=:lease_until_us, first_claim_us=coalesce(tasks.first_claim_us, :now_us),
     last_claim_us=:now_us, line=NULL, agenda='due', due_us=:lease_until_us
@@ -494,7 +494,7 @@ AND tasks.status = :of_status;
 -- settle: lock_listed
 -- Lock several tasks, except tasks whose row is already locked.
 SELECT tasks.task_id, tasks.status, tasks.lease_token, tasks.request_token
-FROM tasks
+FROM tasks FORCE INDEX (PRIMARY)
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids)
 FOR UPDATE SKIP LOCKED;
@@ -778,8 +778,8 @@ WHERE tasks.queue = :of_queue
 AND (tasks.status = 'SHED' OR tasks.status = 'PENDING'
   AND (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us)) GROUP BY tasks.task_group;
 
--- stale tasks: stale_ids
--- Ids of stale tasks, earliest first, locked until the transaction ends.
+-- stale tasks: any_stale
+-- The id of a stale task.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -787,29 +787,54 @@ AND tasks.agenda = 'stale'
 AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
+LIMIT 1;
+
+-- stale tasks: stale_ids
+-- Ids of stale tasks, earliest first, locked until the transaction ends.
+SELECT STRAIGHT_JOIN tasks.task_id
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :from_us
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :looked) AS found INNER
+JOIN tasks FORCE INDEX (PRIMARY) ON tasks.task_id = found.task_id
+AND tasks.queue = found.queue
+WHERE tasks.agenda = 'stale'
+AND tasks.due_us = found.due_us
 LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
 -- stale tasks: leave_line
 -- Remove locked tasks from their lines.
-UPDATE tasks
+UPDATE tasks FORCE INDEX (PRIMARY)
 SET line=NULL, agenda='over', due_us=(tasks.expires * 1000000)
 WHERE tasks.queue = :of_queue
 AND tasks.task_id IN (:ids);
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
-SELECT tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us, tasks.expires,
-    tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts, tasks.not_before_us,
-    tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason, tasks.put_us,
-    tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us, tasks.progress_ppm,
-    tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
-FROM tasks
-WHERE tasks.queue = :of_queue
-AND tasks.agenda = 'due'
-AND tasks.due_us > :from_us
-AND tasks.due_us <= :now_us
-ORDER BY tasks.due_us
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.queue, tasks.status, tasks.created_us, tasks.updated_us, tasks.deadline_us,
+    tasks.expires, tasks.request_token, tasks.payload, tasks.priority, tasks.task_group, tasks.attempts,
+    tasks.not_before_us, tasks.lease_token, tasks.lease_until_us, tasks.error, tasks.result, tasks.shed_reason,
+    tasks.put_us, tasks.first_due_us, tasks.kind, tasks.first_claim_us, tasks.last_claim_us, tasks.dead_us,
+    tasks.progress_ppm, tasks.progress_step, tasks.trace_context, tasks.parent_id, tasks.root_id, tasks.attempt_record
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'due'
+  AND tasks.due_us > :from_us
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :looked) AS found INNER
+JOIN tasks FORCE INDEX (PRIMARY) ON tasks.task_id = found.task_id
+AND tasks.queue = found.queue
+WHERE tasks.agenda = 'due'
+AND tasks.due_us = found.due_us
 LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
@@ -861,8 +886,8 @@ AND (tasks.due_us > :from_us OR tasks.task_id > :after_id)
 ORDER BY tasks.due_us, tasks.task_id
 LIMIT :page;
 
--- upkeep: over_ids
--- Ids of tasks past their retention, earliest first, locked until the transaction ends.
+-- upkeep: any_over
+-- The id of a task past its retention.
 SELECT tasks.task_id
 FROM tasks
 WHERE tasks.queue = :of_queue
@@ -870,6 +895,24 @@ AND tasks.agenda = 'over'
 AND tasks.due_us > :from_us
 AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
+LIMIT 1;
+
+-- upkeep: over_ids
+-- Ids of tasks past their retention, earliest first, locked until the transaction ends.
+SELECT STRAIGHT_JOIN tasks.task_id
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'over'
+  AND tasks.due_us > :from_us
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :looked) AS found INNER
+JOIN tasks FORCE INDEX (PRIMARY) ON tasks.task_id = found.task_id
+AND tasks.queue = found.queue
+WHERE tasks.agenda = 'over'
+AND tasks.due_us = found.due_us
 LIMIT :page
 FOR UPDATE SKIP LOCKED;
 
@@ -885,9 +928,9 @@ LIMIT :page;
 --
 -- Ids are the only condition, because the transaction has locked the tasks: with the retention as a
 -- condition, databases would read the index of all tasks past it.
-DELETE FROM tasks
-WHERE tasks.queue = :of_queue
-AND tasks.task_id IN (:ids);
+DELETE tasks FROM JSON_TABLE(:ids, '$[*]' COLUMNS (task_id VARCHAR(1024) CHARSET utf8mb4 PATH '$')) AS listed
+    STRAIGHT_JOIN tasks FORCE INDEX (PRIMARY) ON tasks.task_id = listed.task_id
+AND tasks.queue = :of_queue;
 
 -- records: read
 -- One record.
@@ -999,12 +1042,11 @@ FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch = :of_batch
 ORDER BY tasks_history.event_id
-LIMIT :page
-FOR UPDATE SKIP LOCKED;
+LIMIT :page;
 
 -- history: put_into_batch
 -- Put events into a batch.
-UPDATE tasks_history
+UPDATE tasks_history FORCE INDEX (PRIMARY)
 SET batch=:new_batch
 WHERE tasks_history.event_id IN (:event_ids);
 
@@ -1029,10 +1071,9 @@ FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch <= 4611686018427387904
 ORDER BY tasks_history.batch, tasks_history.event_id
-LIMIT :page
-FOR UPDATE SKIP LOCKED;
+LIMIT :page;
 
 -- history: delete
 -- Delete events.
-DELETE FROM tasks_history
-WHERE tasks_history.event_id IN (:event_ids);
+DELETE tasks_history FROM JSON_TABLE(:event_ids, '$[*]' COLUMNS (event_id BIGINT PATH '$')) AS listed STRAIGHT_JOIN
+    tasks_history FORCE INDEX (PRIMARY) ON tasks_history.event_id = listed.event_id;

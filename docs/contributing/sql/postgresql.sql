@@ -1291,6 +1291,17 @@ AND (tasks.status = 'SHED' OR tasks.status = 'PENDING'
   AND (tasks.deadline_us <= :now_us::BIGINT OR tasks.created_us <= :created_until_us::BIGINT)) GROUP BY
       tasks.task_group;
 
+-- stale tasks: any_stale
+-- The id of a stale task.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'stale'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT 1;
+
 -- stale tasks: stale_ids
 -- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
@@ -1301,7 +1312,7 @@ AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page
-FOR UPDATE SKIP LOCKED;
+FOR UPDATE OF tasks SKIP LOCKED;
 
 -- stale tasks: leave_line_first
 -- Remove the first stale tasks from their lines, on PostgreSQL and SQLite.
@@ -1316,7 +1327,7 @@ WHERE ctid = ANY (array((
       AND tasks.due_us <= :now_us::BIGINT
       ORDER BY tasks.due_us
       LIMIT :page
-      FOR UPDATE SKIP LOCKED)));
+      FOR UPDATE OF tasks SKIP LOCKED)));
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.
@@ -1332,7 +1343,7 @@ AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page
-FOR UPDATE SKIP LOCKED;
+FOR UPDATE OF tasks SKIP LOCKED;
 
 -- upkeep: next_due
 -- Time at which the next delay or lease ends.
@@ -1382,6 +1393,17 @@ AND (tasks.due_us > :from_us::BIGINT OR tasks.task_id > :after_id::VARCHAR COLLA
 ORDER BY tasks.due_us, tasks.task_id
 LIMIT :page;
 
+-- upkeep: any_over
+-- The id of a task past its retention.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'over'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT 1;
+
 -- upkeep: over_ids
 -- Ids of tasks past their retention, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
@@ -1392,7 +1414,7 @@ AND tasks.due_us > :from_us::BIGINT
 AND tasks.due_us <= :now_us::BIGINT
 ORDER BY tasks.due_us
 LIMIT :page
-FOR UPDATE SKIP LOCKED;
+FOR UPDATE OF tasks SKIP LOCKED;
 
 -- upkeep: page_of_ids
 -- A page of ids of a queue.

@@ -1008,6 +1008,17 @@ WHERE tasks.queue = :of_queue
 AND (tasks.status = 'SHED' OR tasks.status = 'PENDING'
   AND (tasks.deadline_us <= :now_us OR tasks.created_us <= :created_until_us)) GROUP BY tasks.task_group;
 
+-- stale tasks: any_stale
+-- The id of a stale task.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'stale'
+AND tasks.due_us > :from_us
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT 1 OFFSET 0;
+
 -- stale tasks: stale_ids
 -- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT tasks.task_id
@@ -1097,6 +1108,17 @@ AND tasks.due_us >= :from_us
 AND (tasks.due_us > :from_us OR tasks.task_id > :after_id)
 ORDER BY tasks.due_us, tasks.task_id
 LIMIT :page OFFSET 0;
+
+-- upkeep: any_over
+-- The id of a task past its retention.
+SELECT tasks.task_id
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'over'
+AND tasks.due_us > :from_us
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT 1 OFFSET 0;
 
 -- upkeep: over_ids
 -- Ids of tasks past their retention, earliest first, locked until the transaction ends.

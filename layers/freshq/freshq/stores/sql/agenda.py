@@ -13,7 +13,7 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import Conditions, SqlPart, Statements
+from freshq.stores.sql.statements import ONE, SqlPart, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,14 +31,50 @@ FOREVER_US: Final = 2**62
 COMING_ROWS: Final = 1_000
 
 
-class StaleStatements(Statements):
-    """Statements that change stale tasks. They skip rows that another transaction has locked."""
+class AgendaStatements(Statements):
+    """Statements that find tasks which need attention, earliest first."""
 
-    @cached_property
-    def _is_stale(self) -> Conditions:
+    def _past(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """Columns of the tasks that need one kind of attention by now."""
         due_us = self.tasks.c.due_us
         until_now = (due_us > sa.bindparam("from_us"), due_us <= sa.bindparam("now_us"))
-        return (self.tasks.c.agenda == STALE, *until_now)
+        past = sa.select(*columns).where(self.in_queue, self.tasks.c.agenda == agenda, *until_now)
+        return past.order_by(due_us)
+
+    def any_past(self, agenda: str) -> sa.Select[Any]:
+        """The id of a task that needs attention by now, without a lock."""
+        return self._past(agenda, self.tasks.c.task_id).limit(ONE)
+
+    def first_past(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """The first `page` tasks that need attention by now, locked until the transaction ends.
+
+        They do not include tasks that another transaction has locked.
+        """
+        page = self._first_looked(agenda, *columns) if self.is_mysql else self._past(agenda, *columns)
+        return page.limit(sa.bindparam("page")).with_for_update(of=self.tasks, skip_locked=True)
+
+    def _first_looked(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """The tasks among the first `looked`, found without locks, and then read by their keys.
+
+        A search that locks would also lock the first entry after its range, on MariaDB and MySQL: a waiting
+        task, which claims would skip meanwhile.
+        """
+        tasks = self.tasks
+        keys = self._past(agenda, tasks.c.task_id, tasks.c.queue, tasks.c.due_us)
+        found = keys.limit(sa.bindparam("looked")).subquery("found")
+        same = sa.and_(tasks.c.task_id == found.c.task_id, tasks.c.queue == found.c.queue)
+        still = (tasks.c.agenda == agenda, tasks.c.due_us == found.c.due_us)
+        page = sa.select(*columns).select_from(found.join(tasks, same)).where(*still)
+        return self.in_order(page)
+
+
+class StaleStatements(AgendaStatements):
+    """Statements that change stale tasks."""
+
+    @cached_property
+    def any_stale(self) -> sa.Select[Any]:
+        """The id of a stale task."""
+        return self.any_past(STALE)
 
     @cached_property
     def _out_of_line(self) -> dict[str, Any]:
@@ -48,20 +84,24 @@ class StaleStatements(Statements):
     @cached_property
     def stale_ids(self) -> sa.Select[Any]:
         """Ids of stale tasks, earliest first, locked until the transaction ends."""
-        page = sa.select(self.tasks.c.task_id).where(self.in_queue, *self._is_stale)
-        page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
-        return page.with_for_update(skip_locked=True)
+        return self.first_past(STALE, self.tasks.c.task_id)
 
     @cached_property
     def leave_line(self) -> sa.Update:
         """Remove locked tasks from their lines."""
-        return sa.update(self.tasks).where(self.in_queue, self.listed).values(self._out_of_line)
+        leave = sa.update(self.tasks).where(self.in_queue, self.listed)
+        return self.by_key(self.tasks, leave.values(self._out_of_line))
 
     @cached_property
     def leave_line_first(self) -> PreparedStatement:
         """Remove the first stale tasks from their lines, on PostgreSQL and SQLite."""
         update = sa.update(self.tasks).where(self.among(self.stale_ids)).values(self._out_of_line)
         return self.prepared(update)
+
+
+def page_of(rows: int) -> dict[str, int]:
+    """Return the parameters of a page; it passes over as many tasks that others have locked."""
+    return {"page": rows, "looked": 2 * rows}
 
 
 class StaleTasks:
@@ -80,9 +120,7 @@ class StaleTasks:
         """
         where = self._horizon.past(queue, STALE, now)
         # On SQLite, even an UPDATE that changes nothing blocks other writers.
-        if self._database.dialect != "postgresql" and not self._database.rows(
-            self._sql.stale_ids, where | {"page": 1}
-        ):
+        if self._database.dialect != "postgresql" and not self._database.rows(self._sql.any_stale, where):
             return 0
         if self._sql.has_returning:
             left = self._database.execute(self._sql.leave_line_first, where | {"page": limit}).changed
@@ -91,7 +129,7 @@ class StaleTasks:
             return left
 
         def leave(connection: sa.Connection) -> int:
-            ids = sorted(connection.execute(self._sql.stale_ids, where | {"page": limit}).scalars())
+            ids = sorted(connection.execute(self._sql.stale_ids, where | page_of(limit)).scalars())
             if ids:
                 connection.execute(self._sql.leave_line, where | {"ids": ids})
             return len(ids)
@@ -99,24 +137,13 @@ class StaleTasks:
         return self._database.transaction(leave)
 
 
-class UpkeepStatements(Statements):
-    """Statements of upkeep. They skip rows that another transaction has locked."""
+class UpkeepStatements(AgendaStatements):
+    """Statements of upkeep."""
 
     @cached_property
     def due(self) -> sa.Select[Any]:
         """Held and delayed tasks that are due, earliest first."""
-        return (
-            sa.select(*self.columns)
-            .where(self.in_queue, self.tasks.c.agenda == DUE, self._is_past)
-            .order_by(self.tasks.c.due_us)
-            .limit(sa.bindparam("page"))
-            .with_for_update(skip_locked=True)
-        )
-
-    @cached_property
-    def _is_past(self) -> sa.ColumnElement[bool]:
-        due_us = self.tasks.c.due_us
-        return sa.and_(due_us > sa.bindparam("from_us"), due_us <= sa.bindparam("now_us"))
+        return self.first_past(DUE, *self.columns)
 
     @cached_property
     def next_due(self) -> sa.Select[Any]:
@@ -154,13 +181,14 @@ class UpkeepStatements(Statements):
         return page.order_by(due_us, task_id).limit(sa.bindparam("page"))
 
     @cached_property
+    def any_over(self) -> sa.Select[Any]:
+        """The id of a task past its retention."""
+        return self.any_past(OVER)
+
+    @cached_property
     def over_ids(self) -> sa.Select[Any]:
         """Ids of tasks past their retention, earliest first, locked until the transaction ends."""
-        page = sa.select(self.tasks.c.task_id).where(
-            self.in_queue, self.tasks.c.agenda == OVER, self._is_past
-        )
-        page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
-        return page.with_for_update(skip_locked=True)
+        return self.first_past(OVER, self.tasks.c.task_id)
 
     @cached_property
     def page_of_ids(self) -> sa.Select[Any]:
@@ -168,13 +196,15 @@ class UpkeepStatements(Statements):
         return sa.select(self.tasks.c.task_id).where(self.in_queue).limit(sa.bindparam("page"))
 
     @cached_property
-    def purge(self) -> sa.Delete:
+    def purge(self) -> sa.Executable:
         """Delete tasks, whatever their status.
 
         Ids are the only condition, because the transaction has locked the tasks: with the retention as a
         condition, databases would read the index of all tasks past it.
         """
-        return sa.delete(self.tasks).where(self.in_queue_by_id, self.listed)
+        if not self.is_mysql:
+            return sa.delete(self.tasks).where(self.in_queue_by_id, self.listed)
+        return self.deleted_by_key(self.tasks.c.task_id, "ids", "queue")
 
 
 class SqlAgenda(SqlPart):
@@ -189,7 +219,7 @@ class SqlAgenda(SqlPart):
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
         where = self.horizon.past(queue, DUE, now)
-        rows = self.database.rows(self.upkeep_sql.due, where | {"page": limit + 1})
+        rows = self.database.rows(self.upkeep_sql.due, where | page_of(limit + 1))
         if not rows:
             self.horizon.none_past(where, DUE)
         tasks = [task_of(row) for row in rows]
@@ -256,12 +286,12 @@ class SqlAgenda(SqlPart):
     def _forget(self, queue: str, now: float, limit: int) -> int:
         parameters = self.horizon.past(queue, OVER, now)
         # Begin a transaction only if there is work: on SQLite it blocks other writers.
-        if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
+        if not self.database.rows(self.upkeep_sql.any_over, parameters):
             self.horizon.none_past(parameters, OVER)
             return 0
 
         def forget(connection: sa.Connection) -> int:
-            page = parameters | {"page": limit}
+            page = parameters | page_of(limit)
             ids = sorted(connection.execute(self.upkeep_sql.over_ids, page).scalars())
             if ids:
                 connection.execute(self.upkeep_sql.purge, {"of_queue": queue, "ids": ids})

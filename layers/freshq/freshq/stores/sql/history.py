@@ -109,6 +109,14 @@ def history_seconds_for(history: object, seconds: float | None) -> float | None:
 class HistoryStatements(RecordStatements):
     """Statements of histories. They skip rows that another transaction has locked."""
 
+    def _unlocked(self, page: sa.Select[Any]) -> sa.Select[Any]:
+        """Return a page of events without those that another transaction has locked.
+
+        MariaDB and MySQL would also lock the first event after the page, of another queue, which would then
+        miss it. There, the page has locked events too, but none that is not committed.
+        """
+        return page if self.is_mysql else page.with_for_update(skip_locked=True)
+
     @cached_property
     def _of_queue(self) -> sa.ColumnElement[bool]:
         return self.schema.history.c.queue == sa.bindparam("of_queue")
@@ -163,7 +171,7 @@ class HistoryStatements(RecordStatements):
         """Numbers of the first events of a batch, without events that another transaction has locked."""
         event_id = self.schema.history.c.event_id
         page = sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
-        return page.with_for_update(skip_locked=True)
+        return self._unlocked(page)
 
     @cached_property
     def _listed_events(self) -> sa.ColumnElement[bool]:
@@ -173,7 +181,8 @@ class HistoryStatements(RecordStatements):
     def put_into_batch(self) -> sa.Update:
         """Put events into a batch."""
         number = sa.bindparam("new_batch", type_=sa.BigInteger)
-        return sa.update(self.schema.history).where(self._listed_events).values(batch=number)
+        put = sa.update(self.schema.history).where(self._listed_events).values(batch=number)
+        return self.by_key(self.schema.history, put)
 
     @cached_property
     def events(self) -> sa.Select[Any]:
@@ -188,12 +197,14 @@ class HistoryStatements(RecordStatements):
         columns = sa.select(history.c.event_id, history.c.batch, history.c.at_us)
         page = columns.where(self._of_queue, history.c.batch <= NO_BATCH)
         page = page.order_by(history.c.batch, history.c.event_id).limit(sa.bindparam("page"))
-        return page.with_for_update(skip_locked=True)
+        return self._unlocked(page)
 
     @cached_property
-    def delete(self) -> sa.Delete:
+    def delete(self) -> sa.Executable:
         """Delete events."""
-        return sa.delete(self.schema.history).where(self._listed_events)
+        if not self.is_mysql:
+            return sa.delete(self.schema.history).where(self._listed_events)
+        return self.deleted_by_key(self.schema.history.c.event_id, "event_ids")
 
 
 class _Numbers(NamedTuple):

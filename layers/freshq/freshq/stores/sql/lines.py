@@ -19,7 +19,7 @@ from freshq.stores.sql.agenda import StaleTasks
 from freshq.stores.sql.counts import SqlCounts
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
-from freshq.stores.sql.statements import TAKEN, Conditions, Statements, rows_of
+from freshq.stores.sql.statements import ONE, TAKEN, Conditions, Statements, rows_of
 from freshq.stores.sql.tasks import as_dead_letter
 from freshq.stores.sql.windows import NO_OTHERS, LimitedLines, LineWindow, live_in_line
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 ORDERS: Final = (True, False)
 # A literal, to save the driver a parameter in every claim.
-ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 CREATED_AFTER: Final = sa.bindparam("created_after_us", type_=sa.BigInteger)
 CREATED_BEFORE: Final = sa.bindparam("created_before_us", type_=sa.BigInteger)
 # Index rows that a claim reads over all its lines, to skip tasks past their own deadline; this takes a
@@ -142,11 +141,7 @@ class ClaimStatements(Statements):
         )
         if self._is_postgresql:
             return page.order_by(*_best_first(seen, newest_first=newest_first))
-        # Rows are read, and locked, in the order of the line.
-        for dialect in ("mysql", "mariadb"):
-            page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
-            page = page.with_hint(tasks, "FORCE INDEX (PRIMARY)", dialect)
-        return page
+        return self.in_order(page)
 
     @cached_property
     def _taken_values(self) -> dict[str, Any]:
@@ -170,9 +165,8 @@ class ClaimStatements(Statements):
     def take(self) -> sa.Update:
         """Take the locked tasks."""
         in_line = self.tasks.c.line.is_not(None)
-        return (
-            sa.update(self.tasks).where(self.in_queue_by_id, self.listed, in_line).values(self._taken_values)
-        )
+        take = sa.update(self.tasks).where(self.in_queue_by_id, self.listed, in_line)
+        return self.by_key(self.tasks, take.values(self._taken_values))
 
     @cached_property
     def taken(self) -> sa.Select[Any]:

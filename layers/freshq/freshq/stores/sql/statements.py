@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
+from freshq.model.fields import MAX_ID_BYTES
 from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.horizon import Horizon
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
 FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
+ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
+MYSQL: Final = ("mysql", "mariadb")
 Conditions = tuple[sa.ColumnElement[bool], ...]
+ByKey = TypeVar("ByKey", sa.Select[Any], sa.Update)
 _SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
 
 
@@ -51,8 +55,9 @@ class Statements:
         self.schema = schema
         self.tasks = schema.tasks
         self.dialect = dialect
+        self.is_mysql = dialect.name in MYSQL
         # MariaDB has no UPDATE ... RETURNING.
-        self.has_returning = dialect.name in ("sqlite", "postgresql")
+        self.has_returning = not self.is_mysql
 
     @classmethod
     def shared(cls, schema: Schema, dialect: sa.Dialect) -> Self:
@@ -132,6 +137,46 @@ class Statements:
         if self.dialect.name == "postgresql":
             return self.at_places(page.with_only_columns(sa.literal_column("ctid")))
         return sa.and_(self.in_queue, self.tasks.c.task_id.in_(page))
+
+    def by_key(self, table: sa.Table, statement: ByKey) -> ByKey:
+        """Return a statement that finds rows of a table by their keys, on MariaDB and MySQL too.
+
+        For many keys, they prefer another index or the whole table, and lock every row that they read, though
+        most of them only for a moment. Claims would skip the waiting tasks among them.
+        """
+        for dialect in MYSQL:
+            statement = statement.with_hint(
+                selectable=table, text="FORCE INDEX (PRIMARY)", dialect_name=dialect
+            )
+        return statement
+
+    def deleted_by_key(self, key: sa.Column[Any], ids: str, *others: str) -> sa.TextClause:
+        """Return a DELETE of rows by their keys, for MariaDB and MySQL; SQLAlchemy has no join for it.
+
+        Their usual DELETE takes no hint, and waits for every locked row that it or a subquery reads.
+
+        Args:
+            key: The column that is listed.
+            ids: Name of the parameter for its values.
+            others: The other columns of the key; their parameters begin with `of_`.
+        """
+        table = self.dialect.identifier_preparer.format_table(key.table)
+        kind = "BIGINT" if isinstance(key.type, sa.BigInteger) else f"VARCHAR({MAX_ID_BYTES}) CHARSET utf8mb4"
+        listed = f"JSON_TABLE(:{ids}, '$[*]' COLUMNS ({key.name} {kind} PATH '$')) AS listed"
+        same = [
+            f"{table}.{key.name} = listed.{key.name}",
+            *(f"{table}.{each} = :of_{each}" for each in others),
+        ]
+        rows = f"{listed} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON {' AND '.join(same)}"
+        columns = (sa.bindparam(f"of_{each}", type_=key.table.c[each].type) for each in others)
+        delete = f"DELETE {table} FROM {rows}"  # nosec B608
+        return sa.text(delete).bindparams(sa.bindparam(ids, type_=sa.JSON()), *columns)
+
+    def in_order(self, page: sa.Select[Any]) -> sa.Select[Any]:
+        """Return a page that joins keys with their tasks; MariaDB reads and locks them in the keys' order."""
+        for dialect in MYSQL:
+            page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
+        return self.by_key(self.tasks, page)
 
     @staticmethod
     def at_places(places: sa.Select[Any]) -> sa.ColumnElement[bool]:

@@ -242,7 +242,8 @@ class SettleStatements(Statements):
         """Lock several tasks, except tasks whose row is already locked."""
         tasks = self.tasks
         columns = (tasks.c.task_id, tasks.c.status, tasks.c.lease_token, tasks.c.request_token)
-        return sa.select(*columns).where(self.in_queue, self.listed).with_for_update(skip_locked=True)
+        locked = sa.select(*columns).where(self.in_queue, self.listed)
+        return self.by_key(self.tasks, locked.with_for_update(skip_locked=True))
 
     @cached_property
     def replace_locked(self) -> sa.Update:

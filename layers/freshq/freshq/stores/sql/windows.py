@@ -254,8 +254,7 @@ class LimitStatements(Statements):
         tasks = self.tasks.c
         conditions = (self.in_queue, tasks.status == TAKEN, tasks.task_group.is_not(None))
         # Only the other databases have an index of the running tasks.
-        is_mysql = self.dialect.name in ("mysql", "mariadb")
-        return (*conditions, tasks.agenda == DUE) if is_mysql else conditions
+        return (*conditions, tasks.agenda == DUE) if self.is_mysql else conditions
 
     @cached_property
     def by_group(self) -> sa.Select[Any]:
