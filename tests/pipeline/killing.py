@@ -11,7 +11,7 @@ from freshq_pipeline.storage.folder import Folder
 
 # What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
 WRITES: Final = (
-    (Folder, ("move", "delete", "delete_files")),
+    (Folder, ("_move", "delete", "_delete_file")),
     (os, ("link", "symlink", "rename", "replace", "rmdir")),
 )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from threading import Barrier
+from typing import Any, Final
 
 import boto3
 import pytest
@@ -16,6 +17,9 @@ from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, current, prune, publish, published_runs
 from freshq_pipeline.storage.table_files import move_in
+from tests.support.patience import PATIENCE_SECONDS
+
+AT_A_TIME: Final = 8
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,37 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
 def folders(client: Any, below: str) -> set[str]:
     """Return the folders with files, of two levels below another."""
     return {"/".join(key.split("/")[1:3]) for key in keys(client, f"{below}/")}
+
+
+def test_several_files_at_a_time_are_moved_and_deleted(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Folder("s3://own/many")
+    targets = {f"runs/1/tasks/{number}": f"files/{number}" for number in range(2 * AT_A_TIME)}
+    for path in targets:
+        out.write(path, path)
+    together = Barrier(AT_A_TIME)
+    for name in ("_move", "_delete_file"):
+        change: Any = getattr(Folder, name)
+
+        def waiting(folder: Folder, file: object, change: Any = change) -> None:
+            together.wait(PATIENCE_SECONDS)
+            change(folder, file)
+
+        monkeypatch.setattr(Folder, name, waiting)
+    out.move_files(targets)
+    assert keys(s3, "many/") == sorted(f"many/{path}" for path in targets.values())
+    assert out.open("files/7").read() == b"runs/1/tasks/7"
+    out.delete_files(targets.values())
+    out.delete_files(targets.values())
+    assert keys(s3, "many/") == []
+
+
+def test_a_file_that_cannot_be_moved_is_an_error_and_the_others_are_moved(s3: Any) -> None:
+    out = Folder("s3://own/one-is-missing")
+    out.write("a", "a")
+    out.write("c", "c")
+    with pytest.raises(OSError, match="one-is-missing/b"):
+        out.move_files({name: f"to/{name}" for name in "abc"})
+    assert keys(s3, "one-is-missing/") == ["one-is-missing/to/a", "one-is-missing/to/c"]
 
 
 def test_the_pointer_is_replaced_by_one_request(s3: Any) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -17,8 +19,12 @@ from freshq_pipeline.storage.addresses import for_pyarrow
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+T = TypeVar("T")
+# PyArrow keeps up to 25 connections to a bucket.
+_THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +185,37 @@ class Folder:
         """Write a JSON file atomically."""
         self.write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
-    def move(self, path: str, to: str) -> None:
-        """Move a file; in a bucket, copy and delete it."""
+    def move_files(self, targets: Mapping[str, str]) -> None:
+        """Move files to the paths that they map to; in a bucket, copy and delete them."""
+        self._for_each(self._move, targets.items())
+
+    def _move(self, paths: tuple[str, str]) -> None:
+        file, target = map(self._path, paths)
         if self.local:
-            self._files.create_dir(self._path(to).rpartition("/")[0])
-        self._files.move(self._path(path), self._path(to))
+            self._files.create_dir(target.rpartition("/")[0])
+        self._files.move(file, target)
 
     def delete_files(self, paths: Iterable[str]) -> None:
         """Delete files; ignore missing ones."""
-        for path in paths:
-            if self.exists(path):
-                self._files.delete_file(self._path(path))
+        self._for_each(self._delete_file, paths)
+
+    def _delete_file(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.delete_file(self._path(path))
+
+    def _for_each(self, change: Callable[[T], None], files: Iterable[T]) -> None:
+        """Change files: one by one on a disk, several at a time in a bucket, whose answers take longer.
+
+        Raises:
+            OSError: That of the first file that could not be changed; the others are changed.
+        """
+        if self.local:
+            for file in files:
+                change(file)
+            return
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket") as pool:
+            for changed in [pool.submit(change, file) for file in files]:
+                changed.result()
 
     def delete(self, path: str) -> None:
         """Delete a folder and its content, if it exists."""

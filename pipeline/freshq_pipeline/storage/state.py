@@ -354,9 +354,11 @@ def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None
     if not has_links(out):
         folders.append(PUBLISHED)  # the place of the files in earlier versions
     for folder in folders:
-        for file in out.files(folder):
-            if file.path.endswith(PARQUET) and file.path not in needed and _maker(file.path) <= last:
-                out.delete_files([file.path])
+        out.delete_files(
+            file.path
+            for file in out.files(folder)
+            if file.path.endswith(PARQUET) and file.path not in needed and _maker(file.path) <= last
+        )
 
 
 def silver_path(part: str, day: int) -> str:

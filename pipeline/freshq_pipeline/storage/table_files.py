@@ -59,16 +59,17 @@ def manifest_path(run_id: str) -> str:
 def move_in(out: Folder, run_id: str, table: str) -> dict[str, list[str]]:
     """Move the files of a table from a run's draft to their final place; return them by day."""
     draft = draft_path(run_id, table)
-    moved: dict[str, list[str]] = {}
+    by_day: dict[str, list[str]] = {}
+    targets: dict[str, str] = {}
     for file in out.files(draft):
         below = file.path.removeprefix(f"{draft}/")
         *folders, _name = below.split("/")
-        paths = moved.setdefault(_day_of(below), [])
-        target = "/".join((place(table), *folders, f"{run_id}-{len(paths):04}{PARQUET}"))
-        out.move(file.path, target)
-        paths.append(target)
+        paths = by_day.setdefault(_day_of(below), [])
+        targets[file.path] = "/".join((place(table), *folders, f"{run_id}-{len(paths):04}{PARQUET}"))
+        paths.append(targets[file.path])
+    out.move_files(targets)
     out.delete(draft)
-    return moved
+    return by_day
 
 
 def keep_rows(out: Folder, run_id: str, table: str, paths: Iterable[str], where: Any) -> None:
