@@ -46,7 +46,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 QUEUES = {"a": "a", "b%2Fc": "b/c", "__HIVE_DEFAULT_PARTITION__": None}
 SOME_TABLES = ("tasks", "ledger")
 WRITES = (
-    (Folder, ("write_json", "delete", "delete_files")),
+    (Folder, ("write_json", "delete", "_delete_file")),
     (SqlCatalog, ("create_namespace", "create_table", "commit_table")),
 )
 

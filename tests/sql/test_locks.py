@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Queue, Settlement, Task
-from freshq.queue.upkeep import LARGE_PORTION
+from freshq.queue.upkeep import LARGE_PORTION, SMALL_PORTION
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.agenda import StaleStatements, UpkeepStatements, page_of
 from freshq.stores.sql.rows import microseconds
@@ -90,6 +90,10 @@ def test_a_claim_beside_a_portion_of_upkeep_finds_the_waiting_task(
     assert claim.task.payload == "waiting"
 
 
+def _lock(task_id: str) -> str:
+    return f"SELECT status FROM tasks WHERE task_id = '{task_id}' AND queue = 'default' FOR UPDATE"
+
+
 @pytest.fixture
 def plans(
     mariadb_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +109,7 @@ def plans(
     def explained(connection: Any, sql: str | bytes, *others: Any) -> Any:
         text = sql if isinstance(sql, str) else sql.decode()
         if connection is not explaining and (text.startswith(("UPDATE", "DELETE")) or "FOR UPDATE" in text):
-            cursor.execute("EXPLAIN " + text.replace("%", "%%"))
+            cursor.execute("EXPLAIN " + text)
             found.extend(
                 (text, row["key"] if row["type"] in FOUND else None)
                 for row in cursor
@@ -166,8 +170,7 @@ def test_no_statement_waits_for_a_locked_task_that_it_does_not_change(
     queue.put_many([{"payload": "waiting", "max_age_seconds": 60}] * MANY)
     queue.put("locked", task_id="locked", delay_seconds=5000)
     with sa.create_engine(engine.url, poolclass=sa.NullPool).begin() as connection:
-        lock = "SELECT status FROM tasks WHERE task_id = 'locked' AND queue = 'default' FOR UPDATE"
-        assert connection.exec_driver_sql(lock).scalar_one() == "PENDING"
+        assert connection.exec_driver_sql(_lock("locked")).scalar_one() == "PENDING"
         act(queue, clock)
     assert counts(queue.stats())["delayed"] == 1
 
@@ -189,7 +192,45 @@ def test_a_task_with_any_id_is_deleted_after_its_retention(queue: Queue, clock: 
     put = {queue.put("over", task_id=task_id).task_id for task_id in ODD_IDS}
     queue.settle_many([Settlement.complete(claim) for claim in queue.claim(limit=len(put))])
     clock.advance(RETENTION_SECONDS + 1)
-    queue.put("waiting", task_id="X")
+    alike = ["X", "x  ", "E\u0301", "\u00e8"]
+    for task_id in alike:
+        queue.put("waiting", task_id=task_id)
     queue.admin.recover()
-    assert [task_id for task_id in ODD_IDS if queue.get(task_id)] == []
-    assert queue.get("X") is not None
+    assert [task_id for task_id in (*ODD_IDS, *alike) if queue.get(task_id)] == alike
+
+
+def test_a_queue_misses_no_event_while_another_one_deletes_old_ones(engine: sa.Engine, clock: Clock) -> None:
+    """Their events are neighbours in the index: those of `a` end where those of `b` begin."""
+    stores = {name: SqlStore(engine, queue=name, history_seconds=KEPT_SECONDS) for name in "ab"}
+    for name, store in stores.items():
+        store.create_table()
+        Queue(store, name=name, clock=clock).put(f"of {name}")
+    changes: list[str] = []
+
+    def batch_b(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+        if statement.startswith("DELETE") and not changes:
+            changes.append(statement)
+            stores["b"].history.add_batches("b")
+
+    apart = SqlStore(engine.url.render_as_string(hide_password=False), queue="a")
+    try:
+        sa.event.listen(apart.database.engine, "after_cursor_execute", batch_b)
+        assert apart.history.prune("a", time.time() + KEPT_SECONDS + 1, LARGE_PORTION) == 1
+        assert len(changes) == 1
+        assert len(stores["b"].history.events("b", 1)) == 1
+    finally:
+        apart.close()
+        for name, store in stores.items():
+            store.history.end(name)
+
+
+def test_locked_tasks_do_not_hide_the_due_ones_after_them(
+    engine: sa.Engine, clock: Clock, queue: Queue
+) -> None:
+    for number in range(3 * SMALL_PORTION):
+        queue.put("delayed", task_id=f"{number:03}", delay_seconds=5 + number / 1000)
+    clock.advance(6)
+    with sa.create_engine(engine.url, poolclass=sa.NullPool).begin() as connection:
+        for number in range(2 * SMALL_PORTION):
+            connection.exec_driver_sql(_lock(f"{number:03}"))
+        assert len(queue.claim(limit=3 * SMALL_PORTION)) == SMALL_PORTION

@@ -292,9 +292,9 @@ FROM next_lines
 WHERE next_lines.line IS NOT NULL;
 --| select_type=PRIMARY  table=<derived2>  type=ALL  rows=2  Extra=Using where
 --| select_type=DERIVED  Extra=No tables used
---| select_type=SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
+--| select_type=SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
 --| select_type=RECURSIVE UNION  table=<derived2>  type=ALL  rows=2  Extra=Using where
---| select_type=DEPENDENT SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
+--| select_type=DEPENDENT SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
 --| select_type=UNION RESULT  table=<union2,4>  type=ALL
 
 -- find lines: finds, last
@@ -305,7 +305,7 @@ WHERE tasks.queue = :of_queue
 AND tasks.line < :of_until
 ORDER BY tasks.line DESC
 LIMIT 1;
---| select_type=SIMPLE  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
+--| select_type=SIMPLE  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.
@@ -1036,7 +1036,7 @@ WHERE tasks_records.queue = :of_queue
 AND tasks_records.name = :of_name;
 
 -- history: first_of_batch
--- Numbers of the first events of a batch, without events that another transaction has locked.
+-- Numbers of the first events of a batch.
 SELECT tasks_history.event_id
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
@@ -1065,13 +1065,20 @@ AND tasks_history.batch = :of_batch
 ORDER BY tasks_history.event_id;
 
 -- history: oldest
--- Oldest events of a queue, without locked events; unbatched events come last.
+-- Oldest events of a queue; unbatched events come last.
 SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch <= 4611686018427387904
 ORDER BY tasks_history.batch, tasks_history.event_id
 LIMIT :page;
+
+-- history: lock_events
+-- Lock events, except those that another transaction has locked.
+SELECT tasks_history.event_id
+FROM tasks_history FORCE INDEX (PRIMARY)
+WHERE tasks_history.event_id IN (:event_ids)
+FOR UPDATE SKIP LOCKED;
 
 -- history: delete
 -- Delete events.

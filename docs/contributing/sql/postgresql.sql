@@ -1536,14 +1536,13 @@ WHERE tasks_records.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_records.name = :of_name::VARCHAR COLLATE "C";
 
 -- history: first_of_batch
--- Numbers of the first events of a batch, without events that another transaction has locked.
+-- Numbers of the first events of a batch.
 SELECT tasks_history.event_id
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_history.batch = :of_batch::BIGINT
 ORDER BY tasks_history.event_id
-LIMIT :page
-FOR UPDATE SKIP LOCKED;
+LIMIT :page;
 
 -- history: put_into_batch
 -- Put events into a batch.
@@ -1566,13 +1565,19 @@ AND tasks_history.batch = :of_batch::BIGINT
 ORDER BY tasks_history.event_id;
 
 -- history: oldest
--- Oldest events of a queue, without locked events; unbatched events come last.
+-- Oldest events of a queue; unbatched events come last.
 SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue::VARCHAR COLLATE "C"
 AND tasks_history.batch <= 4611686018427387904::BIGINT
 ORDER BY tasks_history.batch, tasks_history.event_id
-LIMIT :page
+LIMIT :page;
+
+-- history: lock_events
+-- Lock events, except those that another transaction has locked.
+SELECT tasks_history.event_id
+FROM tasks_history
+WHERE tasks_history.event_id IN (:event_ids)
 FOR UPDATE SKIP LOCKED;
 
 -- history: delete

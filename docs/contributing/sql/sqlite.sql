@@ -1249,7 +1249,7 @@ WHERE tasks_records.queue = :of_queue
 AND tasks_records.name = :of_name;
 
 -- history: first_of_batch
--- Numbers of the first events of a batch, without events that another transaction has locked.
+-- Numbers of the first events of a batch.
 SELECT tasks_history.event_id
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
@@ -1278,13 +1278,19 @@ AND tasks_history.batch = :of_batch
 ORDER BY tasks_history.event_id;
 
 -- history: oldest
--- Oldest events of a queue, without locked events; unbatched events come last.
+-- Oldest events of a queue; unbatched events come last.
 SELECT tasks_history.event_id, tasks_history.batch, tasks_history.at_us
 FROM tasks_history
 WHERE tasks_history.queue = :of_queue
 AND tasks_history.batch <= 4611686018427387904
 ORDER BY tasks_history.batch, tasks_history.event_id
 LIMIT :page OFFSET 0;
+
+-- history: lock_events
+-- Lock events, except those that another transaction has locked.
+SELECT tasks_history.event_id
+FROM tasks_history
+WHERE tasks_history.event_id IN (:event_ids);
 
 -- history: delete
 -- Delete events.

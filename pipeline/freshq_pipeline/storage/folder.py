@@ -207,15 +207,19 @@ class Folder:
         """Change files: one by one on a disk, several at a time in a bucket, whose answers take longer.
 
         Raises:
-            OSError: That of the first file that could not be changed; the others are changed.
+            OSError: If a file could not be changed. Those after it may not be changed either.
         """
         if self.local:
             for file in files:
                 change(file)
             return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket") as pool:
-            for changed in [pool.submit(change, file) for file in files]:
-                changed.result()
+            try:
+                for changed in [pool.submit(change, file) for file in files]:
+                    changed.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def delete(self, path: str) -> None:
         """Delete a folder and its content, if it exists."""

@@ -48,16 +48,17 @@ class AgendaStatements(Statements):
     def first_past(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The first `page` tasks that need attention by now, locked until the transaction ends.
 
-        They do not include tasks that another transaction has locked.
+        They do not include tasks that another transaction has locked. MariaDB and MySQL find them among the
+        first `looked`.
         """
-        page = self._first_looked(agenda, *columns) if self.is_mysql else self._past(agenda, *columns)
+        page = self._past_by_key(agenda, *columns) if self.is_mysql else self._past(agenda, *columns)
         return page.limit(sa.bindparam("page")).with_for_update(of=self.tasks, skip_locked=True)
 
-    def _first_looked(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """The tasks among the first `looked`, found without locks, and then read by their keys.
+    def _past_by_key(self, agenda: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """The first `looked` tasks that need attention, found without locks and then read by their keys.
 
-        A search that locks would also lock the first entry after its range, on MariaDB and MySQL: a waiting
-        task, which claims would skip meanwhile.
+        If MariaDB or MySQL locked during the search, it would also lock the first entry after the range: a
+        waiting task, which claims would then skip.
         """
         tasks = self.tasks
         keys = self._past(agenda, tasks.c.task_id, tasks.c.queue, tasks.c.due_us)
@@ -100,8 +101,8 @@ class StaleStatements(AgendaStatements):
 
 
 def page_of(rows: int) -> dict[str, int]:
-    """Return the parameters of a page; it passes over as many tasks that others have locked."""
-    return {"page": rows, "looked": 2 * rows}
+    """Return the parameters of a page, which skips the locked tasks of up to nine other such pages."""
+    return {"page": rows, "looked": 10 * rows}
 
 
 class StaleTasks:

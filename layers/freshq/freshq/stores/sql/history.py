@@ -107,15 +107,11 @@ def history_seconds_for(history: object, seconds: float | None) -> float | None:
 
 
 class HistoryStatements(RecordStatements):
-    """Statements of histories. They skip rows that another transaction has locked."""
+    """Statements of histories.
 
-    def _unlocked(self, page: sa.Select[Any]) -> sa.Select[Any]:
-        """Return a page of events without those that another transaction has locked.
-
-        MariaDB and MySQL would also lock the first event after the page, of another queue, which would then
-        miss it. There, the page has locked events too, but none that is not committed.
-        """
-        return page if self.is_mysql else page.with_for_update(skip_locked=True)
+    They find events without locks: MariaDB and MySQL would also lock the first event after a page, which may
+    be of another queue.
+    """
 
     @cached_property
     def _of_queue(self) -> sa.ColumnElement[bool]:
@@ -168,10 +164,9 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def first_of_batch(self) -> sa.Select[Any]:
-        """Numbers of the first events of a batch, without events that another transaction has locked."""
+        """Numbers of the first events of a batch."""
         event_id = self.schema.history.c.event_id
-        page = sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
-        return self._unlocked(page)
+        return sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
 
     @cached_property
     def _listed_events(self) -> sa.ColumnElement[bool]:
@@ -192,12 +187,17 @@ class HistoryStatements(RecordStatements):
 
     @cached_property
     def oldest(self) -> sa.Select[Any]:
-        """Oldest events of a queue, without locked events; unbatched events come last."""
+        """Oldest events of a queue; unbatched events come last."""
         history = self.schema.history
         columns = sa.select(history.c.event_id, history.c.batch, history.c.at_us)
         page = columns.where(self._of_queue, history.c.batch <= NO_BATCH)
-        page = page.order_by(history.c.batch, history.c.event_id).limit(sa.bindparam("page"))
-        return self._unlocked(page)
+        return page.order_by(history.c.batch, history.c.event_id).limit(sa.bindparam("page"))
+
+    @cached_property
+    def lock_events(self) -> sa.Select[Any]:
+        """Lock events, except those that another transaction has locked."""
+        locked = sa.select(self.schema.history.c.event_id).where(self._listed_events)
+        return self.by_key(self.schema.history, locked.with_for_update(skip_locked=True))
 
     @cached_property
     def delete(self) -> sa.Executable:
@@ -421,9 +421,16 @@ class SqlHistory(History):
     def _delete(
         self, connection: sa.Connection, queue: str, before_us: int = NO_BATCH, page: int = BATCH_EVENTS
     ) -> list[sa.Row[Any]]:
-        """Delete the oldest events of a queue, up to the first within its retention; return them."""
+        """Delete the oldest events of a queue, up to the first within its retention; return them.
+
+        Skip those that another transaction has locked.
+        """
         oldest = connection.execute(self._sql.oldest, {"of_queue": queue, "page": page}).all()
         old = list(takewhile(lambda row: row.at_us < before_us, oldest))
+        locked: set[int] = set()
+        for some in _portions([row.event_id for row in old]):
+            locked.update(connection.execute(self._sql.lock_events, {"event_ids": some}).scalars())
+        old = [row for row in old if row.event_id in locked]
         for some in _portions([row.event_id for row in old]):
             connection.execute(self._sql.delete, {"event_ids": some})
         return old

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from freshq.stores.sql.windows import Window
 
 ORDERS: Final = (True, False)
-# A literal, to save the driver a parameter in every claim.
 CREATED_AFTER: Final = sa.bindparam("created_after_us", type_=sa.BigInteger)
 CREATED_BEFORE: Final = sa.bindparam("created_before_us", type_=sa.BigInteger)
 # Index rows that a claim reads over all its lines, to skip tasks past their own deadline; this takes a

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
 FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
+# A literal, to save the driver a parameter in every claim.
 ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Dialects that share another dialect's INSERT.
 INSERT_OF: Final = {"mariadb": "mysql"}
@@ -139,10 +140,10 @@ class Statements:
         return sa.and_(self.in_queue, self.tasks.c.task_id.in_(page))
 
     def by_key(self, table: sa.Table, statement: ByKey) -> ByKey:
-        """Return a statement that finds rows of a table by their keys, on MariaDB and MySQL too.
+        """Return a statement that finds rows of a table by their keys.
 
-        For many keys, they prefer another index or the whole table, and lock every row that they read, though
-        most of them only for a moment. Claims would skip the waiting tasks among them.
+        For many keys, MariaDB and MySQL prefer another index or the whole table, and lock every row that they
+        read, most of them only for a moment. Claims would skip the waiting tasks among these rows.
         """
         for dialect in MYSQL:
             statement = statement.with_hint(
