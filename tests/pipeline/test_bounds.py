@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
 import freshq_pipeline
 from freshq_pipeline.gold import figures, silver_days
 from freshq_pipeline.gold.totals import SCHEMA, TOTAL, VIOLATIONS
 from freshq_pipeline.schemas import TOTALS
+from freshq_pipeline.storage import folder
 from freshq_pipeline.storage.days import DAY_US, HOUR_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, silver_path
@@ -141,3 +143,26 @@ def test_spark_counts_the_same_new_violations(
         monkeypatch.setattr(figures, "VIOLATIONS_HERE", here)
         found.append([figures._new_violations(spark, out, after, one) for one in (None, before)])
     assert found == [[Counter({"a": 3, None: 2}), Counter({"a": 2, None: 1})]] * 2
+
+
+def test_a_scan_keeps_no_metadata_of_the_files_that_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rows, scanned = Folder(str(tmp_path)), pa.table({"number": [1, 2]}), list[Any]()
+    paths = ["one.parquet", "two.parquet"]
+    for path in paths:
+        out.write_parquet(path, rows.to_batches(), rows.schema)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        scanned.append(dataset(*arguments, **named))
+        return scanned[-1]
+
+    monkeypatch.setattr(folder, "dataset", noted)
+    assert out.scan(paths, None, None).to_table().num_rows == 2 * len(rows)
+    out.delete_files(paths)
+    fragments = list(scanned[0].get_fragments())
+    assert len(fragments) == len(paths)
+    for fragment in fragments:
+        # What is not kept must be read from the file.
+        with pytest.raises(FileNotFoundError):
+            fragment.metadata  # noqa: B018 - the access reads it
