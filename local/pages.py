@@ -475,6 +475,7 @@ ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "leave_line_first": RETURNING,
     "lock_listed": ("sqlite", "mariadb"),
     "take": ("mariadb",),
+    "any_stale": ("sqlite", "mariadb"),
     "leave_line": ("mariadb",),
 }
 ARMS: Final = {"sqlite": (1, 2), "postgresql": (0,)}

@@ -37,12 +37,11 @@ def engine(request: pytest.FixtureRequest) -> sa.Engine:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def queue(engine: sa.Engine, clock: Clock) -> Queue:
+    return _queue(engine, clock)
+
+
+def _queue(engine: sa.Engine, clock: Clock) -> Queue:
     return Queue(
         SqlStore(engine), clock=clock, lease_seconds=LEASE_SECONDS, retention_seconds=RETENTION_SECONDS
     )
@@ -148,15 +147,12 @@ def _shed(queue: Queue, clock: Clock) -> None:
 
 @pytest.mark.parametrize("act", [_settle, _promote, _remove, _shed])
 def test_mariadb_finds_the_tasks_that_it_locks_by_their_ids(
-    mariadb_engine: sa.Engine, plans: list[tuple[str, str | None]], act: Callable[[Queue, Clock], None]
+    mariadb_engine: sa.Engine,
+    clock: Clock,
+    plans: list[tuple[str, str | None]],
+    act: Callable[[Queue, Clock], None],
 ) -> None:
-    clock = Clock()
-    queue = Queue(
-        SqlStore(mariadb_engine),
-        clock=clock,
-        lease_seconds=LEASE_SECONDS,
-        retention_seconds=RETENTION_SECONDS,
-    )
+    queue = _queue(mariadb_engine, clock)
     queue.put_many([{"payload": "waiting", "max_age_seconds": 60}] * MANY)
     act(queue, clock)
     assert len(plans) > 2

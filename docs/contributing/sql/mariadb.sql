@@ -292,9 +292,9 @@ FROM next_lines
 WHERE next_lines.line IS NOT NULL;
 --| select_type=PRIMARY  table=<derived2>  type=ALL  rows=2  Extra=Using where
 --| select_type=DERIVED  Extra=No tables used
---| select_type=SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
+--| select_type=SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
 --| select_type=RECURSIVE UNION  table=<derived2>  type=ALL  rows=2  Extra=Using where
---| select_type=DEPENDENT SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
+--| select_type=DEPENDENT SUBQUERY  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
 --| select_type=UNION RESULT  table=<union2,4>  type=ALL
 
 -- find lines: finds, last
@@ -305,7 +305,7 @@ WHERE tasks.queue = :of_queue
 AND tasks.line < :of_until
 ORDER BY tasks.line DESC
 LIMIT 1;
---| select_type=SIMPLE  table=tasks  type=ref  key=tasks_lines  rows=495560  Extra=Using where; Using index
+--| select_type=SIMPLE  table=tasks  type=ref  key=tasks_lines  rows=496330  Extra=Using where; Using index
 
 -- claim: page, newest first
 -- The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends.

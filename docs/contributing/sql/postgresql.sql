@@ -1291,17 +1291,6 @@ AND (tasks.status = 'SHED' OR tasks.status = 'PENDING'
   AND (tasks.deadline_us <= :now_us::BIGINT OR tasks.created_us <= :created_until_us::BIGINT)) GROUP BY
       tasks.task_group;
 
--- stale tasks: any_stale
--- The id of a stale task.
-SELECT tasks.task_id
-FROM tasks
-WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
-AND tasks.agenda = 'stale'::VARCHAR
-AND tasks.due_us > :from_us::BIGINT
-AND tasks.due_us <= :now_us::BIGINT
-ORDER BY tasks.due_us
-LIMIT 1;
-
 -- stale tasks: stale_ids
 -- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT tasks.task_id

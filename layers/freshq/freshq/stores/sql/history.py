@@ -427,13 +427,13 @@ class SqlHistory(History):
         """
         oldest = connection.execute(self._sql.oldest, {"of_queue": queue, "page": page}).all()
         old = list(takewhile(lambda row: row.at_us < before_us, oldest))
-        locked: set[int] = set()
+        deleted: set[int] = set()
         for some in _portions([row.event_id for row in old]):
-            locked.update(connection.execute(self._sql.lock_events, {"event_ids": some}).scalars())
-        old = [row for row in old if row.event_id in locked]
-        for some in _portions([row.event_id for row in old]):
-            connection.execute(self._sql.delete, {"event_ids": some})
-        return old
+            locked = connection.execute(self._sql.lock_events, {"event_ids": some}).scalars().all()
+            if locked:
+                connection.execute(self._sql.delete, {"event_ids": locked})
+                deleted.update(locked)
+        return [row for row in old if row.event_id in deleted]
 
     def _locked(self, connection: sa.Connection, queue: str) -> _Numbers:
         """Return the numbers of the batches, and lock them until the transaction ends.
