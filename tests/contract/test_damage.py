@@ -18,6 +18,7 @@ DAMAGE: list[dict[str, Any]] = [
     {"payload": None},
     {"payload": {"S": "a secret that is no JSON"}},
     {"priority": {"S": "high"}},
+    {"attempts": {"S": "many"}},
     {"taskStatus": {"S": "PAUSED"}},
 ]
 

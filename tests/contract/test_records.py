@@ -85,8 +85,15 @@ class TestPut:
             ({"id": "A", "freshq_taskStatus": "READY"}, "record: cannot have the attribute 'freshq_task"),
             ({"id": "A", "": 1}, "record: cannot have the attribute ''"),
             ({"id": "A", "x": float("inf")}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": 10**126}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": [set()]}, "record: 'x' has a value that DynamoDB cannot store .*set is empty"),
+            ({"id": "A", "x": {1, "a"}}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": "\ud800"}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": {"\ud800": 1}}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "\ud800": 1}, "record: .* has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": {1: 1}}, "record: 'x' has a value that DynamoDB cannot store"),
             ({"id": "A", "x": object()}, "record: 'x' has a value that DynamoDB cannot store"),
-            ({"id": "A", "x": 10**40}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": 10**40 + 1}, "record: 'x' has a value that DynamoDB cannot store"),
         ],
     )
     def test_what_is_no_record_is_refused_before_anything_is_written(

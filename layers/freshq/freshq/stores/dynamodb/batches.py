@@ -16,6 +16,7 @@ from freshq.errors import FreshqError, Throttled, Unreachable
 from freshq.stores.dynamodb.calls import (
     BATCH_RETRY,
     ConditionFailed,
+    InvalidUpdate,
     error_code,
     is_too_large,
     made_by,
@@ -290,9 +291,7 @@ class Batches:
             return response.get("Item") or write.item or self._alone(write)
         error: Item = response["Error"]
         if error["Code"] not in REFUSING_CODES:
-            if error["Code"] in STATEMENT_NOT_ALLOWED:
-                self._forbid(error["Code"], f"{error['Code']}: {error.get('Message', '')}")
-            return self._alone(write)
+            return self._answer_alone(write, error)
         item: Item | None = error.get("Item")
         if item is None:
             if isinstance(found, FreshqError):
@@ -300,6 +299,13 @@ class Batches:
             item = found.get(write.item_id)
         # An earlier try may have been carried out, and its reply was lost.
         return item if item is not None and made_by(item, write.token) else ConditionFailed(item)
+
+    def _answer_alone(self, write: _Write, error: Item) -> Item | FreshqError:
+        answer = self._alone(write)
+        # An item with an attribute of another type refuses both forms.
+        if error["Code"] in STATEMENT_NOT_ALLOWED and not isinstance(answer, InvalidUpdate):
+            self._forbid(error["Code"], f"{error['Code']}: {error.get('Message', '')}")
+        return answer
 
     def _alone(self, write: _Write) -> Item | FreshqError:
         try:

@@ -28,8 +28,8 @@ from freshq.stores.dynamodb.schema import (
     POSITION,
     RECORD,
     Item,
-    plain_values,
 )
+from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,6 +54,8 @@ CLAIMABLE: Final = (
     # the same id.
     "AND #taskCreated < :createdBefore AND (attribute_not_exists(#endedToken) OR #endedToken <> :leaseToken)"
 )
+# The errors of reading a damaged item: `decimal` raises ArithmeticErrors, deeply nested JSON RecursionError.
+UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 # Creation times of one producer differ by at least this.
 CREATED_STEP_SECONDS: Final = 1e-6
 logger = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ def seconds_or(attribute: Item | None, default: float) -> float:
     """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
     try:
         return default if attribute is None else seconds(attribute)
-    except (KeyError, TypeError, ValueError):
+    except UNREADABLE:
         return default
 
 
@@ -229,7 +231,7 @@ def decode(item: Item) -> Task:
         if "shed_reason" in found:
             found["shed_reason"] = ShedReason(found["shed_reason"])
         return Task(**found, payload=_payload(item), version=version_of(item))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise DamagedTask(item["taskId"]["S"], error) from error
 
 
@@ -260,11 +262,9 @@ def _stored_fields(item: Item) -> dict[str, Any]:
 
 def _payload(item: Item) -> Any:
     """Return the payload of a task; None for a dead letter whose payload cannot be read."""
-    if RECORD in item:
-        return plain_values(item[RECORD]["M"])
     try:
-        return json.loads(item["payload"]["S"])
-    except (KeyError, TypeError, ValueError):
+        return plain_values(item[RECORD]["M"]) if RECORD in item else json.loads(item["payload"]["S"])
+    except UNREADABLE:
         if item["taskStatus"] == {"S": TaskStatus.FAILURE.value}:
             return None
         raise
@@ -333,6 +333,15 @@ def without_spare(arguments: Item) -> Item:
         del values[":firstClaimAt"]
         expression = expression.replace("#firstClaimAt = :firstClaimAt, ", "")
     return arguments | {"UpdateExpression": expression, "ExpressionAttributeValues": values}
+
+
+def with_new_version(arguments: Item) -> Item:
+    """Return arguments of `update_arguments` that count a record's changes anew.
+
+    For a record whose count is no number, to which DynamoDB can add nothing.
+    """
+    expression = arguments["UpdateExpression"].replace(" ADD #version :one", "")
+    return arguments | {"UpdateExpression": expression.replace("SET ", "SET #version = :one, ", 1)}
 
 
 def condition(expression: str, **values: Item) -> Item:
@@ -410,7 +419,7 @@ def record_values(item: Item) -> dict[str, Any]:
     """Return the values in the item of a shared record; none if it is damaged."""
     try:
         values = json.loads(item["values"]["S"])
-    except (KeyError, TypeError, ValueError):
+    except UNREADABLE:
         values = None
     if not isinstance(values, dict):
         logger.warning("%s is damaged: it counts as empty", item["taskId"]["S"])

@@ -30,6 +30,7 @@ GREATEST_EXPONENT: Final = 125
 # freshq's own numbers have 38 digits and the greatest exponent: -MANTISSA E+88. They are reserved.
 OWN_EXPONENT: Final = GREATEST_EXPONENT - MAX_DIGITS + 1
 LEAST_MANTISSA: Final = 10 ** (MAX_DIGITS - 1)
+GREATEST_OWN_NUMBER: Final = Decimal(f"-1E{GREATEST_EXPONENT}")
 # The Python type that an application gives for a key, by attribute type.
 GIVEN: Final[dict[str, tuple[Any, str]]] = {
     TEXT: (str, "a str"),
@@ -63,7 +64,7 @@ class KeyPart:
             ValueError: If the string is no valid id; the error says what is allowed.
         """
         if self.attribute_type == NUMBER:
-            return _number_text(text, self.name)
+            return number_text(text, self.name)
         if self.attribute_type == BINARY:
             return _bytes(text, self.name)
         return text
@@ -220,7 +221,7 @@ class TableKey:
     def _is_reserved(self, key: Mapping[str, Any]) -> bool:
         value = key[self.hash.name][self.hash.attribute_type]
         if self.hash.attribute_type == NUMBER:
-            return Decimal(value) <= -(Decimal(10) ** GREATEST_EXPONENT)
+            return Decimal(value) <= GREATEST_OWN_NUMBER
         prefix = RESERVED_ID_PREFIX.encode() if self.hash.attribute_type == BINARY else RESERVED_ID_PREFIX
         return bool(value.startswith(prefix))
 
@@ -254,7 +255,16 @@ def _unescaped(text: str) -> str:
     return unquote(text, errors="strict")
 
 
-def _number_text(text: str, name: str) -> str:
+def number_text(text: str, name: str) -> str:
+    """Return a number in digits, exactly, whatever the decimal context of the caller.
+
+    Args:
+        text: The number, as Python, JSON or DynamoDB writes it.
+        name: What has the number, for messages.
+
+    Raises:
+        ValueError: If it is no number, or DynamoDB does not allow it.
+    """
     if not NUMBER_FORM.fullmatch(text):
         msg = f"{name} is not a number"
         raise ValueError(msg)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
@@ -19,7 +19,13 @@ from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import Stats, TooLarge
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
-from freshq.stores.dynamodb.calls import MAX_KEY_BYTES, ConditionFailed, TableCalls, translated
+from freshq.stores.dynamodb.calls import (
+    MAX_KEY_BYTES,
+    ConditionFailed,
+    InvalidUpdate,
+    TableCalls,
+    translated,
+)
 from freshq.stores.dynamodb.items import LEASE_PREFIX, claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, ahead_ids, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.line_records import QUIET_SECONDS
@@ -420,9 +426,9 @@ class Taking:
                 for (task_id, _named), token in zip(some, tokens, strict=True)
             ]
         )
-        errors = []
+        errors: list[Any] = []
         for (task_id, named_token), token, answer in zip(some, tokens, answers, strict=True):
-            if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge):
+            if self._is_failure(task_id, answer):
                 errors.append(answer)
             elif not self._is_taken(task_id, answer):
                 leases.of(queue).forget((task_id, named_token))
@@ -444,6 +450,15 @@ class Taking:
         finally:
             if calls.repeats != repeats:
                 self._store.lease_records.of(self._request.queue).leave()
+
+    def _is_failure(self, task_id: str, answer: Item | FreshqError | None) -> bool:
+        """Return whether the store failed; False if the task itself is the reason, or it was claimed."""
+        if not isinstance(answer, InvalidUpdate):
+            return isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed | TooLarge)
+        try:
+            return not self._store.quarantine.admit_invalid(task_id, self._moment.now)
+        except StoreError:  # the caller raises the first failure, once it has noted the other answers
+            return True
 
     def _is_taken(self, task_id: str, answer: Item | FreshqError | None) -> bool:
         """Return whether a task was claimed, and keep it; otherwise record why not."""

@@ -1,11 +1,9 @@
-"""The tables: the names of attributes and indexes, the values of records, and the definition of a table."""
+"""The tables: the names of attributes and indexes, and the definition of a table."""
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
@@ -143,58 +141,6 @@ class Names:
         if "IndexName" in renamed:
             renamed["IndexName"] = self.index(renamed["IndexName"])
         return renamed
-
-
-def plain_values(record: Item) -> dict[str, Any]:
-    """Return a record's attributes as JSON values.
-
-    A whole number becomes an int, any other number the nearest float, a set a sorted list, and binary
-    data base64 text.
-
-    Args:
-        record: Attributes in the form of the low-level client.
-    """
-    from boto3.dynamodb.types import TypeDeserializer
-
-    deserialize = TypeDeserializer().deserialize
-    return {name: _plain(deserialize(value)) for name, value in record.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, set):
-        return sorted(_plain(inner) for inner in value)
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if type(value).__name__ == "Binary":  # boto3's class
-        return base64.b64encode(bytes(value)).decode()
-    return value
-
-
-def typed_value(value: Any) -> Item:
-    """Return a JSON value, Decimal, bytes or set in the form of the low-level client.
-
-    Raises:
-        TypeError: If DynamoDB has no such type.
-        ArithmeticError: If a number is not finite, or has more than 38 digits.
-    """
-    from boto3.dynamodb.types import TypeSerializer
-
-    return dict(TypeSerializer().serialize(_exact(value)))
-
-
-def _exact(value: Any) -> Any:
-    """Return a value with decimal numbers in place of floats."""
-    if isinstance(value, float):
-        return Decimal(repr(value))
-    if isinstance(value, dict):
-        return {name: _exact(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_exact(inner) for inner in value]
-    return {_exact(inner) for inner in value} if isinstance(value, set | frozenset) else value
 
 
 def table_definition(table: str) -> CreateTableInputTypeDef:

@@ -15,15 +15,17 @@ from freshq.model.task import TaskStatus
 from freshq.policy.shedding import ShedReason, too_late
 from freshq.stores.base import Guard, TooLarge
 from freshq.stores.dynamodb.batches import each_in_order
-from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
 from freshq.stores.dynamodb.items import (
     INDEX_KEYS,
     decode,
     decode_if_task,
     guarded,
+    is_task,
     milliseconds,
     replace_arguments,
     update_arguments,
+    with_new_version,
 )
 from freshq.stores.dynamodb.queries import LiveTasks, stale_page
 
@@ -153,25 +155,38 @@ class Quarantine:
             item: The item of the task that was read.
             now: Current time in seconds.
         """
-        try:
-            decode(item)
-        except DamagedTask as damage:
-            if item["taskStatus"] not in WAITING_OR_HELD:
-                return
-            error = str(damage)
-        else:
+        damage = damage_of(item)
+        if damage is None or item["taskStatus"] not in WAITING_OR_HELD:
             return
         unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}
         if "requestToken" in item:
             unchanged.append("#requestToken = :seenToken")
             values[":seenToken"] = item["requestToken"]
         queue = item.get("taskQueue", {}).get("S")
-        self._admit(item["taskId"]["S"], queue, now, error, (" AND ".join(unchanged), values))
+        self._admit(item["taskId"]["S"], queue, now, str(damage), (" AND ".join(unchanged), values))
 
     def admit_large(self, task_id: str, queue: str, now: float) -> None:
         """Make a dead letter of a waiting task that has no room for a lease, unless it changes."""
         waits = guarded(queue, Guard(TaskStatus.PENDING))
         self._admit(task_id, queue, now, NO_ROOM, waits)
+
+    def admit_invalid(self, task_id: str, now: float) -> bool:
+        """Make a dead letter of a task if an attribute of another type prevented its change.
+
+        Args:
+            task_id: Id of the task.
+            now: Current time in seconds.
+
+        Returns:
+            Whether the task was the reason; False if it can be read.
+        """
+        item = self.calls.get(task_id)
+        if item is None or not is_task(item):
+            return True
+        if damage_of(item) is None:
+            return False
+        self.admit(item, now)
+        return True
 
     def _admit(
         self, task_id: str, queue: str | None, now: float, error: str, unchanged: tuple[str, Item]
@@ -222,6 +237,21 @@ class Quarantine:
         for less in ({}, spare, short, short | {"error": None, "deadAt": None}):
             arguments = update_arguments(task_id, changes | less, unchanged, self.keyspace)
             with suppress(TooLarge):
-                return self.calls.update(arguments) or {}
+                return self._updated(arguments)
         msg = f"task {task_id!r}: no room to make it a dead letter"
         raise TooLarge(msg)
+
+    def _updated(self, arguments: Item) -> Item:
+        try:
+            return self.calls.update(arguments) or {}
+        except InvalidUpdate:
+            return self.calls.update(with_new_version(arguments)) or {}
+
+
+def damage_of(item: Item) -> DamagedTask | None:
+    """Return why a task cannot be read; None if it can."""
+    try:
+        decode(item)
+    except DamagedTask as damage:
+        return damage
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +22,18 @@ from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import Conflict
 from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
 from freshq.stores.dynamodb.batches import PUT_THREADS
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
+from freshq.stores.dynamodb.calls import (
+    ConditionFailed,
+    InvalidUpdate,
+    TableCalls,
+    check_table_name,
+    translated,
+)
 from freshq.stores.dynamodb.items import (
     INDEX_KEYS,
     MUTABLE_FIELDS,
     PUT_FIELDS,
+    UNREADABLE,
     attributes,
     decode,
     is_task,
@@ -34,10 +42,13 @@ from freshq.stores.dynamodb.items import (
     replace_arguments,
     update_arguments,
     version_of,
+    with_new_version,
 )
 from freshq.stores.dynamodb.key import NUMBER
-from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item, plain_values, typed_value
+from freshq.stores.dynamodb.queries import all_tasks
+from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item
 from freshq.stores.dynamodb.store import TableStore
+from freshq.stores.dynamodb.values import plain_values, typed_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +59,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.key import KeyValue
 
+logger = logging.getLogger(__name__)
 # A record can be put from these states, and while it is PENDING past its deadline.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # The attributes that only a queued record has.
@@ -239,15 +251,15 @@ class AttachedDynamoDBStore(TableStore):
 
     def _typed(self, record: Mapping[str, Any]) -> Item:
         """Return the attributes of a record in the form of the low-level client."""
-        typed = {}
+        typed: Item = {}
         for name, value in record.items():
             if not isinstance(name, str) or not name or name.startswith(self.calls.names.prefix):
                 msg = f"record: cannot have the attribute {quoted(name)}; a name must be text, and those that"
                 msg += f" begin with {self.calls.names.prefix} are freshq's"
                 raise ValueError(msg)
             try:
-                typed[name] = typed_value(value)
-            except (TypeError, ValueError, ArithmeticError) as error:
+                typed |= typed_value({name: value})["M"]
+            except (TypeError, ValueError) as error:
                 msg = f"record: {quoted(name)} has a value that DynamoDB cannot store ({error})"
                 raise ValueError(msg) from error
         return typed
@@ -314,8 +326,7 @@ class AttachedDynamoDBStore(TableStore):
         except ConditionFailed as failed:
             if failed.item is None:
                 raise NotFound.of_record(record_id) from None
-            item = failed.item
-            status, where = item["taskStatus"]["S"], item["taskQueue"]["S"]
+            status, where = (failed.item.get(name, {}).get("S", "?") for name in ("taskStatus", "taskQueue"))
             raise IllegalTransition.already_queued(record_id, status, where) from None
 
     def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
@@ -325,21 +336,25 @@ class AttachedDynamoDBStore(TableStore):
             arguments["ExclusiveStartKey"] = {KEY: {"S": start_after}}
         items = self.calls.scan(arguments)
         records = (item for item in items if not item[KEY]["S"].startswith(RESERVED_ID_PREFIX))
-        return map(_task_or_record, records)
+        return filter(None, map(_ready, records))
 
     @override
     def purge(self, queue: str) -> int:
         """Take every record out of the queue, TAKEN ones included; return how many."""
 
-        def take_out(task: Task) -> bool:
+        def take_out(item: Item) -> bool:
+            arguments = _leave_arguments(queue, item[KEY]["S"], self.keyspace)
             try:
-                self.calls.update(_leave_arguments(queue, task.task_id, self.keyspace))
+                try:
+                    self.calls.update(arguments)
+                except InvalidUpdate:
+                    self.calls.update(with_new_version(arguments))
             except ConditionFailed:
                 return False  # it was taken out or deleted in between
             return True
 
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
-            return sum(pool.map(take_out, self.scan(queue)))
+            return sum(pool.map(take_out, all_tasks(self.calls, queue)))
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
@@ -404,18 +419,34 @@ def _also(arguments: Item, condition: str, values: Item) -> Item:
 
 
 def _task_or_record(item: Item) -> Task:
-    """Return the task of a record; if it is in no queue, READY with neither times nor queue."""
+    """Return the task of a record; if it is in no queue, READY with neither times nor queue.
+
+    Raises:
+        DamagedTask: If it is damaged, or of a newer version.
+    """
     if is_task(item):
         return decode(item)
-    return Task(
-        task_id=item["taskId"]["S"],
-        queue="",
-        status=TaskStatus.READY,
-        created=0.0,
-        updated=0.0,
-        deadline=0.0,
-        expires=0,
-        request_token=item["requestToken"]["S"] if "requestToken" in item else "",
-        payload=plain_values(item[RECORD]["M"]),
-        version=version_of(item),
-    )
+    try:
+        return Task(
+            task_id=item["taskId"]["S"],
+            queue="",
+            status=TaskStatus.READY,
+            created=0.0,
+            updated=0.0,
+            deadline=0.0,
+            expires=0,
+            request_token=item["requestToken"]["S"] if "requestToken" in item else "",
+            payload=plain_values(item[RECORD]["M"]),
+            version=version_of(item),
+        )
+    except UNREADABLE as error:
+        raise DamagedTask(item["taskId"]["S"], error) from error
+
+
+def _ready(item: Item) -> Task | None:
+    """Return the task of a record that is in no queue; None if it cannot be read, so that a list goes on."""
+    try:
+        return _task_or_record(item)
+    except DamagedTask as damage:
+        logger.warning("left out: %s", damage)
+        return None
