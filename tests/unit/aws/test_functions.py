@@ -3,6 +3,7 @@
 import copy
 import json
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
@@ -11,8 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from freshq import Busy, Queue, StoreError
-from freshq.aws import observability
+from freshq.aws import observability, producer
 from freshq.aws.archive import Archive
+from freshq.aws.producer import LoadReport
 from freshq.aws.wakeup import PASSES_UNDER_WAY
 from freshq.errors import PutIncomplete, TableMissing, Throttled
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
@@ -127,6 +129,30 @@ class TestCreateTasks:
         assert (given, invalid, answer["not_written"]) == ("mine", None, [])
         assert application.queue.get(generated).payload == 1  # type: ignore[union-attr]
 
+    @pytest.mark.parametrize("task_id", [str(uuid.uuid4()), "\u00e4\u20ac\t" * 70])
+    def test_an_answer_fits_whatever_the_number_of_tasks(self, task_id: str) -> None:
+        """Lambda fails an invocation whose answer has more than 6 MB."""
+        ids: list[str | None] = [f"{task_id}-{number}" for number in range(150_000)]
+        report = LoadReport(150_000, created=100_000, task_ids=ids, not_written=[*range(100_000, 150_000)])
+        answer = report.answer
+        assert len(json.dumps(answer)) < 6_000_000
+        listed = answer["task_ids"]
+        assert 1000 < len(listed) < 150_000
+        assert listed == ids[: len(listed)]
+        assert f"task_ids lists the first {len(listed)} of 150000" in answer["note"]
+        assert "not_written" not in answer["note"]
+        assert (answer["created"], len(answer["not_written"])) == (100_000, 50_000)
+
+    def test_a_capped_answer_says_so_beside_the_refused_tasks(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(producer, "MAX_LISTED_BYTES", 12)
+        tasks = [{"payload": 1, "task_id": task_id} for task_id in "abcd"] + [{"priority": -1}]
+        answer = application.invoke("create_tasks", {"tasks": tasks})
+        assert (answer["created"], answer["task_ids"]) == (4, ["a", "b"])
+        assert "do not fail the invocation" in answer["note"]
+        assert "task_ids lists the first 2 of 5" in answer["note"]
+
     @pytest.mark.parametrize("event", [{"tasks": [{"payload": 1}] * 3}, {"count": 3}])
     def test_an_invocation_that_lambda_repeats_creates_no_task_twice(
         self, application: Application, event: dict[str, Any]
@@ -184,6 +210,9 @@ class TestCreateTasks:
         [
             ({"count": "many"}, "^count: "),
             ({"count": 0}, "^count: "),
+            *(({"count": value}, "^count: ") for value in (True, "3", 3.5, [3])),
+            *(({"rate_per_second": value, "count": 3}, "^rate_per_second: ") for value in (True, "3")),
+            *(({"duration_seconds": value}, "^duration_seconds: ") for value in (True, "3", "nan")),
             ({"rate_per_second": 5}, "^rate_per_second: needs"),
             ({"duration_seconds": 0}, "^duration_seconds: "),
             ({"count": 1, "tasks": []}, "^tasks: give either"),

@@ -74,9 +74,10 @@ def test_other_stored_options_stay(queue: Queue) -> None:
     assert queue.configure().order == "fifo"
 
 
-def test_a_wrong_option_is_named_and_nothing_is_stored(queue: Queue) -> None:
+@pytest.mark.parametrize("value", [0, "3", True, 3.5, None])
+def test_a_wrong_option_is_named_and_nothing_is_stored(queue: Queue, value: Any) -> None:
     with refused("concurrency"):
-        configure_stack(queue, concurrency=0, order="fifo")
+        configure_stack(queue, concurrency=value, order="fifo")
     assert stored_pass_options(queue) == {}
     assert queue.configure().order == "lifo"
 

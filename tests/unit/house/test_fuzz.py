@@ -519,6 +519,8 @@ def land_value(attribute: str, value: Any) -> Callable[[], object]:
         (land_value("ttl", {"N": ["1"]}), "record: N must be a string, got list"),
         (land_value("taskQueue", "default"), "record: taskQueue must be an object, got str"),
         (lambda: parse_ring('{"hop": -1}'), "hop: "),
+        (lambda: parse_ring('{"hop": true}'), "hop: "),
+        (lambda: parse_ring('{"hop": "3"}'), "hop: "),
         (lambda: checked_count("limit", cast("Any", LONG)), f"limit: .* got '{'x' * 59}\\.\\.\\.$"),
         (lambda: checked_count("limit", 10**5000, at_most=5), "limit: .* got a very large int$"),
         (lambda: ReserveRule.parse(LONG), r"reserve: .*x\.\.\.$"),

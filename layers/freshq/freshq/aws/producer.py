@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -33,10 +34,19 @@ BATCH_TASKS: Final = 25
 STEP_SECONDS: Final = 0.1
 # Maximum number of errors in an answer; all are counted.
 MAX_LISTED_ERRORS: Final = 100
+# Maximum size of the ids, and of the indexes, in an answer. Lambda fails an invocation whose answer has more
+# than 6 MB, after the tasks were put.
+MAX_LISTED_BYTES: Final = 2_000_000
+# The lists of an answer with an entry for each task.
+LISTS: Final = ("task_ids", "not_written")
 REFUSED_NOTE: Final = (
     "refused tasks do not fail the invocation, because a retry would refuse them again; "
     "correct those listed in errors and send them once more"
 )
+UNLISTED_NOTE: Final = (
+    "an answer has at most 6 MB, so {name} lists the first {listed} of {total}; the counts are complete"
+)
+GENERATED_NOTE: Final = "a task without a task_id of its own has the request id, a hyphen and its index"
 
 
 class LoadRequest(BaseModel):
@@ -50,7 +60,8 @@ class LoadRequest(BaseModel):
         duration_seconds: Maximum duration of the load.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Strict, as the arguments of `put` are: true is no number, and neither is "3".
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     tasks: list[Any] | None = None
     count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -135,15 +146,21 @@ class LoadReport:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The report as values for JSON, with a note if tasks were refused."""
+        """The report as values for JSON, with a note if tasks were refused, or not all are listed."""
         values = {name: value for name, value in asdict(self).items() if name != "created_ids"}
-        return values | {"note": REFUSED_NOTE} if self.refused else values
+        notes = [REFUSED_NOTE] if self.refused else []
+        for name in LISTS:
+            listed = values[name] = _first_in(values[name], MAX_LISTED_BYTES)
+            total = len(getattr(self, name))
+            if len(listed) < total:
+                notes.append(UNLISTED_NOTE.format(name=name, listed=len(listed), total=total))
+                notes += [GENERATED_NOTE] if name == "task_ids" else []
+        return values | {"note": "; ".join(notes)} if notes else values
 
     @property
     def summary(self) -> dict[str, Any]:
         """The answer without its unbounded lists of tasks."""
-        lists = {"task_ids", "not_written"}
-        return {name: value for name, value in self.answer.items() if name not in lists}
+        return {name: value for name, value in self.answer.items() if name not in LISTS}
 
     @property
     def unwritten(self) -> int:
@@ -181,6 +198,12 @@ class LoadReport:
                 self.not_written.append(index)
         if len(self.errors) < MAX_LISTED_ERRORS:
             self.errors.append({"index": index, "error": str(outcome)})
+
+
+def _first_in(values: Sequence[Any], limit_bytes: int) -> list[Any]:
+    """Return the first values of a list whose JSON text fits."""
+    ends = accumulate(len(json.dumps(value)) + len(", ") for value in values)
+    return [value for value, end in zip(values, ends, strict=True) if end <= limit_bytes]
 
 
 class TasksNotWritten(StoreError):

@@ -40,7 +40,7 @@ class Ring(BaseModel):
         chain: Id of the chain of rings and passes that this ring belongs to, the same in every log line.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     hop: int = Field(default=0, ge=0)
     reason: Literal["insert", "tail_call", "sweep", "manual"] = "manual"

@@ -16,7 +16,7 @@ class PassOptions(BaseModel):
     A pass under way ends when they change, and the next pass uses the new ones: no deployment is needed.
     """
 
-    model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True, allow_inf_nan=False)
 
     worker_passes: int = Field(1, ge=1, description="Worker passes at a time, by slots in the table.")
     concurrency: int = Field(3, ge=1, description="Tasks that one pass runs at a time.")
