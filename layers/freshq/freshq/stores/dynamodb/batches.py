@@ -262,7 +262,8 @@ class Batches:
         except Exception as error:  # an emulator within this process may raise anything
             if self._has_worked:
                 raise
-            self._forbid(None, f"{type(error).__name__} from the endpoint", error)
+            self._forbid(None, f"the endpoint raised {type(error).__name__}", logging.WARNING)
+            logger.debug("the error of BatchExecuteStatement", exc_info=True)
             raise _NotAllowed from error
         responses: list[Item] = answer["Responses"]
         self._has_worked |= any("Error" not in response for response in responses)
@@ -313,18 +314,17 @@ class Batches:
         except FreshqError as error:
             return error
 
-    def _forbid(self, code: str | None, reason: str, error: Exception | None = None) -> None:
+    def _forbid(self, code: str | None, reason: str, level: int = logging.INFO) -> None:
         """Send no further batch, and say so once: as a warning if it can be fixed, or may be a defect."""
         if not self._is_allowed or is_too_large(reason):
             return
         self._is_allowed = False
         logger.log(
-            logging.WARNING if code in ACCESS_DENIED or error is not None else logging.INFO,
+            logging.WARNING if code in ACCESS_DENIED else level,
             "table %r: tasks are written one by one, because BatchExecuteStatement does not work here (%s); "
             "on AWS allow dynamodb:PartiQLInsert and dynamodb:PartiQLUpdate",
             self._calls.table,
             reason,
-            exc_info=error,
         )
 
 
