@@ -3,7 +3,6 @@
 import copy
 import json
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
@@ -129,7 +128,7 @@ class TestCreateTasks:
         assert (given, invalid, answer["not_written"]) == ("mine", None, [])
         assert application.queue.get(generated).payload == 1  # type: ignore[union-attr]
 
-    @pytest.mark.parametrize("task_id", [str(uuid.uuid4()), "\u00e4\u20ac\t" * 70])
+    @pytest.mark.parametrize("task_id", ["7e84259d-47ad-4fcc-ac20-06bc09e68bee", "\u00e4\u20ac\t" * 70])
     def test_an_answer_fits_whatever_the_number_of_tasks(self, task_id: str) -> None:
         """Lambda fails an invocation whose answer has more than 6 MB."""
         ids: list[str | None] = [f"{task_id}-{number}" for number in range(150_000)]
