@@ -153,7 +153,7 @@ OPTIONS: dict[str, list[Any]] = {
     "name": ["", "a b", "a#b", "a\n", "x" * 65, 5, None],
     "order": ["newest", "", 5, None],
     "max_age_seconds": [*(each for each in NOT_SECONDS if each != math.inf), 0],
-    "max_attempts": NOT_COUNTS,
+    "max_attempts": [value for value in NOT_COUNTS if value is not None],
     "lease_seconds": [*NOT_SECONDS, 0, None],
     "retention_seconds": [*NOT_SECONDS, None],
     "backoff": [5, None, "a", {"base": 1}],

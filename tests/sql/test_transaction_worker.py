@@ -78,6 +78,8 @@ def test_what_a_runner_raises_undoes_its_effect_and_ends_the_attempt(
     report = worker.run(until=lambda: bool(observer.settlements))
     task = known(queue, "a")
     assert (task.status, task.error, written(effects)) == (status, text, [])
+    kept = task.attempt_log[0].traceback
+    assert kept is None if isinstance(error, Retry | Reject) else "in runner" in str(kept)
     assert report.outcomes[outcome] >= 1
     assert observer.settlements[0] == ("a", outcome, text)
 

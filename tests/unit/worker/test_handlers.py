@@ -262,7 +262,7 @@ class TestAsync:
         queue.put(1, kind="next", priority=0)
         queue.put(1, kind="exit", priority=1)
         first, second = drain(queue, handlers)
-        assert (first.outcome, first.error) == (Outcome.RETRIED, "RunnerExit: SystemExit: 3")
+        assert (first.outcome, first.error) == (Outcome.RETRIED, "SystemExit: 3")
         assert second.task.result == "done"
 
     def test_a_loop_that_could_not_start_is_started_by_the_next_task(

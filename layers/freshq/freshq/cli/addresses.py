@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 from freshq.errors import Unreachable, needs, quoted
 from freshq.model.checks import without_password
 from freshq.model.options import DEFAULT_NAME
-from freshq.model.storable_options import DynamoDBOptions, StorableOptions, seconds_or_none
+from freshq.model.storable_options import DynamoDBOptions, StorableOptions, count_or_none, seconds_or_none
 from freshq.queue.queue import Queue, sibling
 
 if TYPE_CHECKING:
@@ -49,13 +49,22 @@ def telemetry_named(name: str) -> Telemetry:
 
 def _converters(options: type[BaseModel]) -> Converters:
     """Return converters for option values: numbers are parsed here, other values when the queue is opened."""
-    numbers: dict[Any, Callable[[str], object]] = {int: int, float: float, float | None: seconds_or_none}
+    numbers: dict[Any, Callable[[str], object]] = {
+        int: int,
+        float: float,
+        float | None: seconds_or_none,
+        int | None: count_or_none,
+    }
     fields = options.model_fields.items()
     return {name: numbers.get(field.annotation, str) for name, field in fields}
 
 
 # The allowed values of an option that is not a number.
-WANTED: Final[Mapping[object, str]] = {telemetry_named: TELEMETRY, seconds_or_none: "a number or none"}
+WANTED: Final[Mapping[object, str]] = {
+    telemetry_named: TELEMETRY,
+    seconds_or_none: "a number or none",
+    count_or_none: "a whole number or none",
+}
 
 
 def _switch(text: str) -> bool | str:

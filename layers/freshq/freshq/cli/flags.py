@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from freshq.model.storable_options import RULES, QueueRules, seconds_or_none
+from freshq.model.storable_options import RULES, QueueRules, count_or_none, seconds_or_none
 from freshq.policy.groups import GroupRules
 from freshq.policy.rules import ReserveRule
 
@@ -25,8 +25,9 @@ WRITTEN: Final[dict[Any, object]] = {
     GroupRules: str,
     **{QueueRules.model_fields[name].annotation: str for name in RULES},
 }
-# How help shows the value of a time that may be none.
+# How help shows the value of a time, and of a number, that may be none.
 SECONDS_OR_NONE: Final = "FLOAT|none"
+COUNT_OR_NONE: Final = "INTEGER|none"
 
 
 def help_of(model: type[BaseModel], name: str) -> str:
@@ -73,6 +74,9 @@ def _flag(name: str, option: FieldInfo, panel: str | None, *, show_default: bool
     if option.annotation == float | None:
         default = None if default is None else f"{default:g}"
         parsing = {"parser": seconds_or_none, "metavar": SECONDS_OR_NONE}
+    elif option.annotation == int | None:
+        default = None if default is None else str(default)
+        parsing = {"parser": count_or_none, "metavar": COUNT_OR_NONE}
     described = typer.Option(flag, help=option.description, rich_help_panel=panel, **parsing)
     return Parameter(
         name,

@@ -281,6 +281,12 @@ class RunnerExit(Exception):
     """The runner raised an exception that ends a process, such as SystemExit. It ends only the attempt."""
 
 
+def raised_in_run(error: BaseException) -> BaseException:
+    """Return the exception of a runner, taken out of the `RunnerExit` that carried it here."""
+    carried = isinstance(error, RunnerExit) and error.__cause__ is not None
+    return error.__cause__ or error if carried else error
+
+
 def ends_chain(error: BaseException, task: Task) -> bool:
     """Return whether a run failed because its child was refused for lack of time.
 

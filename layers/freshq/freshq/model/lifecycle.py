@@ -28,6 +28,7 @@ from freshq.model.task import (
     record_with,
 )
 from freshq.model.validation import MAX_PAYLOAD_BYTES, json_text, result_and_text
+from freshq.policy.retry import QUEUES, is_last_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask, Parent
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress
+    from freshq.policy.retry import AttemptLimit
     from freshq.policy.shedding import ShedReason
 
 # Longer strings are truncated: an error must always fit next to the largest payload.
@@ -187,6 +189,7 @@ class Lifecycle:
         uniform: float,
         request_token: str | None = None,
         traceback: str | None = None,
+        max_attempts: AttemptLimit = QUEUES,
     ) -> Task:
         """Return the task delayed until its next attempt, or as a dead letter after its last one.
 
@@ -198,14 +201,18 @@ class Lifecycle:
             uniform: A random number from [0, 1), for the backoff's jitter.
             request_token: Names the write; None for a new one.
             traceback: The traceback of the exception that ended the attempt.
+            max_attempts: The limit of its handler, which replaces the queue's.
         """
         changes = {"error": truncated(error), "request_token": request_token}
-        is_last = task.attempts >= self.config.max_attempts
+        limit = self.config.max_attempts if max_attempts == QUEUES else max_attempts
+        is_last = is_last_attempt(task.attempts, limit)
         changes |= self._logged(task, now, "failed" if is_last else "retried", error, traceback)
         if is_last:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, **changes)
         if delay_seconds is None:
-            delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
+            has_max_age = self.config.max_age_seconds is not None or task.deadline is not None
+            backoff = self.config.backoff_of(has_max_age=has_max_age, max_attempts=limit)
+            delay_seconds = backoff.delay_seconds(task.attempts, uniform)
         not_before = _not_before(task, now, delay_seconds)
         return self._settled(task, Verb.RETRY, TaskStatus.PENDING, now, not_before=not_before, **changes)
 
@@ -240,7 +247,7 @@ class Lifecycle:
     def recovered(self, task: Task, now: float) -> Task:
         """Return a task whose lease expired: claimable again, or a dead letter after its last attempt."""
         logged = self._logged(task, now, "lease_lost", "the lease expired", None)
-        if task.attempts < self.config.max_attempts:
+        if not is_last_attempt(task.attempts, self.config.max_attempts):
             return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now, **logged)
         error = f"lease expired in attempt {task.attempts} of {self.config.max_attempts}"
         if task.error:
@@ -524,6 +531,8 @@ class Settlement:
             default of the verb.
         request_token: Identifies the write; empty until it is first settled.
         traceback: For `fail` and `retry`: the traceback, of which the queue keeps the end.
+        max_attempts: For `retry`: the attempts of the task in all; "queue" for the queue's limit, None for
+            no limit.
 
     Examples:
         >>> (task,) = queue.settle_many([Settlement.complete(claim, 42)])
@@ -538,6 +547,7 @@ class Settlement:
     delay_seconds: float | None = None
     request_token: str = field(default="", compare=False)
     traceback: str | None = field(default=None, compare=False, repr=False)
+    max_attempts: AttemptLimit = field(default=QUEUES, compare=False, repr=False)
     _held: Task = field(init=False, repr=False, compare=False)
     _result_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -626,8 +636,8 @@ class Settlement:
         if self.verb is Verb.FAIL:
             return life.failed(task, now, self.error, self.request_token, self.traceback)
         if self.verb is Verb.RETRY:
-            token, delay_seconds = self.request_token, self.delay_seconds
-            return life.retried(task, now, self.error, delay_seconds, uniform(), token, self.traceback)
+            told = (self.request_token, self.traceback, self.max_attempts)
+            return life.retried(task, now, self.error, self.delay_seconds, uniform(), *told)
         return life.released(task, now, self.delay_seconds or 0, self.request_token)
 
 

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -16,6 +16,7 @@ from freshq.model.storable_options import QueueRules
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
 from freshq.model.validation import first_problem
+from freshq.policy.retry import Backoff, PatientBackoff
 from freshq.policy.rules import OverloadRules
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from freshq.policy.groups import GroupRules
     from freshq.policy.order import Order
     from freshq.policy.pressure import Door
-    from freshq.policy.retry import Backoff
     from freshq.policy.rules import CodelRule, ReserveRule
 
 DEFAULT_NAME: Final = "default"
@@ -41,12 +41,12 @@ class QueueOptions(TypedDict, total=False):
 
     order: Order | str
     max_age_seconds: float | None
-    max_attempts: int
+    max_attempts: int | None
     lease_seconds: float
     retention_seconds: float
     dead_letter_retention_seconds: float | None
     traceback_bytes: int
-    backoff: Backoff
+    backoff: Backoff | Literal["auto"]
     reserve: ReserveRule | str | float | None
     codel: CodelRule | None
     backlog: BacklogLimit | None
@@ -135,6 +135,17 @@ class QueueConfig(QueueRules):
         """The max age as a number: a century if tasks are never stale."""
         return MAX_SECONDS if self.max_age_seconds is None else self.max_age_seconds
 
+    def backoff_of(self, *, has_max_age: bool, max_attempts: int | None) -> Backoff | PatientBackoff:
+        """Return the delays between the attempts of a task.
+
+        Args:
+            has_max_age: Whether the task goes stale.
+            max_attempts: Number of its attempts in all; None for no limit.
+        """
+        if isinstance(self.backoff, Backoff):
+            return self.backoff
+        return Backoff() if has_max_age else PatientBackoff(max_attempts)
+
     def rules(self) -> OverloadRules:
         """Return the overload rules of the queue.
 
@@ -186,8 +197,9 @@ def checked_options(options: Mapping[str, Any]) -> QueueConfig:
         config = QueueConfig.model_validate(arguments)
     except ValidationError as error:
         raise ValueError(first_problem(error, QueueConfig)) from None
-    for bound in ("base_seconds", "cap_seconds"):
-        seconds = getattr(config.backoff, bound)
+    backoff = config.backoff
+    for bound in ("base_seconds", "cap_seconds") if isinstance(backoff, Backoff) else ():
+        seconds = getattr(backoff, bound)
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 < seconds <= MAX_SECONDS:
             allowed = f"greater than 0 and at most {MAX_SECONDS:.0f}"

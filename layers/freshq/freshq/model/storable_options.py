@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 from inspect import signature
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
@@ -22,6 +22,7 @@ from freshq.policy.rules import CodelRule, ReserveRule
 MAX_SHARDS: Final = 64
 # How addresses, flags and parameters write None.
 NONE: Final = "none"
+AUTO: Final = "auto"
 # The options made of parts. As text, the parts are separated by commas.
 RULES: Final[dict[str, type[Any]]] = {
     "backoff": Backoff,
@@ -29,11 +30,27 @@ RULES: Final[dict[str, type[Any]]] = {
     "backlog": BacklogLimit,
     "door": Door,
 }
+# The words that stand for a value of such an option, and the value.
+WORDS: Final[dict[str, dict[str, str | None]]] = {
+    **{option: {NONE: None} for option in RULES},
+    "backoff": {AUTO: AUTO},
+}
 
 
 def seconds_or_none(text: str) -> float | str:
     """Return a time as a number of seconds, or `NONE` unchanged; raise ValueError for anything else."""
     return NONE if text.lower() == NONE else float(text)
+
+
+def count_or_none(text: str) -> int | str:
+    """Return a whole number, or `NONE` unchanged; raise ValueError for anything else."""
+    if text.lower() == NONE:
+        return NONE
+    try:
+        return int(text)
+    except ValueError:
+        msg = f"must be a whole number or none, got {quoted(text)}"
+        raise ValueError(msg) from None
 
 
 class StorableOptions(BaseModel):
@@ -56,8 +73,11 @@ class StorableOptions(BaseModel):
         description="Age at which a task is stale and never runs, unless its own max age is shorter. None: "
         "never.",
     )
-    max_attempts: int = Field(
-        5, ge=1, description="Number of attempts after which a failing task becomes a dead letter."
+    max_attempts: int | None = Field(
+        5,
+        ge=1,
+        description="Number of attempts after which a failing task becomes a dead letter. None: never; it is "
+        "tried until it succeeds or goes stale.",
     )
     lease_seconds: float = Field(
         60.0, gt=0, le=MAX_SECONDS, description="Time until a lease expires, unless it is extended."
@@ -93,6 +113,11 @@ class StorableOptions(BaseModel):
     def _parse_never(cls, value: object) -> object:
         return None if isinstance(value, str | float) and value in (inf, NONE) else value
 
+    @field_validator("max_attempts", mode="before")
+    @classmethod
+    def _parse_no_limit(cls, value: object) -> object:
+        return None if value == NONE else value
+
     @field_validator("reserve", mode="before")
     @classmethod
     def _parse_reserve(cls, value: object) -> object:
@@ -122,8 +147,11 @@ class DynamoDBOptions(StorableOptions):
 class QueueRules(StorableOptions):
     """All options that can be stored with a queue on any store."""
 
-    backoff: Backoff = Field(
-        Backoff(), description="Delay between attempts. As text: first and longest bound in seconds, `1,300`."
+    backoff: Backoff | Literal["auto"] = Field(
+        AUTO,
+        description="Delay between attempts. As text: first and longest bound in seconds, `1,300`, or "
+        "`auto`: these for a task with a max age, and for a task without one 15 s, 4 minutes, an hour, and a "
+        "day before the last attempt.",
     )
     codel: CodelRule | None = Field(
         None,
@@ -159,6 +187,9 @@ class QueueRules(StorableOptions):
     @field_validator(*RULES, mode="before")
     @classmethod
     def _parse_rule(cls, value: object, info: Any) -> object:
+        if info.field_name == "backoff" and not isinstance(value, Backoff | str | dict):
+            msg = f"must be a freshq.Backoff or {AUTO!r}"
+            raise ValueError(msg)
         return _rule(info.field_name, value) if isinstance(value, str | dict) else value
 
 
@@ -201,8 +232,8 @@ def _rule(option: str, written: str | dict[str, Any]) -> object:
     Raises:
         ValueError: If a part is wrong; names the option.
     """
-    if isinstance(written, str) and written.lower() == NONE:
-        return None
+    if isinstance(written, str) and written.lower() in WORDS[option]:
+        return WORDS[option][written.lower()]
     names = [field.name for field in fields(RULES[option])]
     try:
         words = enumerate(written.split(",")) if isinstance(written, str) else ()

@@ -14,12 +14,13 @@ from typing_extensions import TypeVar
 from freshq.errors import IllegalTransition, RefusedError, quoted
 from freshq.model.fields import NEVER
 from freshq.model.validation import json_text
+from freshq.policy.retry import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from freshq.errors import LeaseLost
-    from freshq.policy.retry import Backoff
+    from freshq.policy.retry import AttemptLimit, Backoff
     from freshq.policy.shedding import ShedReason
 
 PayloadT = TypeVar("PayloadT", default=Any)
@@ -176,16 +177,18 @@ class RunHandle:
         why_cancelled: Why the run should stop; None while it should continue.
         lost: Why its claim no longer holds the task; None while the claim is not known to be lost.
         backoff: Delays before its next attempts, set by its handler; None for the queue's.
+        max_attempts: Its attempts in all, set by its handler; QUEUES for the queue's, None for no limit.
         raised: The unexpected exception that ended it, for the log; None if there is none.
     """
 
-    __slots__ = ("backoff", "lost", "raised", "reported", "why_cancelled")
+    __slots__ = ("backoff", "lost", "max_attempts", "raised", "reported", "why_cancelled")
 
     def __init__(self) -> None:
         self.reported: Progress | None = None
         self.why_cancelled: str | None = None
         self.lost: LeaseLost | None = None
         self.backoff: Backoff | None = None
+        self.max_attempts: AttemptLimit = QUEUES
         self.raised: BaseException | None = None
 
     def report(self, progress: Progress) -> None:

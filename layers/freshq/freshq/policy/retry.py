@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 Errors: TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
+# Number of attempts of a task in all: None for no limit, QUEUES for the limit of its queue.
+AttemptLimit: TypeAlias = "int | Literal['queue'] | None"
+QUEUES: Final = "queue"
+# Delays before the second, third and later attempts at work that never goes stale, and before the last one:
+# the default of five attempts outlasts an outage of a day.
+PATIENT_SECONDS: Final = (15.0, 240.0, 3600.0)
+LAST_SECONDS: Final = 86_400.0
+PATIENT_JITTER: Final = 0.25
 
 
 def equal_jitter(uniform: float) -> float:
@@ -50,6 +58,42 @@ class Backoff:
         # 2**63 is past every cap in use; the bound keeps the power within a float.
         ceiling_seconds = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempts - 1, 63))
         return uniform * ceiling_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PatientBackoff:
+    """The delays for work that never goes stale: 15 s, 4 minutes, then an hour, and a day before the last.
+
+    No deadline limits such work, so its attempts must outlast an outage instead. Each delay is up to a
+    quarter longer, at random, and never shorter: jitter spreads the tasks, and spends no attempt earlier.
+
+    Attributes:
+        max_attempts: Number of attempts in all; None for no limit, so that none is the last.
+    """
+
+    max_attempts: int | None
+
+    def delay_seconds(self, attempts: int, uniform: float) -> float:
+        """Return the delay before the next attempt.
+
+        Args:
+            attempts: Attempts so far, 1 or more.
+            uniform: A random number from [0, 1).
+        """
+        seconds = PATIENT_SECONDS[min(attempts, len(PATIENT_SECONDS)) - 1]
+        if attempts > len(PATIENT_SECONDS) and is_last_attempt(attempts + 1, self.max_attempts):
+            seconds = LAST_SECONDS
+        return seconds * (1 + PATIENT_JITTER * uniform)
+
+
+def is_last_attempt(attempts: int, max_attempts: int | None) -> bool:
+    """Return whether a task that fails in this attempt is a dead letter.
+
+    Args:
+        attempts: Number of the attempt, from 1 on.
+        max_attempts: Number of attempts in all; None for no limit.
+    """
+    return max_attempts is not None and attempts >= max_attempts
 
 
 @dataclass(frozen=True, slots=True)

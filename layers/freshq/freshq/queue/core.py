@@ -17,7 +17,7 @@ from freshq.model.new_task import parse_new_task
 from freshq.model.storable_options import QueueRules, StoredOptions
 from freshq.model.task import TaskStatus
 from freshq.model.telemetry import SettleSpan, Telemetry, guarded
-from freshq.policy.retry import until_committed
+from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
 from freshq.queue.shared.limits import SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
     from freshq.policy.order import Order
+    from freshq.policy.retry import AttemptLimit
     from freshq.stores.base import CallersConnection, PutResult, Store, Transactions
 
 # Puts tasks into the store; returns for each, in order: whether it was new, the outcome, or the error.
@@ -237,9 +238,15 @@ class Core:
             self.options.follow()
             return vars(self)[attribute]
 
-    def is_last_attempt(self, claim: Claim) -> bool:
-        """Return whether a retry would make the task a dead letter."""
-        return claim.task.attempts >= self.config.max_attempts
+    def is_last_attempt(self, claim: Claim, max_attempts: AttemptLimit = QUEUES) -> bool:
+        """Return whether a retry would make the task a dead letter.
+
+        Args:
+            claim: The claim of the attempt.
+            max_attempts: The limit of its handler, which replaces the queue's.
+        """
+        limit = self.config.max_attempts if max_attempts == QUEUES else max_attempts
+        return is_last_attempt(claim.task.attempts, limit)
 
     def bring_in_due(self) -> int:
         """Do a small portion of upkeep, as a claim does; return how many tasks it moved."""

@@ -12,6 +12,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from freshq.model.answers import RunnerExit, raised_in_run
 from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
 
 if TYPE_CHECKING:
@@ -57,8 +58,17 @@ def _started_loop() -> asyncio.AbstractEventLoop:
     import asyncio  # noqa: PLC0415 - slow to load; functions do not use it
 
     loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        while True:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # of a task that a coroutine started: the others go on
+                continue
+            return
+
     try:
-        threading.Thread(target=loop.run_forever, name="freshq-handlers", daemon=True).start()
+        threading.Thread(target=run, name="freshq-handlers", daemon=True).start()
     except RuntimeError:
         loop.close()
         raise
@@ -80,6 +90,18 @@ def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutin
         failed: Future[Any] = Future()
         failed.set_exception(error)
         return failed
+
+
+def result_of(coroutine: Future[Any]) -> Any:
+    """Return the result of a coroutine of `started_on`, or raise its exception.
+
+    An exception that would have ended the event loop arrives inside a `RunnerExit`. Raise it as it was, so
+    that the `SystemExit` of a coroutine counts as the one of a function.
+    """
+    try:
+        return coroutine.result()
+    except RunnerExit as carrier:
+        raise raised_in_run(carrier) from None
 
 
 class Crew:

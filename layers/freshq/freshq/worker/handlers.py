@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,20 +22,19 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
     overload,
 )
 
 from typing_extensions import TypeVar, override
 
 from freshq.errors import RefusedError, quoted
-from freshq.model.answers import Busy, Receipt, Reject, Retry, RunnerExit, UnknownKind, ends_chain, error_text
+from freshq.model.answers import Busy, Receipt, Reject, Retry, RunnerExit, UnknownKind, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
-from freshq.policy.retry import Backoff
-from freshq.worker.crew import OwnLoop, started_on
-from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator, is_class
+from freshq.policy.retry import QUEUES, Backoff
+from freshq.worker.crew import OwnLoop, result_of, started_on
+from freshq.worker.runner import CoroutineRunner, hint, is_async, is_async_generator, is_class, misses_task
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
+    from freshq.policy.retry import AttemptLimit
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import OnConflict
@@ -181,7 +180,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         kind: str,
         function: Callable[..., Any],
         *,
-        max_attempts: int | None,
+        max_attempts: AttemptLimit,
         max_run_seconds: float | None,
         backoff: Backoff | None,
     ) -> None:
@@ -321,7 +320,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         task = _with_payload(task, stored)
         if not self.is_async:
             return self.run(task)
-        return started_on(self._loop.get, partial(self.run_async, task)).result()
+        return result_of(started_on(self._loop.get, partial(self.run_async, task)))
 
     def check(self, stored: Any) -> None:
         """Check a payload in its stored form.
@@ -341,20 +340,20 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         Raises:
             ValueError: If it does not fit, or the annotation cannot be read.
         """
-        annotation = _hint(self.function, "return", inspect.signature(self.function).return_annotation)
+        annotation = hint(self.function, "return", inspect.signature(self.function).return_annotation)
         return self._codec.decoder(annotation)(stored)
 
     def run(self, task: Task) -> Any:
         """Run a task in this thread.
 
         Raises:
-            Reject: If the payload does not fit, or the attempts of the handler are spent.
+            Reject: If the payload does not fit.
         """
         call: Callable[[], Any] = partial(self._call, task)
         for around in reversed(self._middleware):
             call = partial(around, call, task)
-        with self._failing(task):
-            return call()
+        self._rule(task)
+        return call()
 
     async def run_async(self, task: Task) -> Any:
         """Run a task in this coroutine.
@@ -366,8 +365,8 @@ class Handler(Generic[PayloadT, ReturnT_co]):
         call: Callable[[], Awaitable[Any]] = partial(self._call_async, task)
         for around in reversed(self._middleware):
             call = partial(_awaited, around, call, task)
-        with self._failing(task):
-            return await _limited(call, self.max_run_seconds)
+        self._rule(task)
+        return await _limited(call, self.max_run_seconds)
 
     def _call(self, task: Task) -> Any:
         arguments = self._arguments(task)
@@ -404,26 +403,10 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             task = _with_payload(task, payload)
         return (task, payload) if self._takes_payload else (task,)
 
-    @contextmanager
-    def _failing(self, task: Task) -> Iterator[None]:
-        """Turn a failure of the last attempt into a dead letter, and pass the backoff to the worker.
-
-        Raises:
-            Reject: If the block failed, and the handler's attempts are spent.
-        """
-        if self.backoff is not None and (handle := handle_of(task)) is not None:
-            handle.backoff = self.backoff
-        try:
-            yield
-        except (Busy, Reject):
-            raise
-        except Exception as error:
-            is_last = self.max_attempts is not None and task.attempts >= self.max_attempts
-            if not is_last or ends_chain(error, task):
-                raise
-            name = "" if isinstance(error, Retry) else f"{type(error).__name__}: "
-            msg = f"{name}{error_text(error)}; that was attempt {task.attempts} of {self.max_attempts}"
-            raise Reject(msg) from error
+    def _rule(self, task: Task) -> None:
+        """Tell the worker the rules of this kind for a failed run."""
+        if (handle := handle_of(task)) is not None:
+            handle.backoff, handle.max_attempts = self.backoff, self.max_attempts
 
     def _check(self, payload: PayloadT, name: str) -> Any:
         """Return a payload in its stored form.
@@ -545,7 +528,7 @@ class Handlers(CoroutineRunner):
         self,
         kind: str,
         *,
-        max_attempts: int | None = None,
+        max_attempts: AttemptLimit = QUEUES,
         max_run_seconds: float | None = None,
         backoff: Backoff | None = None,
     ) -> Registers:
@@ -553,8 +536,9 @@ class Handlers(CoroutineRunner):
 
         Args:
             kind: The kind, as in `put(..., kind=...)`.
-            max_attempts: Claims after which a failed task is a dead letter; None for the queue's
-                limit, which a larger number does not raise.
+            max_attempts: Attempts after which a failed task is a dead letter, instead of the queue's limit;
+                "queue" for that limit, None to try until it succeeds or goes stale. Where a lease expires,
+                because a worker died, the queue's limit counts.
             max_run_seconds: Cancel an `async def` after this time, and try again later.
             backoff: Delays before its next attempts; None for the queue's. `Retry(delay_seconds=...)`
                 counts more.
@@ -566,7 +550,7 @@ class Handlers(CoroutineRunner):
         if not isinstance(kind, str) or not kind:
             msg = f"kind: must be a non-empty string, got {quoted(kind)}"
             raise ValueError(msg)
-        if max_attempts is not None:
+        if max_attempts is not None and max_attempts != QUEUES:
             checked_count("max_attempts", max_attempts)
         if max_run_seconds is not None:
             checked_seconds("max_run_seconds", max_run_seconds, above_zero=True)
@@ -603,10 +587,10 @@ class Handlers(CoroutineRunner):
 
         Raises:
             UnknownKind: If no function has the task's kind, unless these handlers reject such tasks.
-            Reject: If the payload does not fit, its attempts are used up, or its kind is unknown.
+            Reject: If the payload does not fit, or its kind is unknown.
         """
         if (coroutine := self.start(task)) is not None:
-            return coroutine.result()
+            return result_of(coroutine)
         handler = self._handlers.get(task.kind or "")
         if handler is None:
             raise self.unknown_kind(task) or Reject(self._unknown(task.kind))
@@ -731,13 +715,22 @@ def _parameters(
     opened = {each.name: _provider_of(function, each, provided) for each in parameters[1:] if provided}
     by_name = {name: provider for name, provider in opened.items() if provider is not None}
     own = _positional([each for each in parameters if each.name not in by_name])
-    if by_name and len(own) != MAX_PARAMETERS:
-        msg = f"handler of {quoted(kind)}: must take a task and a payload before its provided arguments"
-        raise ValueError(msg)
-    if not 1 <= len(own) <= MAX_PARAMETERS:
-        msg = f"handler of {quoted(kind)}: must take a task, or a task and a payload"
+    problem = _problem_of(function, own, provides=bool(by_name))
+    if problem is not None:
+        msg = f"handler of {quoted(kind)}: {problem}"
         raise ValueError(msg)
     return own, by_name
+
+
+def _problem_of(function: Callable[..., Any], own: list[inspect.Parameter], *, provides: bool) -> str | None:
+    """Return what is wrong with the parameters besides the provided ones; None if nothing is."""
+    if own and (problem := misses_task(function, own)):
+        return problem
+    if provides and len(own) != MAX_PARAMETERS:
+        return "must take a task and a payload before its provided arguments"
+    if not 1 <= len(own) <= MAX_PARAMETERS:
+        return "must take a task, or a task and a payload"
+    return None
 
 
 def _positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -753,7 +746,7 @@ def _provider_of(
     function: Callable[..., Any], parameter: inspect.Parameter, provided: Mapping[type, _Provider]
 ) -> _Provider | None:
     try:
-        annotation = _hint(function, parameter.name, parameter.annotation)
+        annotation = hint(function, parameter.name, parameter.annotation)
     except Exception:  # noqa: BLE001 - for the payload's parameter, it is raised later
         return None
     is_hashable = isinstance(annotation, Hashable)
@@ -765,24 +758,10 @@ def _provider_of(
 def _payload_of_task(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """Return the type in the annotation `Task[...]` of a first parameter; None if there is none."""
     try:
-        annotation = _hint(function, parameter.name, parameter.annotation)
+        annotation = hint(function, parameter.name, parameter.annotation)
     except Exception:  # noqa: BLE001 - it may name imports for type checkers only
         return None
     return get_args(annotation)[0] if get_origin(annotation) is Task else None
-
-
-def _hint(function: Callable[..., Any], name: str, annotation: Any) -> Any:
-    """Return the type that one annotation of a function means, `Any` if there is none.
-
-    Other annotations may name imports for type checkers only.
-
-    Raises:
-        Exception: Any, if it cannot be read.
-    """
-    has_none = annotation is inspect.Parameter.empty
-    only = SimpleNamespace(__annotations__={} if has_none else {name: annotation})
-    hints = get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)
-    return hints.get(name, Any)
 
 
 def _decoder(
@@ -797,7 +776,7 @@ def _decoder(
     if len(parameters) == 1:
         return None if of_task is None else codec.decoder(of_task)
     try:
-        annotation = _hint(function, parameters[1].name, parameters[1].annotation)
+        annotation = hint(function, parameters[1].name, parameters[1].annotation)
         decode = codec.decoder(annotation)
     except Exception as error:
         msg = f"handler of {quoted(kind)}: the type of its payload cannot be read ({error})"

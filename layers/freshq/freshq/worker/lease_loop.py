@@ -14,7 +14,7 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Claims
 from freshq.model.lifecycle import Settlement
 from freshq.worker.background import LeaseRenewal
-from freshq.worker.crew import Crew
+from freshq.worker.crew import Crew, result_of
 from freshq.worker.loop import MIN_SECONDS, WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase, SerialCalls, TaskRuns, in_thread
@@ -282,7 +282,7 @@ class LeaseLoop(WorkLoop):
     def _runner_of(self, run: TaskRun) -> Runner:
         """Return the runner of the task; for a coroutine that has ended, a function with its result."""
         coroutine = run.coroutine
-        return self._runner if coroutine is None else lambda _task: coroutine.result()
+        return self._runner if coroutine is None else lambda _task: result_of(coroutine)
 
     def _run_to_end(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:

@@ -8,14 +8,28 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import contextmanager
+from contextvars import copy_context
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from types import SimpleNamespace, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from typing_extensions import override
 
 from freshq.errors import quoted
+from freshq.model.answers import error_text, raised_in_run
 from freshq.model.codec import JSON, Codec
 from freshq.model.task import Task
 from freshq.model.telemetry import guarded
@@ -23,7 +37,7 @@ from freshq.worker.report import RUNNING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
     from types import ModuleType
 
@@ -37,6 +51,8 @@ Runner: TypeAlias = Callable[[Task], Any]
 # Takes also the SQLAlchemy connection of the transaction that holds the task.
 TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
+# Name of the context variable of the module `decimal`.
+DECIMAL_CONTEXT: Final = "decimal_context"
 # Folders of this package and of Python: an error names the application's line that led there.
 NOT_OF_APPLICATIONS: Final = (Path(__file__).parents[1], Path(traceback.__file__).parent)
 
@@ -76,7 +92,7 @@ def _imported(argument: str, name: str, advice: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        msg = f"{argument}: module {quoted(name)} cannot be imported ({error})"
+        msg = f"{argument}: module {quoted(name)} cannot be imported ({error_text(error)})"
         raise ValueError(f"{msg}; {advice}" if is_absent and advice else msg) from error
     except Exception as error:
         msg = f"{argument}: module {quoted(name)} failed when imported, {_origin(error)}"
@@ -90,7 +106,7 @@ def _origin(error: Exception) -> str:
     file, line = last.filename, last.lineno
     if isinstance(error, SyntaxError):
         file, line = error.filename or file, error.lineno
-    return f"{file}, line {line}: {type(error).__name__}: {error}"
+    return f"{file}, line {line}: {type(error).__name__}: {error_text(error)}"
 
 
 def _is_of_application(file: str) -> bool:
@@ -202,7 +218,82 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
     except TypeError as error:
         msg = f"runner: must take {takes}, but its arguments are {signature} ({error})"
         raise ValueError(msg) from None
+    if problem := misses_task(runner, list(signature.parameters.values())):
+        msg = f"runner: {problem}"
+        raise ValueError(msg)
     return runner
+
+
+def misses_task(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> str | None:
+    """Return why the parameters of a function cannot begin with the task; None if they can.
+
+    Args:
+        function: The function.
+        parameters: Its parameters that the worker fills, at least one.
+    """
+    first, *others = parameters
+    name = getattr(function, "__name__", type(function).__name__)
+    if first.name in ("self", "cls") and inspect.isfunction(function):
+        return f"{name} is a method without its object; register a method of an instance, such as shop.{name}"
+    if not _fits_task(_readable_hint(function, first)):
+        payload = f"{first.name}: {_written(first.annotation)}"
+        given = "the payload is task.payload" if others else f"write def {name}(task: Task, {payload})"
+        return f"the first parameter gets the task, but {name} takes {payload} there; {given}"
+    payload_hint = _readable_hint(function, others[0]) if others else Any
+    if Task in (payload_hint, get_origin(payload_hint)):
+        return f"the second parameter gets the payload, but {name} takes the task there; take the task first"
+    return None
+
+
+def _written(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _readable_hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter; `Any` if its annotation names imports for type checkers only."""
+    try:
+        return hint(function, parameter.name, parameter.annotation)
+    except Exception:  # noqa: BLE001 - evaluating an annotation may raise anything
+        return Any
+
+
+def _fits_task(annotation: Any) -> bool:
+    """Return whether a parameter of a type may be given a task; True if that cannot be known."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _fits_task(annotation.__origin__)
+    if origin in (Union, UnionType):
+        return any(map(_fits_task, get_args(annotation)))
+    if annotation is Any or origin is Literal:
+        return annotation is Any
+    cls = annotation if origin is None else origin
+    if not isinstance(cls, type):  # a type variable, an alias
+        return not hasattr(cls, "__supertype__") or _fits_task(cls.__supertype__)
+    return getattr(cls, "_is_protocol", False) or issubclass(Task, cls) or issubclass(cls, Task)
+
+
+def hint(function: Callable[..., Any], name: str, annotation: Any) -> Any:
+    """Return the type that one annotation of a function means, `Any` if there is none.
+
+    Other annotations may name imports for type checkers only.
+
+    Raises:
+        Exception: Any, if it cannot be read.
+    """
+    has_none = annotation is inspect.Parameter.empty
+    only = SimpleNamespace(__annotations__={} if has_none else {name: annotation})
+    hints = get_type_hints(only, _globals_of(function), include_extras=True)
+    return hints.get(name, Any)
+
+
+def _globals_of(function: Any) -> dict[str, Any]:
+    """Return the names that the annotations of a function, of a partial, or of an object refer to."""
+    while isinstance(function, partial):
+        function = function.func
+    if not hasattr(function, "__globals__") and not hasattr(function, "__wrapped__"):
+        function = function.__call__
+    found: dict[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
+    return found
 
 
 def is_class(function: object) -> bool:
@@ -224,31 +315,56 @@ def is_async_generator(function: Any) -> bool:
 def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
     """Return a runner that does the same, and reports its runs to the log and to telemetry.
 
+    Each run has a context of its own, copied from the context of this call: what one task sets in context
+    variables, or in the context of `decimal`, no other task sees.
+
     Args:
         runner: Takes a task, and possibly a connection.
         telemetry: Receives each run; its own errors are only logged.
     """
-    telemetry = guarded(telemetry)
+    telemetry, contexts = guarded(telemetry), RunContexts()
     if isinstance(runner, CoroutineRunner):
-        return InstrumentedCoroutines(runner, telemetry)
-    return partial(_run, runner, telemetry)
+        return InstrumentedCoroutines(runner, telemetry, contexts)
+    return partial(_run, runner, telemetry, contexts)
 
 
-def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connection: object) -> Any:
-    with _scope_of(telemetry, task) as scope:
+class RunContexts:
+    """Gives each run its own copy of the context in which this object was made."""
+
+    def __init__(self) -> None:
+        self._base = base = copy_context()
+        # Its value can be changed in place, so that copies of the context would share the changes.
+        self._decimal = next((variable for variable in base if variable.name == DECIMAL_CONTEXT), None)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function in a new context."""
+        context = self._base.copy()
+        if self._decimal is not None:
+            context.run(self._decimal.set, self._base[self._decimal].copy())
+        return context.run(function, *arguments)
+
+
+def _run(
+    runner: Callable[..., Any], telemetry: Telemetry, contexts: RunContexts, task: Task, *connection: object
+) -> Any:
+    # The run belongs to the trace of its task, not to a trace in which the worker was started.
+    return contexts.run(_run_in, telemetry.run(task), runner, task, *connection)
+
+
+def _run_in(scope: RunScope, runner: Callable[..., Any], task: Task, *connection: object) -> Any:
+    with _current(scope):
         result = runner(task, *connection)
     scope.end(None)
     return result
 
 
 @contextmanager
-def _scope_of(telemetry: Telemetry, task: Task) -> Iterator[RunScope]:
-    """Begin a run, and make it current in the block; end it if the block raises."""
-    scope = telemetry.run(task)
+def _current(scope: RunScope) -> Iterator[None]:
+    """Make a run current in the block; end it if the block raises."""
     token = RUNNING.set(scope)
     try:
         with scope.current():
-            yield scope
+            yield
     except BaseException as error:
         scope.end(error)
         raise
@@ -259,8 +375,9 @@ def _scope_of(telemetry: Telemetry, task: Task) -> Iterator[RunScope]:
 class InstrumentedCoroutines(CoroutineRunner):
     """A `CoroutineRunner` whose runs are known to the log and to telemetry, in threads and in coroutines."""
 
-    def __init__(self, runner: CoroutineRunner, telemetry: Telemetry) -> None:
+    def __init__(self, runner: CoroutineRunner, telemetry: Telemetry, contexts: RunContexts) -> None:
         self.codec = runner.codec
+        self._contexts = contexts
         self._runner = runner
         self._telemetry = telemetry
 
@@ -271,7 +388,7 @@ class InstrumentedCoroutines(CoroutineRunner):
 
     @override
     def __call__(self, task: Task) -> Any:
-        return _run(self._runner, self._telemetry, task)
+        return _run(self._runner, self._telemetry, self._contexts, task)
 
     @override
     def unknown_kind(self, task: Task) -> Busy | None:
@@ -285,7 +402,13 @@ class InstrumentedCoroutines(CoroutineRunner):
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         if not self._runner.has_coroutine(task):
             return None
-        with _scope_of(self._telemetry, task) as scope:  # the coroutine starts with a copy of this context
+        answer: Future[Any] | None = self._contexts.run(self._start, self._telemetry.run(task), task, loop)
+        return answer
+
+    def _start(
+        self, scope: RunScope, task: Task, loop: asyncio.AbstractEventLoop | None
+    ) -> Future[Any] | None:
+        with _current(scope):  # the coroutine starts with a copy of this context
             answer = self._runner.start(task, loop)
         if answer is not None:
             answer.add_done_callback(partial(_end, scope))
@@ -293,8 +416,11 @@ class InstrumentedCoroutines(CoroutineRunner):
 
 
 def _end(scope: RunScope, answer: Future[Any]) -> None:
-    cancelled = answer.cancelled()
-    scope.end(CancelledRun("the run was cancelled") if cancelled else answer.exception())
+    if answer.cancelled():
+        scope.end(CancelledRun("the run was cancelled"))
+        return
+    error = answer.exception()
+    scope.end(None if error is None else raised_in_run(error))
 
 
 class CancelledRun(Exception):

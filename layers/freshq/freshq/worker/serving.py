@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -54,7 +55,7 @@ async def served(
         StoreError: If an error ended the worker: before the block if it came immediately, otherwise at the
             end of a block without an error of its own.
     """
-    run = in_thread("freshq-worker", partial(run_on, asyncio.get_running_loop()))
+    run = in_thread("freshq-worker", partial(copy_context().run, run_on, asyncio.get_running_loop()))
     run.add_done_callback(_log_error)
     try:
         await _begun(worker, run)

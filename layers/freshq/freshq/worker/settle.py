@@ -13,7 +13,7 @@ from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Settlement
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, handle_of
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import QUEUES, Backoff
 from freshq.queue.core import core_of
 from freshq.worker.report import Outcome, log_fields, task_logger
 from freshq.worker.run import Phase
@@ -107,16 +107,21 @@ def run_to_end(
 
 def _retried(queue: BaseQueue, run: TaskRun, retry: Settlement, may_retry: Callable[[], bool]) -> RunEnd:
     """Return the end of a run that failed, and may be repeated."""
-    claim, error = retry.claim, retry.error or ""
+    claim, error, limit = retry.claim, retry.error or "", run.handle.max_attempts
+    attempts = claim.task.attempts
     if run.handle.lost is not None:  # refused in any case, and not because of the downstream
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
-    if not core_of(queue).is_last_attempt(claim) and not may_retry():
+    is_last = core_of(queue).is_last_attempt(claim, limit)
+    if is_last and limit != QUEUES:
+        error += f"; that was attempt {attempts} of {limit}"
+    if not is_last and not may_retry():
         error += "; not retried: the retry budget is spent"
         failed = replace(Settlement.fail(claim, error), traceback=retry.traceback)
         return RunEnd(failed, Outcome.FAILED, error, downstream_ok=False)
-    if retry.delay_seconds is None and run.handle.backoff is not None:
-        delay_seconds = run.handle.backoff.delay_seconds(claim.task.attempts, core_of(queue).uniform())
-        retry = replace(retry, delay_seconds=delay_seconds)
+    delay_seconds = retry.delay_seconds
+    if delay_seconds is None and run.handle.backoff is not None:
+        delay_seconds = run.handle.backoff.delay_seconds(attempts, core_of(queue).uniform())
+    retry = replace(retry, error=error, delay_seconds=delay_seconds, max_attempts=limit)
     return RunEnd(retry, Outcome.RETRIED, error, downstream_ok=False)
 
 

@@ -225,9 +225,16 @@ class TransactionLoop(WorkLoop):
             thread.raised = outcome
         except BaseException as unexpected:  # noqa: BLE001 - logged, and raised below
             text = noted_failure(held.task, unexpected)
-            thread.raised = unexpected if isinstance(unexpected, Exception) else RunnerExit(text)
+            thread.raised = unexpected if isinstance(unexpected, Exception) else _carrier(unexpected, text)
         if thread.raised is not None:
             raise thread.raised
+
+
+def _carrier(unexpected: BaseException, text: str) -> RunnerExit:
+    """Return an `Exception` that carries one that would end the thread."""
+    carrier = RunnerExit(text)
+    carrier.__cause__ = unexpected
+    return carrier
 
 
 def _outcome(held: HeldTask, raised: Exception | None) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import as_completed, wait
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -95,9 +96,8 @@ class Worker:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         if self._config.transaction:
             transactions_of(core_of(self._queue).store, "transaction")
-        checked = checked_runner(runner, transaction=self._config.transaction)
-        self._codec = codec_of(self._queue, checked)
-        self._runner: Any = instrumented(checked, self._queue.admin.config.telemetry)
+        self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
+        self._codec = codec_of(self._queue, self._runner)
 
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled, and immediately from then on.
@@ -189,7 +189,8 @@ class Worker:
 
     def _new_loop(self) -> WorkLoop:
         self._end_request.idle = False
-        common = (self._queue, self._runner, self._config, self._limits, self._end_request)
+        runner: Any = instrumented(self._runner, self._queue.admin.config.telemetry)
+        common = (self._queue, runner, self._config, self._limits, self._end_request)
         if self._config.transaction:
             return TransactionLoop(*common)
         return LeaseLoop(*common, self._event_loop, self._codec)
@@ -284,7 +285,8 @@ class Workers:
         Raises:
             StoreError: As `Worker.run`; the first one.
         """
-        runs = [in_thread("freshq-workers", partial(worker.run, until)) for worker in self.workers]
+        started = [partial(copy_context().run, worker.run, until) for worker in self.workers]
+        runs = [in_thread("freshq-workers", run) for run in started]
         try:
             for run in as_completed(runs):
                 if run.exception() is not None:

@@ -151,7 +151,7 @@ class SimulateOptions(LoadOptions):
         None, description="Admission control: reject arrivals beyond this multiple of the capacity."
     )
 
-    @field_validator("deadline_seconds", mode="before")
+    @field_validator("deadline_seconds", "max_backlog", mode="before")
     @classmethod
     def _parse_none(cls, value: object) -> object:
         return None if value == NONE else value

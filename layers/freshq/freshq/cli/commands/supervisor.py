@@ -9,6 +9,7 @@ import subprocess
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -86,7 +87,7 @@ class WorkProcess:
         Raises:
             StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
         """
-        ended = in_thread("freshq-worker", self._worker.run)
+        ended = in_thread("freshq-worker", partial(copy_context().run, self._worker.run))
         ended.add_done_callback(lambda _ended: self._control.send(ControlMessage.WAKE))
         while not ended.done() and time.monotonic() < self._stop_at:
             self._follow(self._control.receive(CONTROL_CHECK_SECONDS))

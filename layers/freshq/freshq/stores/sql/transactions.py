@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text
+from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text, raised_in_run, traceback_text
 from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
@@ -231,7 +231,8 @@ def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
     if isinstance(error, Retry):
         return lifecycle.retried(task, now, reason, error.delay_seconds, context.uniform())
     reason = checked_error(f"{type(error).__name__}: {error_text(error)}")
-    return lifecycle.retried(task, now, reason, None, context.uniform())
+    told = traceback_text(raised_in_run(error))
+    return lifecycle.retried(task, now, reason, None, context.uniform(), traceback=told)
 
 
 def runner_of(given: Any, dialect: str) -> Runner:
