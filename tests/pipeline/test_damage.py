@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.ingest.inputs import damaged_files, is_redelivered
+from freshq_pipeline.ingest.copies import prepare
+from freshq_pipeline.ingest.inputs import is_redelivered
 from freshq_pipeline.report.ending import show_summary
 from freshq_pipeline.report.page import write_report
+from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import DamagedFile, damage_text
 from freshq_pipeline.storage.state import current
@@ -67,13 +70,16 @@ def test_a_file_that_arrives_again_replaces_its_damaged_copy(
         pipeline(tmp_path / "in", out, accept_damaged=True, **options)
 
 
-def test_only_a_file_with_the_same_beginning_replaces_a_damaged_one(tmp_path: Path) -> None:
+def test_only_a_file_with_the_same_beginning_replaces_a_damaged_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     lines = b"".join(b"%d\n" % number for number in range(10_000))
     file, events, out = tmp_path / "a.gz", Folder(str(tmp_path)), Folder(str(tmp_path / "out"))
     whole = gzip.compress(lines)
     file.write_bytes(whole[: len(whole) // 2])
-    (cut,) = damaged_files(events, ["a.gz"], out, "salvage")
-    assert 0 < cut.file.lines < 10_000
+    (cut,) = prepare(spark, events, {"a.gz": len(whole)}, Format.LANDED, out, "salvage")
+    assert cut.damage is not None
+    assert 0 < cut.damage.lines < 10_000
     contents = {
         "whole": (whole, True),
         "longer": (whole[:-100], True),
@@ -83,8 +89,8 @@ def test_only_a_file_with_the_same_beginning_replaces_a_damaged_one(tmp_path: Pa
     }
     for name, (content, expected) in contents.items():
         file.write_bytes(content)
-        assert is_redelivered(events, "a.gz", cut.file) is expected, name
-    assert is_redelivered(events, "a.gz", DamagedFile("unread"))
+        assert is_redelivered(events, "a.gz", len(content), cut.damage) is expected, name
+    assert is_redelivered(events, "a.gz", 0, DamagedFile("unread"))
 
 
 def test_the_largest_damaged_file_is_named_and_none_if_none_is() -> None:

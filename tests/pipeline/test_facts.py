@@ -14,7 +14,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.build import check_as_of
 from freshq_pipeline.gold.figures import wait_percentiles
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
-from freshq_pipeline.ingest.sources import canonical_files
+from freshq_pipeline.ingest.sources import read_records
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.tuning import LARGE, MEDIUM
@@ -76,7 +76,7 @@ def test_a_record_that_changes_its_queue_is_put_there(
     tape.put(2, "1", queue="returns")
     tape.take(3, "1")
     write_lines(tmp_path / "a.json", tape.lines(form))
-    events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=False).orderBy("changed_us")
+    events = read_records(spark, [str(tmp_path / "a.json")], form).orderBy("changed_us")
     assert [(row["queue"], row["change"], row["status"]) for row in events.collect()] == [
         ("orders", "INSERT", "PENDING"), ("orders", "MODIFY", "CANCELLED"), ("returns", "INSERT", "PENDING"),
         ("returns", "MODIFY", "TAKEN"),
@@ -254,7 +254,7 @@ def test_large_inputs_are_equal_to_duckdb(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Executors read the files and compare the claims.
-    monkeypatch.setattr("freshq_pipeline.ingest.sound_files.HERE_BYTES", 0)
+    monkeypatch.setattr("freshq_pipeline.ingest.groups.HERE_BYTES", 0)
     monkeypatch.setattr("freshq_pipeline.gold.build.FEW_STEPS", 0)
     count = write_events(tmp_path / "in", 8000, files=3, seed=5)
     strays = [event | {"event_id": f"w{event['event_id']}"} for event in wandering(300, seed=5).landed()]

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +13,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from freshq import Queue
 from freshq.stores.dynamodb.items import Keyspace, encode, mutable_attributes
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.ingest import silver, sound_files
-from freshq_pipeline.ingest.inflation import inflated, oversized_files
-from freshq_pipeline.ingest.inputs import damaged_files, longest_line
+from freshq_pipeline.ingest import groups, silver, sound_files
+from freshq_pipeline.ingest.copies import OVERSIZED, copy, prepare
+from freshq_pipeline.ingest.groups import grouped
 from freshq_pipeline.ingest.silver import MAX_UNKNOWN_FIELDS, Ingested, most_frequent
 from freshq_pipeline.ingest.sound_files import Sound, canonical_block, join_silver, write_sound
-from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, canonical_files
+from freshq_pipeline.ingest.sources import CHANGES, OWN, STATUSES, read_copies, read_records
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.conftest import Pipeline, all_rows, query, without_names
@@ -107,17 +106,26 @@ def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
     return made
 
 
-@pytest.mark.parametrize("scan", [True, False])
+def read_by_spark(spark: SparkSession, file: Path, form: Format, *, copied: bool) -> DataFrame:
+    """Return the events of a file that Spark reads as it is, or from a copy."""
+    if not copied:
+        return read_records(spark, [str(file)], form)
+    events, out = Folder(str(file.parent)), Folder(str(file.parent / "out"))
+    (one,) = copy(spark, events, {file.name: file.stat().st_size}, out, "copies")
+    return read_copies(spark, [out.at(str(one.copy))], form)
+
+
+@pytest.mark.parametrize("copied", [True, False])
 def test_both_make_the_same_events(
     sound_blocks: dict[bytes, list[dict[str, Any]]],
-    scan: bool,
+    copied: bool,
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
     # Arrow leaves most blocks with something unusual to Spark, but far from all.
     assert 500 < len(sound_blocks) < 3000
     (tmp_path / "a.json").write_bytes(b"\n".join(sound_blocks))
-    rows = canonical_files(spark, [str(tmp_path / "a.json")], Format.LANDED, scan=scan).collect()
+    rows = read_by_spark(spark, tmp_path / "a.json", Format.LANDED, copied=copied).collect()
     assert [row["problem"] for row in rows if row["problem"] is not None] == []
     by_spark = [{name: row[name] for name in EVENT} for row in rows]
     assert by_spark == [event for events in sound_blocks.values() for event in events]
@@ -151,7 +159,7 @@ def sizes_of(folder: Folder) -> dict[str, int]:
 def test_files_that_are_not_sound_leave_nothing(
     here_bytes: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sound_files, "HERE_BYTES", here_bytes)
+    monkeypatch.setattr(groups, "HERE_BYTES", here_bytes)
     landed = small().landed()
     later = [event | {"created_ms": event["created_ms"] + 86_400_000.0} for event in landed]
     events, out = Folder(str(tmp_path / "in 100%2F+1")), Folder(str(tmp_path / "out"))
@@ -166,11 +174,11 @@ def test_files_that_are_not_sound_leave_nothing(
     sizes = sizes_of(events) | {"gone.json": 1}
     # Every block is written at once.
     monkeypatch.setattr(sound_files, "HELD_BYTES", 0)
-    assert in_one_process(events, sizes, out).paths == ["a.json.gz", "b.json"]
+    assert sorted(in_one_process(events, sizes, out).digests) == ["a.json.gz", "b.json"]
     stale = out.files("silver/part")[0].path.replace("0-", "9-")
     out.write(stale, "of an attempt that failed")
     found = write_sound(spark, events, sizes, out, "part")
-    assert sorted(found.paths) == ["a.json.gz", "b.json"]
+    assert sorted(found.digests) == ["a.json.gz", "b.json"]
     assert found.events == 3 * len(landed)
     assert found.last_us == (START_SECONDS + 400) * 10**6
     assert sorted(found.silver) == [file.path for file in out.files("silver")]
@@ -179,7 +187,9 @@ def test_files_that_are_not_sound_leave_nothing(
     days = query(f"select {names} from {silver} group by day order by day")
     assert [row["events"] for row in days] == [2 * len(landed), len(landed)]
     monkeypatch.setattr(sound_files, "GROUP_BYTES", 100)
-    assert write_sound(spark, events, sizes, out, "other").paths == ["a.json.gz"]  # Spark splits the rest
+    assert list(write_sound(spark, events, sizes, out, "other").digests) == [
+        "a.json.gz"
+    ]  # Spark splits the rest
 
 
 def test_each_row_group_of_silver_has_the_range_of_its_creation_times(
@@ -220,8 +230,7 @@ def test_a_run_is_the_same_without_arrow(
     write_lines(folder / "cut.json.gz", landed)
     (folder / "cut.json.gz").write_bytes((folder / "cut.json.gz").read_bytes()[:-40])
     found = {}
-    monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", 0)
-    monkeypatch.setattr(sound_files, "HERE_BYTES", 0)
+    monkeypatch.setattr(groups, "HERE_BYTES", 0)
     for name, write in (("arrow", write_sound), ("spark", lambda *_: Sound())):
         monkeypatch.setattr("freshq_pipeline.ingest.silver.write_sound", write)
         out = tmp_path / name
@@ -264,9 +273,9 @@ def test_many_small_files_are_read_here(
     for number in range(7):
         write_lines(tmp_path / f"in/{number}.json.gz", landed)
     events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
-    monkeypatch.setattr(sound_files, "FILES_HERE", 3)
+    monkeypatch.setattr(groups, "FILES_HERE", 3)
     found = write_sound(spark, events, sizes_of(events), out, "part")
-    assert sorted(found.paths) == [file.path for file in events.files()]
+    assert sorted(found.digests) == [file.path for file in events.files()]
     assert found.events == 7 * len(landed)
     assert sorted(found.silver) == [file.path for file in out.files("silver")]
     assert len(found.silver) == 3
@@ -274,13 +283,13 @@ def test_many_small_files_are_read_here(
 
 def test_groups_are_of_about_the_same_size() -> None:
     sizes = {f"{number:02}": 1 + number for number in range(40)}
-    groups = sound_files._groups(sizes, 4)
+    groups = grouped(sizes, 4)
     assert [number for number, _ in groups] == [0, 1, 2, 3]
     assert sorted(file for _, files in groups for file in files) == sorted(sizes.items())
     filled = [sum(size for _, size in files) for _, files in groups]
     assert max(filled) - min(filled) < 10
-    assert len(sound_files._groups({"a": 1}, 4)) == 1
-    assert len(sound_files._groups(dict.fromkeys(map(str, range(64)), 1 << 30), 4)) == 64
+    assert len(grouped({"a": 1}, 4)) == 1
+    assert len(grouped(dict.fromkeys(map(str, range(64)), 1 << 30), 4)) == 64
 
 
 @pytest.fixture
@@ -296,7 +305,9 @@ def peak_mib() -> Callable[[], float]:
     return peak
 
 
-def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]) -> None:
+def test_oversized_files_are_found(
+    spark: SparkSession, tmp_path: Path, peak_mib: Callable[[], float]
+) -> None:
     noise = random.Random(1).randbytes(MIB // 4)
     zeros = gzip.compress(bytes(32 * MIB))
     contents = {
@@ -304,6 +315,7 @@ def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]
         "ordinary ends.gz": gzip.compress(noise) + zeros * 8 + gzip.compress(noise),
         "ordinary head.gz": gzip.compress(noise + bytes(64 * MIB)),
         "cut.gz": (zeros * 8)[:-9],
+        "twice.gz": gzip.compress(zeros * 8),
         "ordinary.gz": gzip.compress(noise * 2),
         "little.gz": gzip.compress(bytes(32 * MIB)),  # to 32 MiB: harmless
         "cut and ordinary.gz": gzip.compress(noise)[:-4] + b"\xff" * 4,
@@ -311,53 +323,47 @@ def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]
         "text": bytes(2 * MIB),
     }
     for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    events = Folder(str(tmp_path))
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+    events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
     tracemalloc.reset_peak()
-    found = oversized_files(events, {one.path: one.size_bytes for one in events.files()})
-    assert peak_mib() < 48  # of 16 threads at most; all members together have 256 MiB
-    assert sorted(found) == ["cut.gz", "many members.gz", "ordinary ends.gz", "ordinary head.gz"]
+    found = prepare(spark, events, sizes_of(events), Format.LANDED, out, "salvage")
+    assert peak_mib() < 96  # of all members together 256 MiB
+    oversized = {one.path: one for one in found if one.damage is not None and one.damage.problem == OVERSIZED}
+    expected = ["cut.gz", "many members.gz", "ordinary ends.gz", "ordinary head.gz", "twice.gz"]
+    assert sorted(oversized) == expected
+    assert {one.copy for one in oversized.values()} == {None}
+    assert [one.path for one in found if one.damage and one.path not in oversized] == ["cut and ordinary.gz"]
 
 
-def test_the_lines_of_a_damaged_file_are_salvaged_in_little_memory(
-    tmp_path: Path, peak_mib: Callable[[], float]
+def test_the_lines_of_a_damaged_file_are_copied_in_little_memory(
+    spark: SparkSession, tmp_path: Path, peak_mib: Callable[[], float]
 ) -> None:
     line = b"x" * 99 + b"\n"
     (tmp_path / "cut.gz").write_bytes(gzip.compress(line * (64 * MIB // 100))[:-9])
     events, out = Folder(str(tmp_path)), Folder(str(tmp_path / "out"))
     tracemalloc.reset_peak()
-    (cut,) = damaged_files(events, ["cut.gz"], out, "salvage")
-    assert peak_mib() < 16
-    salvaged = (tmp_path / "out" / str(cut.salvaged)).read_bytes()
-    assert salvaged == line * cut.file.lines
-    assert cut.file.lines > 600_000
-    with pytest.raises((EOFError, zlib.error)):
-        list(inflated(events, "cut.gz"))
+    (cut,) = prepare(spark, events, sizes_of(events), Format.LANDED, out, "salvage")
+    assert peak_mib() < 24
+    assert cut.damage is not None
+    assert cut.damage.problem == "truncated gzip"
+    copied = (tmp_path / "out" / str(cut.copy)).read_bytes().splitlines()
+    assert len(copied) == cut.damage.lines > 600_000
+    assert {row.split(b"\t")[2] for row in copied} == {line.strip()}
 
 
 def test_a_file_that_takes_all_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [b"x" * 99, b"y" * 3 * MIB, b"z" * 50]
-    contents = {
-        "long.gz": gzip.compress(b"\n".join(lines)),
-        "short.json": b"x\n" * 3 * MIB,
-        "no gzip.gz": b"x",
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
+    for name, size_bytes in (("long.gz", 1000), ("short.json", 20_000), ("empty", 0)):
+        (tmp_path / name).write_bytes(b"x" * size_bytes)
     events = Folder(str(tmp_path))
-    assert longest_line(events, contents) == ("long.gz", 3 * MIB)
-    assert longest_line(events, ["short.json"]) == ("short.json", 1)
 
     def fail(*_: object) -> Ingested:
         raise PySparkException("scala.MatchError: java.lang.OutOfMemoryError: Java heap space")
 
-    monkeypatch.setattr(silver, "_by_spark", fail)
-    sizes = {one.path: one.size_bytes for one in events.files()}
-    message = (
-        f"the longest line, 3.0 MiB, is in {tmp_path}/long.gz, and the largest file is {tmp_path}/short.json"
-    )
+    monkeypatch.setattr(silver, "prepare", fail)
+    message = f"the largest file is {tmp_path}/short.json. Give more --memory"
     with pytest.raises(BadInput, match=re.escape(message)):
-        silver.ingest(None, events, sizes, Format.STREAMS, Folder(str(tmp_path / "out")), "run")  # type: ignore[arg-type]  # without a session nothing is read
+        silver.ingest(None, events, sizes_of(events), Format.STREAMS, Folder(str(tmp_path / "out")), "run")  # type: ignore[arg-type]  # without a session nothing is read
 
 
 ATTRIBUTES: dict[str, Any] = {
@@ -378,11 +384,13 @@ def with_attributes() -> Recording:
 
 
 @pytest.mark.parametrize("form", [Format.STREAMS, Format.KINESIS, Format.EXPORT])
-@pytest.mark.parametrize("scan", [True, False])
-def test_names_are_kept_without_values(form: Format, scan: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_names_are_kept_without_values(
+    form: Format, copied: bool, spark: SparkSession, tmp_path: Path
+) -> None:
     lines = with_attributes().lines(form)
     write_lines(tmp_path / "a.json", lines)
-    events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=scan)
+    events = read_by_spark(spark, tmp_path / "a.json", form, copied=copied)
     rows = events.select("task_id", "status", "problem", "unknown_fields").collect()
     assert [row["problem"] for row in rows] == [None] * len(lines)
     assert "secret" not in str(rows)

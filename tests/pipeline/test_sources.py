@@ -26,7 +26,7 @@ LEDGER: Final = (
     "created", "success", "failure", "cancelled", "shed", "pending", "taken", "difference", "violations",
 )  # fmt: skip
 DAMAGED: Final = {
-    "gzip inflates more than 100 times": 1, "no event_id": 1, "not a JSON record": 1, "truncated gzip": 1,
+    "inflates more than 100 times": 1, "no event_id": 1, "not a JSON record": 1, "truncated gzip": 1,
     "unknown status": 1, "changed more than a day after it was recorded": 1,
     "changed more than ten years before it was recorded": 1,
 }  # fmt: skip

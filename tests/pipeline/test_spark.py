@@ -20,7 +20,7 @@ from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.steps import distinct_steps, gathered
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import totals_of_steps, worked
-from freshq_pipeline.ingest.sources import canonical_files
+from freshq_pipeline.ingest.sources import read_copies, read_records
 from freshq_pipeline.runs.batch import RunPlan, execute
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
@@ -223,9 +223,10 @@ def test_small_inputs_are_not_shuffled(spark: SparkSession, tmp_path: Path) -> N
 
 def test_reading_takes_neither_a_shuffle_nor_python(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}\n")
-    plan = plan_of(canonical_files(spark, [str(tmp_path / "a.json")], Format.LANDED))
-    assert "Exchange" not in plan
-    assert not any(word in plan for word in PYTHON)
+    for read in (read_records, read_copies):
+        plan = plan_of(read(spark, [str(tmp_path / "a.json")], Format.LANDED))
+        assert "Exchange" not in plan
+        assert not any(word in plan for word in PYTHON)
 
 
 @pytest.fixture

@@ -1,41 +1,20 @@
-"""Find the files to read, also through the manifests of exports; salvage and recognize damaged files."""
+"""Find the files to read, also through the manifests of exports; recognize files that arrive again."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import zlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, chunks, inflated
+from freshq_pipeline.ingest.inflation import Damage, Unbounded, reading
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import check_no_pattern
-from freshq_pipeline.storage.results import DamagedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from freshq_pipeline.storage.folder import Folder
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """A compressed file that was not read to its end.
-
-    Attributes:
-        path: Path of the file.
-        file: The problem, and the readable part.
-        salvaged: Path of a copy of the readable lines; None if the file was not read at all.
-        silver: Files of silver with their events.
-    """
-
-    path: str
-    file: DamagedFile
-    salvaged: str | None = None
-    silver: list[str] = field(default_factory=list)
+    from freshq_pipeline.storage.results import DamagedFile
 
 
 def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
@@ -67,90 +46,19 @@ def _check_name(folder: Folder, path: str) -> None:
         raise BadInput(msg)
 
 
-def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -> list[Damaged]:
-    """Return the compressed files that cannot be read to their end, and copy their readable lines.
-
-    Args:
-        events: Folder with the files.
-        paths: Paths of the files to check.
-        out: The output folder.
-        salvage: Path of the folder for the copies, below `out`.
-    """
-    damaged = []
-    for number, path in enumerate(paths):
-        if path.endswith(GZIP_SUFFIX):
-            problem = _why_unreadable(events, path)
-            if problem is not None:
-                lines, target = _WholeLines(), f"{salvage}/{number}.txt"
-                out.write_chunks(target, lines.of(events, path))
-                read = DamagedFile(problem, lines.count, lines.size_bytes, lines.digest.hexdigest())
-                damaged.append(Damaged(path, read, target))
-    return damaged
-
-
-def is_redelivered(events: Folder, path: str, before: DamagedFile) -> bool:
+def is_redelivered(events: Folder, path: str, size_bytes: int, before: DamagedFile) -> bool:
     """Return whether a file still begins with the lines that were read from it when it was damaged."""
     digest, rest_bytes = hashlib.sha256(), before.text_bytes
     try:
-        for chunk in chunks(events, path):
-            digest.update(chunk[:rest_bytes])
-            rest_bytes -= min(len(chunk), rest_bytes)
-            if not rest_bytes:
-                break
-    except (EOFError, zlib.error):
+        with reading(events, path, size_bytes) as file:
+            for chunk in file.chunks():
+                digest.update(chunk[:rest_bytes])
+                rest_bytes -= min(len(chunk), rest_bytes)
+                if not rest_bytes:
+                    break
+    except (Damage, Unbounded):
         return False  # the damage begins earlier than before
     return not rest_bytes and digest.hexdigest() == before.text_sha256
-
-
-def _why_unreadable(events: Folder, path: str) -> str | None:
-    try:
-        for _ in inflated(events, path):
-            pass
-    except EOFError:
-        return "truncated gzip"
-    except zlib.error:
-        return "damaged gzip"
-    return None
-
-
-def longest_line(events: Folder, paths: Iterable[str]) -> tuple[str, int]:
-    """Return the file with the longest line, and the length of that line in bytes, in bounded memory."""
-    return max(((path, _longest_line(events, path)) for path in paths), key=lambda found: found[1])
-
-
-def _longest_line(events: Folder, path: str) -> int:
-    longest = last = 0
-    try:
-        for chunk in chunks(events, path):
-            first, *others = map(len, chunk.split(b"\n"))
-            longest = max(longest, last + first, *others)
-            last = others[-1] if others else last + first
-    except (EOFError, zlib.error):
-        pass  # Spark also stops reading here
-    return longest
-
-
-class _WholeLines:
-    """The whole lines of a damaged file, read in bounded memory."""
-
-    def __init__(self) -> None:
-        self.count = self.size_bytes = 0
-        self.digest = hashlib.sha256()
-
-    def of(self, events: Folder, path: str) -> Iterator[bytes]:
-        """Yield the lines before the damage, and count them."""
-        rest = b""
-        try:
-            for chunk in inflated(events, path):
-                whole, newline, rest = (rest + chunk).rpartition(b"\n")
-                self.count += whole.count(b"\n") + bool(newline)
-                self.size_bytes += len(whole + newline)
-                self.digest.update(whole + newline)
-                yield whole + newline
-                if len(rest) > HARMLESS_BYTES:
-                    return  # no event is that long
-        except (EOFError, zlib.error):
-            pass  # expected: the file is damaged
 
 
 MANIFEST_SUMMARY: Final = "manifest-summary.json"

@@ -8,12 +8,8 @@ each line. Both make the same events of a sound file.
 from __future__ import annotations
 
 import re
-import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from heapq import heapreplace
-from math import ceil
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, Unbounded, blocks
+from freshq_pipeline.ingest.groups import GROUP_BYTES, Group, in_groups
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, Damage, Unbounded, blocks, reading
 from freshq_pipeline.ingest.sources import (
     CHANGES,
     LANDED_TIMES,
@@ -33,7 +30,6 @@ from freshq_pipeline.ingest.sources import (
     STATUSES,
 )
 from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION
-from freshq_pipeline.spark.tuning import uncompressed_bytes
 from freshq_pipeline.storage.arrow import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, latest
 from freshq_pipeline.storage.state import silver_path
@@ -173,13 +169,6 @@ HELD_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 14
 # With several groups per core, none waits long for the last one.
 GROUPS_PER_CORE: Final = 2
-# Up to this size of uncompressed records, reading them here takes no longer than starting Python workers.
-HERE_BYTES: Final = 128 << 20
-# Small files per group in this process; in a bucket each file is waited for.
-FILES_HERE: Final = 128
-_THREADS: Final = 8
-# Uncompressed input of a Spark task: at most half a minute of work.
-GROUP_BYTES: Final = 1 << 30
 # Columns whose values repeat. Dictionaries of other columns would take longer to write.
 REPEATED: Final = (
     "change", "stream_us", "status", "queue", "task_group", "kind", "priority", "attempts", "worker",
@@ -192,20 +181,20 @@ class Sound:
     """The events of sound files.
 
     Attributes:
-        paths: Paths of the files.
+        digests: Digest of each file, by path.
         events: Number of events; each is one record.
         last_us: Time of the last event; None if there is none.
         silver: Files of silver that hold the events.
     """
 
-    paths: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
     events: int = 0
     last_us: int | None = None
     silver: list[str] = field(default_factory=list)
 
     def add(self, other: Sound) -> None:
         """Add the events of other files."""
-        self.paths += other.paths
+        self.digests |= other.digests
         self.events += other.events
         self.last_us = latest(self.last_us, other.last_us)
         self.silver += other.silver
@@ -215,8 +204,6 @@ def write_sound(
     spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, part: str
 ) -> Sound:
     """Write the events of all sound files among some files to a part of silver.
-
-    Starting a Python worker takes longer than reading a small input, so small inputs are read here.
 
     Args:
         spark: The session.
@@ -229,16 +216,8 @@ def write_sound(
     chosen = {
         path: size for path, size in sizes_bytes.items() if size <= GROUP_BYTES or path.endswith(GZIP_SUFFIX)
     }
-    if not chosen:
-        return Sound()
-    work = partial(_written, events, out, part)
     every = Sound()
-    if uncompressed_bytes(chosen) <= HERE_BYTES:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="files") as pool:
-            written = list(pool.map(work, _groups(chosen, ceil(len(chosen) / FILES_HERE))))
-    else:
-        groups = _groups(chosen, GROUPS_PER_CORE * spark.sparkContext.defaultParallelism)
-        written = spark.sparkContext.parallelize(groups, len(groups)).map(work).collect()
+    written = in_groups(spark, chosen, partial(_written, events, out, part)) if chosen else []
     for sound in written:
         every.add(sound)
     # A failed attempt of a Spark task may have left files that no other attempt replaced.
@@ -247,35 +226,19 @@ def write_sound(
     return every
 
 
-_Group = tuple[int, list[tuple[str, int]]]
-
-
-def _groups(sizes_bytes: Mapping[str, int], least: int) -> list[_Group]:
-    """Divide files into numbered groups of similar size."""
-    number = max(least, ceil(uncompressed_bytes(sizes_bytes) / GROUP_BYTES))
-    groups: list[_Group] = [(group, []) for group in range(min(number, len(sizes_bytes)))]
-    emptiest = [(0, group) for group in range(len(groups))]
-    for path, size_bytes in sorted(sizes_bytes.items(), key=lambda file: (-file[1], file[0])):
-        filled_bytes, group = emptiest[0]
-        groups[group][1].append((path, size_bytes))
-        heapreplace(emptiest, (filled_bytes + size_bytes, group))
-    return groups
-
-
-def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
+def _written(events: Folder, out: Folder, part: str, group: Group) -> Sound:
     """Write the events of the sound files in a group. A second attempt writes the same files."""
     number, files = group
     shared = _Silver(out, part, f"{number}")
     for place, (path, size_bytes) in enumerate(sorted(files)):
         own = _Silver(out, part, f"{number}-{place}")
         try:
-            for sound in _events(events, path, size_bytes):
-                own.add(sound)
+            digest = _read(own, events, path, size_bytes)
         except _Unsound:
             own.discard()
             continue
         if own.sound.events:
-            own.sound.paths.append(path)
+            own.sound.digests[path] = digest
             shared.take(own)
     shared.flush()
     return shared.sound
@@ -293,19 +256,21 @@ class _Unsound(Exception):
     """The file cannot be read here, or one of its lines is not an event."""
 
 
-def _events(events: Folder, path: str, size_bytes: int) -> Iterator[pa.Table]:
-    """Yield the canonical events of a file.
+def _read(silver: _Silver, events: Folder, path: str, size_bytes: int) -> str:
+    """Add the canonical events of a file; return its digest.
 
     Raises:
         _Unsound: If the file must be read by Spark.
     """
     try:
-        for block in blocks(events, path, size_bytes):
-            found = canonical_block(block)
-            if found is None:
-                raise _Unsound
-            yield found
-    except (Unbounded, EOFError, zlib.error, OSError) as error:
+        with reading(events, path, size_bytes) as file:
+            for block in blocks(file.chunks()):
+                found = canonical_block(block)
+                if found is None:
+                    raise _Unsound
+                silver.add(found)
+            return file.digest()
+    except (Unbounded, Damage, OSError) as error:
         raise _Unsound from error
 
 

@@ -7,19 +7,16 @@ unusable.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from freshq.model.fields import NEVER
 from freshq_pipeline.schemas import EVENT, EXPORT, LANDED, LANDED_VERSION, STREAMS, Format
-from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -77,77 +74,28 @@ def _unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     ]
 
 
-# Matches between two records without a delimiter. Quotation marks inside JSON strings are escaped, so it
-# cannot match inside a value.
-BOUNDARY: Final = r'(?<=\})\s*(?=\{\s*"[A-Za-z])'
 CORRUPT: Final = {"columnNameOfCorruptRecord": "_broken"}
 
 
-def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """Return the lines of files, with the name of the file."""
-    return spark.read.text(list(files)).select("value", _file())
-
-
-def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str | None) -> list[str]:
-    """Return the files with a line that may hold several records, no object, or unknown fields.
-
-    Searching for adjacent braces and for names is much cheaper than splitting and parsing every line.
-
-    Args:
-        spark: The session.
-        files: Addresses of the files.
-        unknown_name: Pattern that matches names of unknown fields; None: ignore unknown fields.
-    """
-    # Spark's JSON reader makes a record of each element of an array, and skips lines of whitespace. Here each
-    # of these lines is one unusable record, unless it is empty.
-    irregular = _several() | ~F.col("value").startswith("{")
-    if unknown_name is not None:
-        irregular |= F.col("value").rlike(unknown_name)
-    # Adding the file name only to matching lines halves the time.
-    found = spark.read.text(list(files)).where(irregular).select(_file()).distinct()
-    return sorted(row["file"] for row in found.collect())
-
-
-def _file() -> Column:
-    return F.col("_metadata.file_path").alias("file")
-
-
-def _several() -> Column:
-    return F.col("value").contains("}{") | F.col("value").contains("} {")
-
-
-def one_of(names: Iterable[str]) -> str:
-    """Return a pattern that matches any of the given names and compares each character only once."""
-    by_first = groupby(sorted(names), key=lambda name: name[:1])
-    parts = [first + one_of(name[1:] for name in same) if first else "" for first, same in by_first]
-    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
-
-
-def records(lines: DataFrame) -> DataFrame:
-    """Return a row for each record of each non-empty line.
-
-    By default Firehose puts no delimiter between records, and Spark reads only the first JSON object of a
-    line.
-    """
-    parts = F.when(_several(), F.split("value", BOUNDARY)).otherwise(F.array("value"))
-    kept = [name for name in lines.columns if name != "value"]
-    return lines.where(F.trim("value") != "").select(*kept, F.explode(parts).alias("value"))
-
-
-def parsed(lines: DataFrame, schema: str) -> DataFrame:
-    """Return the records parsed into `r`; `r._broken` holds the text of invalid JSON."""
-    kept = [name for name in lines.columns if name != "value"]
-    return records(lines).select(*kept, F.from_json("value", schema, CORRUPT).alias("r"), "value")
-
-
-def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
-    """Return the records of files with one record per line, like `parsed` but without `value`.
+def read_records(spark: SparkSession, files: Sequence[str], form: Format) -> DataFrame:
+    """Return the canonical events, with `problem` and `file`, of files with one record per line.
 
     Spark's JSON reader parses bytes, which takes half as long as decoding them first.
     """
-    reader = spark.read.schema(schema).options(**CORRUPT)
-    rows = reader.json(list(files))
-    return rows.select(_file(), F.struct(*rows.columns).alias("r"))
+    source = _SOURCES[form]
+    rows = spark.read.schema(source.schema).options(**CORRUPT, lineSep="\n").json(list(files))
+    named = rows.select(F.col("_metadata.file_path").alias("file"), F.struct(*rows.columns).alias("r"))
+    return source.canonical(named)
+
+
+def read_copies(spark: SparkSession, copies: Sequence[str], form: Format) -> DataFrame:
+    """Return the canonical events of copies, with `problem`, `line`, `file` and `value`, the text."""
+    parts = F.split("value", "\t", 3)
+    rows = spark.read.text(list(copies), lineSep="\n")
+    lines = rows.select(
+        parts[0].cast("int").alias("line"), F.url_decode(parts[1]).alias("file"), parts[2].alias("value")
+    )
+    return canonical(lines, form)
 
 
 def micros(milliseconds: Column) -> Column:
@@ -225,9 +173,6 @@ def _unknown_names(image: Column) -> Column:
 
 # All fields of a landed event.
 _KNOWN: Final = tuple(column.split()[0] for column in LANDED.split(", "))
-# Matches an unknown name followed by a value. It also matches names inside the values of other fields, but
-# never part of a string, in which quotation marks are escaped.
-_UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!{one_of(_KNOWN)}"\s*:)[^"]*"\s*:'
 
 
 def _unknown_fields() -> Column:
@@ -359,15 +304,14 @@ def from_export(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The schema of a format's records, their conversion, and a pattern for names that the schema lacks."""
+    """The schema of a format's records, and their conversion."""
 
     schema: str
     canonical: Callable[[DataFrame], DataFrame]
-    unknown_name: str | None = None
 
 
 _SOURCES: Final = {
-    Format.LANDED: _Source(LANDED, from_landed, _UNKNOWN_NAME),
+    Format.LANDED: _Source(LANDED, from_landed),
     Format.STREAMS: _Source(STREAMS, from_streams),
     Format.KINESIS: _Source(STREAMS, from_streams),
     Format.EXPORT: _Source(EXPORT, from_export),
@@ -375,39 +319,12 @@ _SOURCES: Final = {
 
 
 def canonical(lines: DataFrame, form: Format) -> DataFrame:
-    """Return the canonical events of lines, with `problem` and all columns of the lines.
+    """Return the canonical events of records, with `problem` and all columns of the records.
 
     Args:
-        lines: Rows with `value`, the text.
-        form: Format of the lines.
+        lines: Rows with `value`, the text of a record.
+        form: Format of the records.
     """
     source = _SOURCES[form]
-    return source.canonical(parsed(lines, source.schema))
-
-
-def canonical_files(
-    spark: SparkSession, files: Sequence[str], form: Format, *, scan: bool = True
-) -> DataFrame:
-    """Return the canonical events of files, with `problem` and `file`.
-
-    Args:
-        spark: The session.
-        files: Addresses of the files.
-        form: Format of the files.
-        scan: Whether to first find the files whose lines must be split. That takes another job, but saves
-            more than half the time of reading all other files.
-    """
-    if not scan:
-        return canonical(read_lines(spark, files), form).drop("value")
-    source = _SOURCES[form]
-    known = {normalized(file): file for file in files}
-    # Spark returns file names URL-encoded.
-    found = irregular_files(spark, files, source.unknown_name)
-    split = [known[normalized(unquote(file))] for file in found]
-    whole = sorted(set(files) - set(split))
-    events = []
-    if whole:
-        events.append(source.canonical(read_records(spark, whole, source.schema)))
-    if split:
-        events.append(canonical(read_lines(spark, split), form).drop("value"))
-    return events[0] if len(events) == 1 else events[0].unionByName(events[1])
+    parsed = F.from_json("value", source.schema, CORRUPT)  # `_broken` is the text of invalid JSON
+    return source.canonical(lines.select(*lines.columns, parsed.alias("r")))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.ingest.inflation import stored_digest
 from freshq_pipeline.ingest.inputs import input_files, is_redelivered
 from freshq_pipeline.runs.progress import Stopwatch
 from freshq_pipeline.schemas import TABLES
@@ -80,8 +81,12 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
     if normalized(before.events) != normalized(events):
         msg = f"events: {out} was made from {before.events}, not from {events}; {anew}"
         raise BadInput(msg)
-    other = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
-    again = _redelivered(request, before, other)
+    other = [
+        path
+        for path, seen in before.files.items()
+        if path in files and _differs(request, path, files[path], seen)
+    ]
+    again = _redelivered(request, before, files, other)
     changed = [path for path in other if path not in again]
     if changed:
         gone = len(before.files.keys() - files.keys())
@@ -91,10 +96,25 @@ def check_same_events(request: RunRequest, before: State, files: dict[str, tuple
     return again
 
 
-def _redelivered(request: RunRequest, before: State, paths: list[str]) -> list[str]:
+def _differs(request: RunRequest, path: str, now: tuple[int, int], seen: list[Any]) -> bool:
+    """Return whether a file has other content than when it was read.
+
+    Copies, checkouts and restored backups have other times, but the same content.
+    """
+    size_bytes, modified_ns, digest = seen
+    if now == (size_bytes, modified_ns):
+        return False
+    return bool(now[0] != size_bytes or stored_digest(request.events, path) != digest)
+
+
+def _redelivered(
+    request: RunRequest, before: State, files: dict[str, tuple[int, int]], paths: list[str]
+) -> list[str]:
     """Return the damaged files that changed and now begin with the lines read earlier."""
-    damaged = before.damaged
-    return [path for path in paths if path in damaged and is_redelivered(request.events, path, damaged[path])]
+    known, events = before.damaged, request.events
+    return [
+        path for path in paths if path in known and is_redelivered(events, path, files[path][0], known[path])
+    ]
 
 
 def _some(paths: list[str]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.ingest.inputs import Damaged
+    from freshq_pipeline.ingest.copies import Prepared
     from freshq_pipeline.ingest.silver import Ingested
     from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
@@ -66,25 +66,26 @@ def read_new_files(
     more["other_unknown_fields"] += others
     state.counts = dict(Counter(state.counts) + Counter(more))
     state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
-    state.files |= {path: list(seen) for path, seen in files.items()}
+    state.files |= {path: [*seen, found.digests[path]] for path, seen in files.items()}
 
 
 def _check_damaged(found: Ingested, files: Mapping[str, tuple[int, int]], request: RunRequest) -> None:
     """Raise BadInput if files are damaged and may not be published."""
-    figures = damage(files, {one.path: one.file for one in found.damaged})
+    figures = damage(files, {one.path: one.damage for one in found.damaged if one.damage is not None})
     if (said := damage_text(figures)) is not None and not request.options.accept_damaged:
         msg = f"events: {said}. Copy such files again to {request.events.uri} and run again, or publish "
         msg += "without their unreadable parts by --accept-damaged"
         raise BadInput(msg)
 
 
-def _add_damaged(damaged: list[Damaged], out: Folder, state: State) -> None:
+def _add_damaged(damaged: list[Prepared], out: Folder, state: State) -> None:
     """Store damaged files with the counts that they add to the state."""
     for one in damaged:
-        late = [file for file in one.silver if state.is_final(_day_of(file))]
-        one.file.counts["too_late"] = count_events(out, late)
-        one.file.counts["accepted"] -= one.file.counts["too_late"]
-        state.damaged[one.path] = one.file
+        if (read := one.damage) is not None:
+            late = [file for file in one.silver if state.is_final(_day_of(file))]
+            read.counts["too_late"] = count_events(out, late)
+            read.counts["accepted"] -= read.counts["too_late"]
+            state.damaged[one.path] = read
 
 
 def _take_back(state: State, gone: DamagedFile) -> None:

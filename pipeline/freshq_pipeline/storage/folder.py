@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from freshq_pipeline.storage.addresses import for_pyarrow
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 T = TypeVar("T")
@@ -91,15 +92,36 @@ class Folder:
         return self._info("").type is fs.FileType.Directory
 
     def files(self, path: str = "") -> list[FileInfo]:
-        """Return all files below a path, sorted by path; hidden files are left out."""
-        chosen = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
+        """Return all files below a path, sorted by path; hidden files are left out.
+
+        A link to a folder that it is in is not followed.
+        """
         skip = len(self._root) + 1
-        found = [
-            FileInfo(info.path[skip:], info.size or 0, info.mtime_ns or 0)
-            for info in self._files.get_file_info(chosen)
-            if info.type is fs.FileType.File
-        ]
-        return sorted((one for one in found if not _hidden(one.path)), key=lambda one: one.path)
+        found = self._on_disk(self._path(path), frozenset()) if self.local else self._in_bucket(path)
+        listed = (FileInfo(one.path[skip:], one.size_bytes, one.modified_ns) for one in found)
+        return sorted((one for one in listed if not _hidden(one.path)), key=lambda one: one.path)
+
+    def _in_bucket(self, path: str) -> Iterator[FileInfo]:
+        chosen = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
+        for info in self._files.get_file_info(chosen):
+            if info.type is fs.FileType.File:
+                yield FileInfo(info.path, info.size or 0, info.mtime_ns or 0)
+
+    def _on_disk(self, path: str, above: frozenset[tuple[int, int]]) -> Iterator[FileInfo]:
+        """Yield the files below a folder, given the devices and numbers of the folders that it is in."""
+        try:
+            at = Path(path).stat()
+            with os.scandir(path) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            return
+        here = above | {(at.st_dev, at.st_ino)}
+        for entry in found:
+            if entry.is_file():
+                info = entry.stat()
+                yield FileInfo(entry.path, info.st_size, info.st_mtime_ns)
+            elif entry.is_dir() and (not entry.is_symlink() or _identity(entry) not in here):
+                yield from self._on_disk(entry.path, here)
 
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders directly below a path."""
@@ -238,6 +260,12 @@ class Folder:
 
     def _info(self, path: str) -> Any:
         return self._files.get_file_info(self._path(path))
+
+
+def _identity(entry: os.DirEntry[str]) -> tuple[int, int]:
+    """Return the device and the number of the folder that an entry leads to."""
+    found = entry.stat()
+    return found.st_dev, found.st_ino
 
 
 def _hidden(path: str) -> bool:

@@ -53,7 +53,7 @@ class DamagedFile:
 MAX_DAMAGED: Final = 20
 
 
-def damage(files: Mapping[str, Sequence[int]], damaged: Mapping[str, DamagedFile]) -> dict[str, Any]:
+def damage(files: Mapping[str, Sequence[Any]], damaged: Mapping[str, DamagedFile]) -> dict[str, Any]:
     """Return the figures of damaged files.
 
     Args:

@@ -42,7 +42,7 @@ POINTER: Final = "_current.json"
 ALL: Final = "-all"
 # Durations of the parts of a run. They are not in the tables, which are equal for equal input.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 13
+STATE_VERSION: Final = 14
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class State:
         run_id: Id of the run; ids sort by time.
         events: Address of the folder of recorded changes.
         form: Format of its files.
-        files: Size and time of each file that was read.
+        files: Size, time and digest of each file that was read.
         damaged: Files among them that were read only in part.
         days: Accepted events in silver, including duplicates, by number of their day of creation.
         indexed: Silver parts whose ids are in the index of ids.
@@ -79,7 +79,7 @@ class State:
     run_id: str
     events: str
     form: str
-    files: dict[str, list[int]] = field(default_factory=dict)
+    files: dict[str, list[Any]] = field(default_factory=dict)
     damaged: dict[str, DamagedFile] = field(default_factory=dict)
     days: dict[int, Day] = field(default_factory=dict)
     indexed: list[str] = field(default_factory=list)
