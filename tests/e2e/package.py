@@ -3,16 +3,19 @@
 SAM takes six seconds of processor time for each deployment; CloudFormation alone takes half a second.
 """
 
+import io
 import uuid
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import boto3
 from local.emulator import REGION, Connection, complete
 
 # CloudFormation takes larger templates than 51,200 bytes only from a bucket.
 TEMPLATE = "deployed.template"
+WAITING: Final[Any] = {"Delay": 1, "MaxAttempts": 120}
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,43 @@ class Package:
     def deploy(self, stack: str, values: Mapping[str, str], connection: Connection) -> dict[str, str]:
         """Make a stack with the values of some of its parameters; return its outputs."""
         client = boto3.client("cloudformation", **connection)
-        client.create_stack(
-            StackName=stack,
-            TemplateURL=f"https://s3.amazonaws.com/{self.bucket}/{TEMPLATE}",
-            Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in values.items()],
-            Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
-        )
-        client.get_waiter("stack_create_complete").wait(
-            StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
-        )
+        client.create_stack(**self._request(stack, values))
+        client.get_waiter("stack_create_complete").wait(StackName=stack, WaiterConfig=WAITING)
         return complete(stack, connection)
+
+    def update(self, stack: str, values: Mapping[str, str], connection: Connection) -> None:
+        """Update a stack, whose parameters are at their defaults but for these.
+
+        Raises:
+            botocore.exceptions.WaiterError: If the update was rolled back.
+        """
+        client = boto3.client("cloudformation", **connection)
+        client.update_stack(**self._request(stack, values))
+        client.get_waiter("stack_update_complete").wait(StackName=stack, WaiterConfig=WAITING)
+
+    def with_file(self, beside: str, name: str, text: str) -> Self:
+        """Return the package with another file in the code of a function.
+
+        Args:
+            beside: Text that the function's `app.py` has, and no other.
+            name: Name of the file.
+            text: Its content.
+        """
+
+        def extended(content: bytes) -> bytes:
+            if not zipfile.is_zipfile(buffer := io.BytesIO(content)):
+                return content
+            with zipfile.ZipFile(buffer, "a") as archive:
+                if "app.py" in archive.namelist() and beside in archive.read("app.py").decode():
+                    archive.writestr(name, text)
+            return buffer.getvalue()
+
+        return replace(self, objects={key: extended(content) for key, content in self.objects.items()})
+
+    def _request(self, stack: str, values: Mapping[str, str]) -> Any:
+        return {
+            "StackName": stack,
+            "TemplateURL": f"https://s3.amazonaws.com/{self.bucket}/{TEMPLATE}",
+            "Parameters": [{"ParameterKey": name, "ParameterValue": value} for name, value in values.items()],
+            "Capabilities": ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
+        }

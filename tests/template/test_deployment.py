@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
@@ -48,40 +47,6 @@ def test_events_invoke_the_deployed_version() -> None:
     ]
     assert len(invoked) == 5
     assert all("Aliaslive" in target for target in invoked)
-
-
-def test_a_changed_parameter_publishes_a_version() -> None:
-    """The translation does not see values; CloudFormation replaces a version whose description changes."""
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::Lambda::Version").schema
-    assert "/properties/Description" in schema["createOnlyProperties"]
-    described: set[str] = set()
-    for name, resource in deployed("AllAtOnce").items():
-        if resource["Type"] == "AWS::Lambda::Version":
-            text = json.dumps(resource["Properties"]["Description"])
-            assert not described or described == set(re.findall(r'"Ref": "(\w+)"', text)), name
-            described = set(re.findall(r'"Ref": "(\w+)"', text))
-    parameters = source()["Parameters"]
-    functions = [
-        entry["Properties"] for name, entry in source()["Resources"].items() if name.endswith("Function")
-    ]
-    configuration = json.dumps([source()["Globals"]["Function"], functions])
-    used = set(re.findall(r'"Ref": "(\w+)"', configuration)) & parameters.keys()
-    # Release stands for those that are too long, and for those whose change needs new resources anyway.
-    elsewhere = {
-        "RunnerEnvironment",
-        "AttachTable",
-        "AttachKey",
-        "AttachStreamArn",
-        "DeploymentType",
-        "VpcSubnetIds",
-        "VpcSecurityGroupIds",
-        "PermissionsBoundaryArn",
-    }
-    # These belong to the function and to its event source, not to a version.
-    assert used - described - elsewhere == {"ReservedConcurrency", "BatchingWindowSeconds"}
-    assert "Release" in described
-    longest = sum(len(str(parameters[name]["Default"])) + 1 for name in described)
-    assert longest < 256 - 64
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

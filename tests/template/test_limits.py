@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.template.test_template import of_type, source, translated
+from tests.template.test_template import FUNCTIONS, of_type, source, translated
 
 # Lambda's limits: letters of a version's description, bytes of a function's environment.
 MOST_DESCRIPTION = 256
@@ -16,6 +16,7 @@ STACK_NAME = 128
 ARN = len("arn:aws-us-gov:sns:us-gov-west-1:123456789012:") + 256
 # Of a generated name: the stack's, the logical id and a random part.
 NAME = STACK_NAME + 64
+VERSION_NUMBER = len("999999")
 PSEUDO = {"AWS::StackName": STACK_NAME, "AWS::Region": 20}
 
 
@@ -32,7 +33,7 @@ def longest(value: Any) -> int:
     if function == "Ref":
         return of_reference(of)
     if function == "Fn::GetAtt":
-        return ARN
+        return VERSION_NUMBER if of[1] == "VersionNumber" else ARN
     if function == "Fn::Join":
         separator, parts = of
         return sum(map(longest, parts)) + len(separator) * (len(parts) - 1)
@@ -64,12 +65,13 @@ def environments() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_a_version_can_be_described() -> None:
     descriptions = [
-        resource["Properties"]["VersionDescription"]
+        (resource["Properties"]["VersionDescription"], resource["Properties"]["Description"])
         for resource in source()["Resources"].values()
         if "VersionDescription" in resource.get("Properties", {})
     ]
-    assert descriptions
-    assert max(map(longest, descriptions)) <= MOST_DESCRIPTION
+    assert len(descriptions) == len(FUNCTIONS) + 1, "the hook has one, too"
+    assert all(of_version == of_function for of_version, of_function in descriptions)
+    assert max(longest(of_version) for of_version, _of_function in descriptions) <= MOST_DESCRIPTION
 
 
 def test_the_environments_fit() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from samcli.cli.types import CfnParameterOverridesType
-from samtranslator.yaml_helper import yaml_parse
 
-from tests.template.test_template import PROJECT, TEMPLATE, source
+from tests.template.test_template import PROJECT, source
 
 
 def evaluated(expression: Any, parameters: dict[str, str]) -> Any:
@@ -29,12 +28,11 @@ def evaluated(expression: Any, parameters: dict[str, str]) -> Any:
 
 def refusals(**given: str) -> list[str]:
     """Return why a deployment with some parameters would be refused."""
-    template = yaml_parse(TEMPLATE.read_text("utf-8"))
-    defaults = {name: str(entry.get("Default", "")) for name, entry in template["Parameters"].items()}
+    defaults = {name: str(entry.get("Default", "")) for name, entry in source()["Parameters"].items()}
     parameters = defaults | {"Stage": "dev"} | given
     return [
         assertion["AssertDescription"]
-        for rule in template["Rules"].values()
+        for rule in source()["Rules"].values()
         if evaluated(rule.get("RuleCondition", True), parameters)
         for assertion in rule["Assertions"]
         if not evaluated(assertion["Assert"], parameters)
