@@ -556,14 +556,16 @@ def complete(stack: str, connection: Connection) -> dict[str, str]:
 
     client = boto3.client("cloudformation", **connection)
     (made,) = client.describe_stacks(StackName=stack)["Stacks"]
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in made["Outputs"]}
-    values = {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in made["Parameters"]}
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in made.get("Outputs", [])}
+    values = {
+        parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in made.get("Parameters", [])
+    }
     if not values.get("AttachTable"):  # the application owns an attached table
         boto3.client("dynamodb", **connection).update_time_to_live(
             TableName=outputs["QueueTableName"],
             TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
         )
-    if reserved_concurrency := int(values["ReservedConcurrency"]):
+    if reserved_concurrency := int(values.get("ReservedConcurrency", 0)):
         boto3.client("lambda", **connection).put_function_concurrency(
             FunctionName=outputs["ProcessTasksFunctionName"],
             ReservedConcurrentExecutions=reserved_concurrency,

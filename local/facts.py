@@ -322,9 +322,9 @@ def _key(image: Image | None, partition: str, sort: str) -> tuple[str, str] | No
 
 def read_changes(client: DynamoDBStreamsClient, table: str) -> Iterator[Change]:
     """Yield all changes that are still in the stream of a table, oldest first."""
-    for stream in client.list_streams(TableName=table)["Streams"]:
+    for stream in client.list_streams(TableName=table).get("Streams", []):
         description = client.describe_stream(StreamArn=stream["StreamArn"])["StreamDescription"]
-        for shard in description["Shards"]:
+        for shard in description.get("Shards", []):
             yield from _read_shard(client, stream["StreamArn"], shard["ShardId"])
 
 

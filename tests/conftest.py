@@ -99,7 +99,7 @@ ONLY_WITH_ALL: Final = (
         f"tests/e2e/test_{name}.py"
         for name in ("application", "archive", "attached", "governance", "layer", "orders")
     ),
-    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
+    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak", "updates")),
     "tests/dashboard/test_beside_the_demo.py",
     *(
         f"tests/dashboard/test_page.py::test_{name}"

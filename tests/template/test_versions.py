@@ -1,7 +1,7 @@
 """What publishes a version, and what keeps it: the translated template, as CloudFormation reads it.
 
-CloudFormation replaces a version if a property changes that cannot be updated. Lambda publishes no version of a
-function whose code and configuration have not changed: the whole update is rolled back then.
+CloudFormation replaces a version if a property changes that cannot be updated. Lambda publishes no version of
+a function whose code and configuration have not changed: the whole update is rolled back then.
 """
 
 import json
@@ -58,7 +58,7 @@ class Stack:
     def __init__(self, given: Mapping[str, str]) -> None:
         parameters = source()["Parameters"]
         defaults = {name: str(entry.get("Default", "dev")) for name, entry in parameters.items()}
-        values = defaults | given
+        values = defaults | dict(given)
         lists = {name for name, entry in parameters.items() if entry["Type"] == "CommaDelimitedList"}
         self._values = PSEUDO | {
             name: value.split(",") if name in lists else value for name, value in values.items()

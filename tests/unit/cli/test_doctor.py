@@ -1,10 +1,10 @@
 """`freshq doctor` finds what it looks for, and says what to do."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import pytest
@@ -28,6 +28,20 @@ STACK: dict[str, Any] = {
     "Parameters": [{"ParameterKey": "Order", "ParameterValue": "fifo"}],
     "Outputs": [{"OutputKey": "QueueTableName", "OutputValue": "Tasks"}],
 }
+
+
+INDEXES: Final = "GlobalSecondaryIndexes"
+
+
+def without(answer: Any, path: Sequence[str], *, null: bool) -> Any:
+    """Return an answer without a field, or with a null there; in every entry of a list on the way."""
+    if isinstance(answer, list):
+        return [without(each, path, null=null) for each in answer]
+    name, *rest = path
+    left = {key: value for key, value in answer.items() if key != name}
+    if rest:
+        return left | {name: without(answer[name], rest, null=null)}
+    return left | {name: None} if null else left
 
 
 def examined(*arguments: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
@@ -138,6 +152,77 @@ class TestDynamoDB:
         monkeypatch.setattr(client, "describe_continuous_backups", refuse)
         status, found = examined("--queue", "dynamodb://Tasks")
         assert (status, found["backups"][:2]) == (0, ("unknown", "not you"))
+
+    @pytest.mark.parametrize(
+        ("call", "path"),
+        [
+            ("describe_table", ("Table", "GlobalSecondaryIndexes", "IndexStatus")),
+            ("describe_table", ("Table", "GlobalSecondaryIndexes", "Projection")),
+            ("describe_table", ("Table", "GlobalSecondaryIndexes", "KeySchema")),
+            ("describe_table", ("Table", "GlobalSecondaryIndexes")),
+            ("describe_table", ("Table", "TableStatus")),
+            ("describe_table", ("Table", "TableName")),
+            ("describe_table", ("Table", "KeySchema")),
+            ("describe_table", ("Table", "AttributeDefinitions")),
+            ("describe_table", ("Table", "TableSizeBytes")),
+            ("describe_table", ("Table", "BillingModeSummary")),
+            ("describe_table", ("Table",)),
+            ("describe_time_to_live", ("TimeToLiveDescription", "TimeToLiveStatus")),
+            ("describe_time_to_live", ("TimeToLiveDescription",)),
+            (
+                "describe_continuous_backups",
+                (
+                    "ContinuousBackupsDescription",
+                    "PointInTimeRecoveryDescription",
+                    "PointInTimeRecoveryStatus",
+                ),
+            ),
+            (
+                "describe_continuous_backups",
+                ("ContinuousBackupsDescription", "PointInTimeRecoveryDescription"),
+            ),
+            ("describe_continuous_backups", ("ContinuousBackupsDescription",)),
+        ],
+    )
+    @pytest.mark.parametrize("null", [False, True])
+    def test_an_answer_that_lacks_a_field(
+        self,
+        client: DynamoDBClient,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        path: tuple[str, ...],
+        *,
+        null: bool,
+    ) -> None:
+        """Other implementations have fewer fields, and so has a table while it is deleted."""
+        whole = getattr(client, call)
+        monkeypatch.setattr(client, call, lambda **given: without(whole(**given), path, null=null))
+        _status, found = examined("--queue", "dynamodb://Tasks")
+        assert "store" not in found
+        assert {"table", "ttl", "backups", "clock", "dead"} <= found.keys()
+
+    def test_a_call_that_the_implementation_does_not_have(
+        self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answer: Any = {"Error": {"Code": "501", "Message": "no such thing"}}
+        unknown = ClientError(answer | {"ResponseMetadata": {"HTTPStatusCode": 501}}, "Describe")
+
+        def fail(**_arguments: object) -> None:
+            raise unknown
+
+        monkeypatch.setattr(client, "describe_continuous_backups", fail)
+        status, found = examined("--queue", "dynamodb://Tasks")
+        assert (status, found["backups"][:2]) == (0, ("unknown", "no such thing"))
+
+    @pytest.mark.parametrize("state", ["CREATING", "DELETING", "ARCHIVED"])
+    def test_a_table_that_cannot_be_used(
+        self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, state: str
+    ) -> None:
+        found: Any = client.describe_table(TableName="Tasks")["Table"]
+        answer: Any = {"Table": {"TableName": "Tasks", "TableStatus": state, INDEXES: found[INDEXES]}}
+        monkeypatch.setattr(client, "describe_table", lambda **_given: answer)
+        (finding,) = [each for each in table.examine_table(client, "Tasks") if each.subject == "table"]
+        assert (finding.health, state in finding.text) == (Health.WARNING, True)
 
     def test_other_errors_are_errors(self, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
         failed = ClientError({"Error": {"Code": "InternalServerError", "Message": "sorry"}}, "Describe")

@@ -56,11 +56,11 @@ class Stack:
             MissingExtra: If the extra `aws` is not installed.
         """
         found = _description(name)
-        given = {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}
-        outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
+        given = {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])}
+        outputs = {each["OutputKey"]: each.get("OutputValue", "") for each in found.get("Outputs", [])}
         gone = [parameter for parameter in given if _snake_case(parameter) in GONE]
         parameters = {_snake_case(parameter): value for parameter, value in given.items()}
-        return cls(name, found["StackStatus"], outputs, parameters, gone)
+        return cls(name, found.get("StackStatus", "of an unknown status"), outputs, parameters, gone)
 
     def queue(self, name: str | None = None) -> BaseQueue:
         """Return a queue of the stack.

@@ -156,7 +156,7 @@ def _of_alarms(stack: str) -> Iterator[Finding]:
         yield Finding(Health.UNKNOWN, "alarms", str(error), "allow cloudwatch:DescribeAlarms")
         return
     for alarm in alarms:
-        text = f"{alarm['AlarmName']}: {alarm.get('AlarmDescription', '')}"
+        text = f"{alarm.get('AlarmName', stack)}: {alarm.get('AlarmDescription', '')}"
         yield Finding(Health.WRONG, "alarm", text, "see docs/operations.md, Alarms")
     if not alarms:
         yield Finding(Health.OK, "alarms", "none stands")
@@ -170,7 +170,8 @@ def _alarms(stack: str) -> list[dict[str, Any]]:
         from freshq.stores.dynamodb.calls import own_region
     client = boto3.client("cloudwatch", own_region())
     pages = client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=f"{stack}-")
-    return [alarm for page in pages for alarm in page["MetricAlarms"] if alarm["StateValue"] == "ALARM"]
+    alarms = [alarm for page in pages for alarm in page.get("MetricAlarms", [])]
+    return [alarm for alarm in alarms if alarm.get("StateValue") == "ALARM"]
 
 
 Ids = Annotated[

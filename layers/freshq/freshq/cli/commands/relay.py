@@ -260,7 +260,9 @@ def replay_stream(stack: OfStack, as_json: AsJson = False) -> None:
 
 
 def _stream_of(dynamodb: Any, table: str) -> str:
-    described = dynamodb.describe_table(TableName=table)["Table"]
+    with needs("aws"):
+        from freshq.stores.dynamodb.schema import described_table
+    described = described_table(dynamodb, table)
     if "LatestStreamArn" not in described:
         msg = f"table {quoted(table)}: has no stream, so nothing can be replayed"
         raise RefusedError(msg)
@@ -298,11 +300,12 @@ def stream_pages(streams: Any, arn: str) -> Iterator[list[dict[str, Any]]]:
         iterator, empty = streams.get_shard_iterator(**where)["ShardIterator"], 0
         while iterator and empty < EMPTY_PAGES:
             page = streams.get_records(ShardIterator=iterator)
-            iterator, records = page.get("NextShardIterator"), page["Records"]
+            iterator, records = page.get("NextShardIterator"), page.get("Records") or []
             empty = 0 if records else empty + 1
             if records:
                 yield [record | {"eventSourceARN": arn} for record in records]
-                if records[-1]["dynamodb"]["ApproximateCreationDateTime"].timestamp() > began:
+                written = records[-1]["dynamodb"].get("ApproximateCreationDateTime")
+                if written is not None and written.timestamp() > began:
                     break
 
 
@@ -310,8 +313,8 @@ def _shards(streams: Any, arn: str) -> Iterator[str]:
     """Yield the ids of the shards of a stream."""
     start: dict[str, str] = {}
     while True:
-        page = streams.describe_stream(StreamArn=arn, **start)["StreamDescription"]
-        yield from (shard["ShardId"] for shard in page["Shards"])
-        if "LastEvaluatedShardId" not in page:
+        page = streams.describe_stream(StreamArn=arn, **start).get("StreamDescription") or {}
+        yield from (shard["ShardId"] for shard in page.get("Shards") or [])
+        if not page.get("LastEvaluatedShardId"):
             return
         start = {"ExclusiveStartShardId": page["LastEvaluatedShardId"]}

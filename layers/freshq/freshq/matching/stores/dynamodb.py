@@ -31,7 +31,7 @@ from freshq.stores.dynamodb.calls import (
 )
 from freshq.stores.dynamodb.clock import server_clock
 from freshq.stores.dynamodb.items import condition, milliseconds, seconds
-from freshq.stores.dynamodb.schema import WAITER_CONFIG, existing_table
+from freshq.stores.dynamodb.schema import WAITER_CONFIG, described_table, existing_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -521,14 +521,14 @@ class DynamoDBMatchStore(MatchStore):
     def delete_table(self) -> None:
         waiter = self._client.get_waiter("table_not_exists")
         with translated(self._table), suppress(self._client.exceptions.ResourceNotFoundException):
-            self._check_keys(self._client.describe_table(TableName=self._table)["Table"])
+            self._check_keys(described_table(self._client, self._table))
             self._check_items()
             self._client.delete_table(TableName=self._table)
             waiter.wait(TableName=self._table, WaiterConfig=WAITER_CONFIG)
 
     def _check_items(self) -> None:
         """Check that the table has items of resources, or none: many tables have keys of these names."""
-        if self._get(NAMES_KEY) is None and self._client.scan(TableName=self._table, Limit=1)["Items"]:
+        if self._get(NAMES_KEY) is None and self._client.scan(TableName=self._table, Limit=1).get("Items"):
             msg = f"table {self._table!r}: has other items than resources; nothing was deleted"
             raise StoreError(msg)
 

@@ -31,6 +31,7 @@ from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, ahead_ids, is_lease_r
 from freshq.stores.dynamodb.line_records import QUIET_SECONDS
 from freshq.stores.dynamodb.part import DynamoPart
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
+from freshq.stores.dynamodb.schema import described_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -149,9 +150,8 @@ class DynamoCounts(DynamoPart):
     @override
     def exact_count_units(self) -> int:
         with translated(self.calls.table):
-            size_bytes = self.calls.client.describe_table(TableName=self.calls.table)["Table"][
-                "TableSizeBytes"
-            ]
+            found = described_table(self.calls.client, self.calls.table)
+        size_bytes: int = found.get("TableSizeBytes", 0)
         return ceil(size_bytes / BYTES_A_READ_UNIT)
 
     @override

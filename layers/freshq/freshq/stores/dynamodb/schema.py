@@ -40,6 +40,8 @@ DUE_INDEX: Final = "due-index"
 # The status index has this besides its keys, so that a query skips tasks that are stale by their own max age.
 STATUS_INDEX_ATTRIBUTE: Final = "deadline"
 TTL_ATTRIBUTE: Final = "ttl"
+# Status of a table or an index that can be used and changed.
+ACTIVE: Final = "ACTIVE"
 # A waiter polls every second, for 2 minutes at most.
 WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
 CREATED_ATTRIBUTE: Final = "taskCreated"
@@ -197,7 +199,7 @@ def create_table(client: DynamoDBClient, table: str) -> None:
         # TTL would delete another application's items.
         msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
         raise StoreError(msg)
-    ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    ttl = client.describe_time_to_live(TableName=table).get("TimeToLiveDescription") or {}
     if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
         client.update_time_to_live(
             TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
@@ -209,4 +211,32 @@ def existing_table(client: DynamoDBClient, definition: CreateTableInputTypeDef) 
     with suppress(client.exceptions.ResourceInUseException):
         client.create_table(**definition)
     client.get_waiter("table_exists").wait(TableName=definition["TableName"], WaiterConfig=WAITER_CONFIG)
-    return dict(client.describe_table(TableName=definition["TableName"])["Table"])
+    return described_table(client, definition["TableName"])
+
+
+def described_table(client: DynamoDBClient, table: str) -> Item:
+    """Return the answer of DescribeTable, with what an answer may lack.
+
+    DynamoDB leaves out fields of a table that is being deleted, and other implementations leave out what they
+    do not have. An index without a status can be used. A description without keys has an empty list of them.
+    """
+    of_index: Item = {
+        "KeySchema": [],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+        "IndexStatus": ACTIVE,
+    }
+    found: Item = {
+        "TableName": table,
+        "TableStatus": ACTIVE,
+        "KeySchema": [],
+        "AttributeDefinitions": [],
+        **_given(client.describe_table(TableName=table).get("Table") or {}),
+    }
+    for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
+        found[kind] = [of_index | _given(index) for index in found.get(kind, [])]
+    return found
+
+
+def _given(answer: Mapping[str, Any]) -> Item:
+    """Return the fields of an answer that have a value."""
+    return {name: value for name, value in answer.items() if value is not None}

@@ -20,7 +20,7 @@ from freshq.model.validation import first_problem, problem_of
 from freshq.stores.base import Finding, Health
 from freshq.stores.dynamodb.batches import ACCESS_DENIED
 from freshq.stores.dynamodb.calls import REFUSED_CODES, check_table_name, error_code, translated
-from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX, TTL_ATTRIBUTE
+from freshq.stores.dynamodb.schema import ACTIVE, DUE_INDEX, STATUS_INDEX, TTL_ATTRIBUTE, described_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 # To fill an index DynamoDB reads the whole table; a large one takes hours.
 WAIT_SECONDS: Final = 24 * 3600.0
 POLL_SECONDS: Final = 2.0
-ACTIVE: Final = "ACTIVE"
 # The status of a table whose description could not be read.
 UNKNOWN: Final = "UNKNOWN"
 # The errors while another change of the table is in progress, or after this very change was made: the
@@ -51,7 +50,9 @@ RECOVERY_DAYS: Final = 35
 # A network without access to STS must not delay the record.
 SHORT_CALL: Final = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
 # The answer of a local substitute of DynamoDB to an unsupported call.
-NOT_THERE: Final = "UnknownOperationException"
+# What other implementations answer to an operation that they do not have; some have only the HTTP status.
+NOT_THERE: Final = ("UnknownOperationException", "UnknownOperation", "InvalidAction", "NotImplemented")
+NOT_IMPLEMENTED: Final = 501
 FOR_PRODUCTION: Final = "in production, deploy with Stage=prod"
 # The archive needs the old image of a record that left the queue.
 VIEW: Final = "NEW_AND_OLD_IMAGES"
@@ -560,7 +561,7 @@ class TableChanges:
             TableMissing: If the table does not exist.
         """
         with translated(self._table):
-            return dict(self._client.describe_table(TableName=self._table)["Table"])
+            return described_table(self._client, self._table)
 
     def wait(self) -> Item:
         """Return the description once the table and all its indexes can be used and changed.
@@ -640,7 +641,7 @@ def _statuses(description: Item) -> dict[str, str]:
     """Return the status of a table and of each of its indexes."""
     return {description["TableName"]: description["TableStatus"]} | {
         index["IndexName"]: index["IndexStatus"] + (", filling" if index.get("Backfilling") else "")
-        for index in description.get("GlobalSecondaryIndexes", [])
+        for index in description["GlobalSecondaryIndexes"]
     }
 
 
@@ -663,7 +664,8 @@ def index_names(description: Item) -> set[str]:
 
 def is_on_demand(description: Item) -> bool:
     """Return whether a table is billed per request."""
-    return bool(description.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST")
+    billing = description.get("BillingModeSummary", {})
+    return bool(billing.get("BillingMode") == "PAY_PER_REQUEST")
 
 
 def stream_arn(client: DynamoDBClient, table: str) -> str | None:
@@ -677,13 +679,17 @@ def stream_arn(client: DynamoDBClient, table: str) -> str | None:
     stream = description.get("StreamSpecification", {})
     if not stream.get("StreamEnabled"):
         return None
-    if stream["StreamViewType"] != VIEW:
+    view = stream.get("StreamViewType", "of an unknown kind")
+    if view != VIEW:
         msg = (
-            f"stream: table {table!r} has one with the view {stream['StreamViewType']}, which cannot change; "
+            f"stream: table {table!r} has one with the view {view}, which cannot change; "
             f"freshq needs {VIEW}: disable the stream once no program reads it, and attach again"
         )
         raise ValueError(msg)
-    arn: str = description["LatestStreamArn"]
+    arn: str | None = description.get("LatestStreamArn")
+    if arn is None:
+        msg = f"table {table!r}: DynamoDB does not say the ARN of its stream; try again in a minute"
+        raise StoreError(msg)
     return arn
 
 
@@ -726,17 +732,15 @@ def examine_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
     Raises:
         ClientError: If the table cannot be described.
     """
-    found = client.describe_table(TableName=table)["Table"]
-    states = {each["IndexName"]: each["IndexStatus"] for each in found.get("GlobalSecondaryIndexes", [])}
-    missing = sorted({STATUS_INDEX, DUE_INDEX} - states.keys())
+    found = described_table(client, table)
+    missing = sorted({STATUS_INDEX, DUE_INDEX} - index_names(found))
     for name in missing:
         yield Finding(Health.WRONG, "table", f"{table} has no index {name}", "see docs/upgrades.md")
     if not missing:
-        yield Finding(
-            Health.OK,
-            "table",
-            f"{table} and its indexes are {', '.join({found['TableStatus'], *states.values()})}",
-        )
+        states = sorted(set(_statuses(found).values()))
+        text = f"{table} and its indexes are {', '.join(states)}"
+        usable = set(states) <= {ACTIVE, "UPDATING"}
+        yield Finding(Health.OK if usable else Health.WARNING, "table", text, "" if usable else "wait")
     yield from _asked("ttl", lambda: _ttl(client, table))
     yield from _asked("backups", lambda: _backups(client, table))
     if found.get("DeletionProtectionEnabled"):
@@ -761,16 +765,21 @@ def copies_of_table(client: DynamoDBClient, table: str) -> Iterator[Finding]:
 
 
 def _recoverable(client: DynamoDBClient, table: str) -> Finding:
-    found = client.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
-    recovery = found.get("PointInTimeRecoveryDescription", {})
+    recovery = _recovery(client, table)
     if recovery.get("PointInTimeRecoveryStatus") != "ENABLED":
         return Finding(Health.OK, "backups", "no point-in-time recovery")
     days = recovery.get("RecoveryPeriodInDays", RECOVERY_DAYS)
     return Finding(Health.WARNING, "backups", "point-in-time recovery", f"until {days} days have passed")
 
 
+def _recovery(client: DynamoDBClient, table: str) -> Mapping[str, Any]:
+    answer: Any = client.describe_continuous_backups(TableName=table)
+    found = answer.get("ContinuousBackupsDescription") or {}
+    return found.get("PointInTimeRecoveryDescription") or {}
+
+
 def _kept_backups(client: DynamoDBClient, table: str) -> Finding:
-    backups = client.list_backups(TableName=table, BackupType="ALL")["BackupSummaries"]
+    backups = client.list_backups(TableName=table, BackupType="ALL").get("BackupSummaries")
     if not backups:
         return Finding(Health.OK, "backups", "no other backups, as far as DynamoDB lists them")
     return Finding(Health.WARNING, "backups", f"{len(backups)} backups", "until you delete them")
@@ -807,24 +816,29 @@ def _asked(subject: str, ask: Callable[[], Finding]) -> Iterator[Finding]:
     try:
         yield ask()
     except ClientError as error:
-        if error.response["Error"]["Code"] not in (*ACCESS_DENIED, NOT_THERE):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if (
+            error.response["Error"].get("Code") not in (*ACCESS_DENIED, *NOT_THERE)
+            and status != NOT_IMPLEMENTED
+        ):
             raise
         denied = error.response["Error"].get("Message", "access denied")
         yield Finding(Health.UNKNOWN, subject, denied, "allow it to those who run this command")
 
 
 def _ttl(client: DynamoDBClient, table: str) -> Finding:
-    found = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    if found.get("TimeToLiveStatus") == "ENABLED" and found.get("AttributeName") == TTL_ATTRIBUTE:
+    found = client.describe_time_to_live(TableName=table).get("TimeToLiveDescription") or {}
+    if (
+        found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+        and found.get("AttributeName") == TTL_ATTRIBUTE
+    ):
         return Finding(Health.OK, "ttl", f"items end at {TTL_ATTRIBUTE}")
     text = "ended tasks are never deleted"
     return Finding(Health.WRONG, "ttl", text, f"enable TTL on the attribute {TTL_ATTRIBUTE}")
 
 
 def _backups(client: DynamoDBClient, table: str) -> Finding:
-    found = client.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
-    recovery = found.get("PointInTimeRecoveryDescription", {}).get("PointInTimeRecoveryStatus")
-    if recovery == "ENABLED":
+    if _recovery(client, table).get("PointInTimeRecoveryStatus") == "ENABLED":
         return Finding(Health.OK, "backups", "point-in-time recovery is on")
     text = "there is no point-in-time recovery"
     return Finding(Health.WARNING, "backups", text, FOR_PRODUCTION)

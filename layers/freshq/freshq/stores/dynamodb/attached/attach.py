@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import TableMissing, quoted
+from freshq.errors import StoreError, TableMissing, quoted
 from freshq.model.fields import RESERVED_ID_PREFIX
 from freshq.model.lifecycle import new_token
 from freshq.policy.order import Order
@@ -199,6 +199,10 @@ def checked_key_name(key: object, name: str = "key") -> str:
 def _key_of(description: Item) -> TableKey:
     types = attribute_types(description)
     names = {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
+    if not types.keys() >= set(names.values()) or "HASH" not in names:
+        state = f"is {description['TableStatus']}, and its key is not known"
+        msg = f"table {description['TableName']!r}: {state}; try again once it can be used"
+        raise StoreError(msg)
     parts = {key_type: KeyPart(name, types[name]) for key_type, name in names.items()}
     return TableKey(parts["HASH"], parts.get("RANGE"))
 
