@@ -97,9 +97,9 @@ ONLY_WITH_ALL: Final = (
     *("tests/soak", "tests/packaging", "tests/runtime"),
     *(
         f"tests/e2e/test_{name}.py"
-        for name in ("application", "archive", "attached", "governance", "layer", "orders")
+        for name in ("application", "archive", "attached", "governance", "layer", "orders", "updates")
     ),
-    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak", "updates")),
+    *(f"tests/e2e/test_{name}.py" for name in ("permissions", "pipeline_stack", "restore", "soak")),
     "tests/dashboard/test_beside_the_demo.py",
     *(
         f"tests/dashboard/test_page.py::test_{name}"
