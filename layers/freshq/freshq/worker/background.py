@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.worker.report import log_fields, task_logger
-from freshq.worker.run import in_thread
+from freshq.worker.run import in_thread, is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,12 +57,17 @@ class BackgroundThread(ABC):
     def __exit__(self, *_error: object) -> None:
         self._stopped.set()
         if self._thread is not None and wait([self._thread], self._queue.admin.config.lease_seconds).done:
-            self._thread.result()
+            self._raise_error(self._thread)
 
     def check(self) -> None:
-        """Raise the thread's error if it failed."""
-        if self._thread is not None and self._thread.done():
-            self._thread.result()
+        """Raise the thread's error if it failed; start it again if the system lacked a resource."""
+        if self._thread is not None and self._thread.done() and not self._stopped.is_set():
+            self._raise_error(self._thread)
+            self._thread = in_thread(self._name, self._work_until_stopped)
+
+    def _raise_error(self, thread: Future[None]) -> None:
+        if not is_shortage(thread.exception()):
+            thread.result()
 
     @abstractmethod
     def _work_until_stopped(self) -> None:

@@ -12,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from freshq.model.answers import RunnerExit, raised_in_run
+from freshq.model.answers import Busy, RunnerExit, raised_in_run
 from freshq.policy.limits import MAX_WAIT_SECONDS, Prefetch
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ SLOW_CALL_SECONDS: Final = 0.25
 MAX_CALLS: Final = 4
 
 
+class NotStarted(Busy, RuntimeError):
+    """The system had no thread or file for an event loop: the task is released, and tried again soon."""
+
+
 class OwnLoop:
     """An event loop in its own thread, started by its first coroutine."""
 
@@ -46,7 +50,7 @@ class OwnLoop:
         """Return the running loop.
 
         Raises:
-            RuntimeError: If the system has no thread left for it; the next call tries again.
+            OSError, RuntimeError: If the system has no file or thread left for it; the next call tries again.
         """
         with self._lock:
             if self._loop is None:
@@ -78,17 +82,17 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutines) -> Future[Any]:
     """Start a coroutine on a loop that runs in another thread; return the future of its result.
 
-    If it cannot be started, the future has the error.
+    If it cannot be started, the future has a `NotStarted`.
     """
     import asyncio  # noqa: PLC0415 - as above
 
     coroutine = make()
     try:
         return asyncio.run_coroutine_threadsafe(coroutine, get_loop())
-    except RuntimeError as error:  # no thread is left for the loop, or it is closed
+    except (OSError, RuntimeError) as error:  # no file or thread is left for the loop, or it is closed
         coroutine.close()
         failed: Future[Any] = Future()
-        failed.set_exception(error)
+        failed.set_exception(NotStarted(f"its coroutine could not be started: {error}"))
         return failed
 
 
@@ -153,6 +157,8 @@ class Crew:
         self._is_waking = self._is_closed = self._has_freed = self._is_gathering = False
         # Threads that run a task, and runs that have not freed their slots.
         self._running = self._occupied = 0
+        # Threads that live.
+        self._threads = 0
         self._slots = inf if slots is None else slots
         self._prefetch = Prefetch(slots or 0)
         self._last_began = 0.0
@@ -231,6 +237,7 @@ class Crew:
                 return
             self._is_waking = True
             sleeper = self._sleeping.pop() if self._sleeping else None
+            self._threads += sleeper is None
         if sleeper is not None:
             sleeper.release()
             return
@@ -239,7 +246,13 @@ class Crew:
         except RuntimeError:
             with self._lock:
                 self._is_waking = False
+                self._threads -= 1
             raise
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether at least one thread will do the work that waits."""
+        return self._threads > 0
 
     def close(self) -> None:
         """End the idle threads; busy threads end after their work."""
@@ -263,6 +276,7 @@ class Crew:
                 self._running += has_run
                 if work is None:
                     if self._is_closed:
+                        self._threads -= 1
                         return
                     self._sleeping.append(wakened)
                 leaves_more = work is not None and blocks and self._has_work()

@@ -100,8 +100,19 @@ class LeaseLoop(WorkLoop):
     @override
     def _check_background(self) -> None:
         self._renewal.check()
-        self._crew.wake()
+        self._wake_crew()
         super()._check_background()
+
+    def _wake_crew(self) -> None:
+        """Have claimed tasks run; the next check tries again if the system has no thread left.
+
+        Raises:
+            RuntimeError: If none of the tasks had a thread for `SHORTAGE_SECONDS`.
+        """
+        try:
+            self._crew.wake()
+        except RuntimeError as error:
+            self._is_short(error, fatal=not self._crew.has_threads)
 
     @override
     def _in_flight(self) -> int:
@@ -166,7 +177,7 @@ class LeaseLoop(WorkLoop):
             self._limits.started()
         runs = [self._runs.begin(claim, now) for claim in claims]
         self._crew.start(runs)
-        self._crew.wake()
+        self._wake_crew()
         if len(claims) < limit:  # after the start, because it may read the store
             self._lookout.found_few(len(claims), more=claims.more)
             if claims.more:

@@ -23,6 +23,7 @@ from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from freshq.queue.stopping import StopRequest, Wake
 from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
+from freshq.worker.run import is_shortage
 from freshq.worker.settle import OUTAGES
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ TURN_SECONDS: Final = 0.5
 MIN_SECONDS: Final = 0.001
 # Minimum time between two looks of a worker that ends when it is idle.
 LEAST_IDLE_SECONDS: Final = 0.05
+# The worker ends with the error if the system has lacked a resource that it needs for this time.
+SHORTAGE_SECONDS: Final = 60.0
+# A shortage this long after the last one is another shortage.
+SHORTAGE_GAP_SECONDS: Final = 10.0
 # Number of overrunning threads at which the worker stops: each keeps its memory and other resources.
 MAX_OVERRUNNING: Final = 32
 
@@ -267,6 +272,8 @@ class WorkLoop(ABC):
         self._draining = threading.Event()
         self._unknown_kinds = UnknownKinds(self.report.unknown_kinds)
         self._answered = False
+        # Since when, and when last, the system lacked a resource, by the monotonic clock.
+        self._short_since = self._short_at = -inf
         # Nobody waits for this loop any longer.
         self._abandoned = False
         self._failure: BaseException | None = None
@@ -356,7 +363,8 @@ class WorkLoop(ABC):
         asked_at, looks, request = time.monotonic(), 0, self._end_request
         while not self._has_ended(ended) and not self._too_many_overrunning():
             turn_at = time.monotonic()
-            self._start_what_fits()
+            with self._surviving_shortage():
+                self._start_what_fits()
             if looks != self._lookout.looks:  # the look may have fallen due during the turn
                 asked_at, looks = turn_at, self._lookout.looks
             request.idle = self._is_idle(asked_at)
@@ -368,6 +376,36 @@ class WorkLoop(ABC):
             with self._lookout.signal.waiting() if self._waits_for_tasks() else nullcontext():
                 self._wait(self._limits.seconds_to_wait(self._in_flight(), max(MIN_SECONDS, seconds)))
             self._raise_failure()
+
+    @contextmanager
+    def _surviving_shortage(self) -> Iterator[None]:
+        """Go on after an error of the block that says that the system lacks a resource."""
+        try:
+            yield
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            self._is_short(error)
+
+    def _is_short(self, error: BaseException, *, fatal: bool = True) -> None:
+        """Claim less while the system lacks a resource; log it once.
+
+        Args:
+            error: What it lacks.
+            fatal: Whether the worker can do nothing without it.
+
+        Raises:
+            BaseException: The error, if it is fatal and has lasted for `SHORTAGE_SECONDS`.
+        """
+        now = time.monotonic()
+        if now - self._short_at > SHORTAGE_GAP_SECONDS:
+            self._short_since = now
+            logger.warning("the system is short of a resource, trying again: %s", error, exc_info=error)
+        self._short_at = now
+        if fatal and now - self._short_since >= SHORTAGE_SECONDS:
+            raise error
+        if not self._backoff.active:
+            self._backoff.claim_failed()
 
     @contextmanager
     def _observing(self) -> Iterator[None]:

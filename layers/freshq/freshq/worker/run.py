@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Shortest time between two writes of the progress of a run, apart from renewals of its lease.
 PROGRESS_SECONDS: Final = 5.0
+# The system has no file descriptor, thread, memory or buffer left. It may have one again soon.
+SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
 
 
 class Phase(IntEnum):
@@ -251,6 +254,14 @@ class TaskRuns:
                 self._running.pop(run, None)
                 self._overrunning.pop(run, None)
         return ended
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether the system lacked a resource, such as a thread or a file descriptor."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
+    is_of_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return is_of_threads or isinstance(error, MemoryError)
 
 
 def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = None) -> Future[T]:

@@ -15,7 +15,7 @@ from freshq.model.answers import Busy, Reject, Retry, RunnerExit, UnknownKind, e
 from freshq.model.task import TaskStatus
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome, log_fields, task_logger
-from freshq.worker.run import in_thread
+from freshq.worker.run import in_thread, is_shortage
 from freshq.worker.settle import noted_failure
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ class _TransactionThread:
     ended: Future[Outcome | None] = field(default_factory=Future)
 
     @property
-    def outage(self) -> StoreError | None:
+    def outage(self) -> BaseException | None:
         """Why the thread, which has ended, could not ask for a task; None if it could."""
         error = self.ended.exception()
-        return error if isinstance(error, StoreError) else None
+        return error if isinstance(error, StoreError) or is_shortage(error) else None
 
 
 def warn_if_long(task: Task, seconds: float) -> bool:
@@ -99,7 +99,7 @@ class TransactionLoop(WorkLoop):
         self._runner = runner
         self._threads: list[_TransactionThread] = []
         self._found_nothing = False
-        self._outage: StoreError | None = None
+        self._outage: BaseException | None = None
 
     @override
     def _in_flight(self) -> int:
@@ -113,8 +113,10 @@ class TransactionLoop(WorkLoop):
     def _start_what_fits(self) -> None:
         self._count_starts()
         outage, self._outage = self._outage, None
-        if outage is not None:
+        if isinstance(outage, StoreError):
             self._store_failed(outage)
+        elif outage is not None:
+            self._is_short(outage)
         if self._backoff.active or not self._lookout.is_due:
             return
         asking = sum(thread.held is None for thread in self._threads)

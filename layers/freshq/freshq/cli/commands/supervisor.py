@@ -26,7 +26,7 @@ from freshq.cli.process import (
     status_values,
 )
 from freshq.policy.retry import Backoff
-from freshq.worker.run import in_thread
+from freshq.worker.run import in_thread, is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,7 +167,11 @@ class Child:
         return self._restart_at is not None and time.monotonic() >= self._restart_at
 
     def start(self) -> int:
-        """Start a process with its own connections and only its standard streams open; return its id."""
+        """Start a process with its own connections and only its standard streams open; return its id.
+
+        Raises:
+            OSError, RuntimeError: If the system has no process, file or thread left for it.
+        """
         process = subprocess.Popen(  # noqa: S603 - this interpreter, this command
             self._command,
             stdin=subprocess.PIPE,
@@ -178,8 +182,12 @@ class Child:
             # Ctrl-C on the terminal is for the supervisor, which passes it on.
             start_new_session=True,
         )
-        self._process, self._restart_at, self._started_at = process, None, time.monotonic()
         self._reader = in_thread("freshq-lines", partial(self._read, process))
+        if self._reader.done() and (error := self._reader.exception()) is not None:
+            process.kill()  # nobody would read its lines
+            process.communicate()
+            raise error
+        self._process, self._restart_at, self._started_at = process, None, time.monotonic()
         return process.pid
 
     def _read(self, process: subprocess.Popen[str]) -> None:
@@ -280,8 +288,7 @@ class Supervisor:
 
     def _tend(self, child: Child) -> None:
         if child.is_due:
-            pid = child.start()
-            self._reporter.event("process_started", process=child.number, pid=pid)
+            self._start(child)
         exit_status = child.ended()
         for line in child.lines():
             self._pass_on(child, line)
@@ -296,6 +303,20 @@ class Supervisor:
         )
         if wrong_use or self.common_problem() is not None:  # the next process would end the same way
             self._control.send(ControlMessage.DRAIN)
+
+    def _start(self, child: Child) -> None:
+        """Start the process of a child; plan the next try if the system is short of a resource."""
+        try:
+            pid = child.start()
+        except (OSError, RuntimeError) as error:
+            if not is_shortage(error):
+                raise
+            seconds = round(child.restart_later(), 3)
+            self._reporter.event(
+                "process_not_started", process=child.number, error=str(error), restart_in_seconds=seconds
+            )
+            return
+        self._reporter.event("process_started", process=child.number, pid=pid)
 
     def _follow(self, stage: Stage) -> None:
         if stage is self._stage:

@@ -55,6 +55,8 @@ class TableWatcher(Watcher, ABC):
         self._signals = signals
         self._connect = connect
         self._closing = False
+        # Whether the last start of the thread succeeded.
+        self._could_start = True
         # Whether it cannot work here at all.
         self._is_deaf = False
         self.forget_threads()
@@ -75,11 +77,37 @@ class TableWatcher(Watcher, ABC):
             self._closing = False
             if topic in self._held or self._is_deaf:
                 return
-            if self._thread is None:
-                self._pipe = os.pipe()
-                self._thread = threading.Thread(target=self._listen, name="freshq-wakes", daemon=True)
-                self._thread.start()
+            if self._thread is None and not self._start():
+                return
             os.write(self._pipe[1], b".")
+
+    def _start(self) -> bool:
+        """Start the thread; return False if the system has no file or thread left for it.
+
+        Whoever waits polls then, and the next wait tries again.
+        """
+        try:
+            self._pipe = os.pipe()
+        except OSError as error:
+            self._could_not_start(error)
+            return False
+        thread = threading.Thread(target=self._listen, name="freshq-wakes", daemon=True)
+        self._thread = thread  # the thread looks for it
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            for end in self._pipe:
+                os.close(end)
+            self._could_not_start(error)
+            return False
+        self._could_start = True
+        return True
+
+    def _could_not_start(self, error: Exception) -> None:
+        if self._could_start:
+            logger.warning("table %r: polls, because it cannot be watched now: %s", self._table, error)
+        self._could_start = False
 
     @override
     def close(self) -> None:
