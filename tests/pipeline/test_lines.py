@@ -14,9 +14,11 @@ import pytest
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import MAX_LINE_BYTES
 from freshq_pipeline.ingest.records import Lines, is_regular, records_of
+from freshq_pipeline.report.page import write_report
 from freshq_pipeline.schemas import Format
-from tests.pipeline.conftest import Pipeline
-from tests.pipeline.recording import small
+from freshq_pipeline.storage.folder import Folder
+from tests.pipeline.conftest import Pipeline, table
+from tests.pipeline.recording import Recording, small, write_lines
 from tests.pipeline.test_ingest import quarantined
 
 A: Final = b'{"a": "}{", "b": [{"S": "x"}, {"S": "y"}]}'
@@ -214,3 +216,94 @@ def test_random_bytes_are_accounted_for(pipeline: Pipeline, tmp_path: Path) -> N
     assert read > 20 * len(lines)
     assert distinct >= len(lines)
     assert bad > 0
+
+
+# In milliseconds: before 1970, in 2262, in 10000, and far beyond every calendar.
+FAR: Final = (-1.0, -62_135_596_800_000.0, 9_214_646_400_000.0, 253_402_300_800_000.0, 1e17, 1e300)
+NAMES: Final = ("stream", "updated", "created", "put", "deadline", "lease_until", "not_before")
+
+
+@pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS])
+def test_times_out_of_range_are_quarantined_or_carried(
+    form: Format, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    tape = small()
+    lines: list[Any] = tape.landed() if form is Format.LANDED else tape.lines(form)
+    number = 0
+    for name in NAMES:
+        for value in FAR:
+            number += 1
+            lines.append(far(tape, form, name, value, number))
+    folder = tmp_path / "in"
+    write_lines(folder / "a.json", lines)
+    summary = pipeline(folder, tmp_path / "out", form, max_reject_ratio=1.0)
+    balanced(summary)
+    reasons = summary["quarantined_by_reason"]
+    early = {name: count for name, count in reasons.items() if name.endswith("before 1970")}
+    late = {name: count for name, count in reasons.items() if name.endswith("in 2262 or later")}
+    assert set(early.values()) == {2}
+    assert len(early) >= 6
+    assert {"stream in 2262 or later", "changed in 2262 or later", "created in 2262 or later"} <= set(late)
+    assert not any(word in reason for reason in late for word in ("deadline", "lease", "not_before"))
+    assert summary["as_of_ms"] < FAR[2]
+    write_report(Folder(str(tmp_path / "out")))
+
+
+def far(tape: Recording, form: Format, name: str, value: float, number: int) -> Any:
+    """Return a put of a task of its own, with a time out of range."""
+    if form is Format.LANDED:
+        return tape.landed()[0] | {
+            "task_id": f"far-{number}",
+            "event_id": f"far-{number}",
+            f"{name}_ms": value,
+        }
+    record = json.loads(
+        json.dumps(tape.records[1]).replace('"taskId": {"S": "a"}', f'"taskId": {{"S": "far-{number}"}}')
+    )
+    attribute = {
+        "updated": "taskUpdated",
+        "created": "taskCreated",
+        "put": "putAt",
+        "lease_until": "leaseUntil",
+    }
+    record["eventID"] = f"far-{number}"
+    if name == "stream":
+        record["dynamodb"]["ApproximateCreationDateTime"] = value / 1000
+    else:
+        camel = attribute.get(name, {"deadline": "deadline", "not_before": "notBefore"}.get(name, ""))
+        record["dynamodb"]["NewImage"][camel] = {"N": f"{value:f}"}
+    return record
+
+
+# Names that mean something to Hive, a file system, a shell or a format.
+ODD_NAMES: Final = (
+    "__HIVE_DEFAULT_PARTITION__", "", ".", "..", "_x", ".x", "%2F", "%", "a/b", "a=b", "a:b", "a b", " ",
+    "\t\n", "null", "*", "\\", "day=2026-01-01", "\x7f", "2026", "1e3", "True", "+", "x" * 255, "/" * 80,
+    "é" * 120, "🙂" * 300,
+)  # fmt: skip
+
+
+def test_names_are_kept_apart_whatever_they_mean_elsewhere(pipeline: Pipeline, tmp_path: Path) -> None:
+    events = [
+        event
+        | {"task_id": f"{number}", "event_id": f"{number}-{event['event_id']}"}
+        | dict.fromkeys(("queue", "group", "kind", "worker"), name)
+        for number, name in enumerate(ODD_NAMES)
+        for event in small().landed()
+        if event["task_id"] == "a"
+    ]
+    write_lines(tmp_path / "in/a.json", events[:-1])
+    pipeline(tmp_path / "in", tmp_path / "out")
+    write_lines(tmp_path / "in/b.json", events[-1:])
+    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    assert balanced(summary) == (len(events), len(events), 0)
+    assert summary["ledger_violations"] == 0
+    rows = table(summary, "tasks", "task_id::int")
+    assert [row["task_group"] for row in rows] == list(ODD_NAMES)
+    queues = [row["queue"] for row in rows]
+    assert sorted(row["queue"] for row in summary["queues"]) == sorted(queues)
+    assert len(set(queues)) == len(ODD_NAMES)
+    for queue, name in zip(queues, ODD_NAMES, strict=True):
+        kept = name not in ("", "__HIVE_DEFAULT_PARTITION__") and len(name.encode()) <= 80
+        assert queue == name if kept else queue.startswith(f"{name[:20]}%")
+    write_report(Folder(str(tmp_path / "out")))

@@ -21,9 +21,11 @@ from freshq_pipeline.ingest.groups import GROUP_BYTES, Group, in_groups
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, Damage, Unbounded, blocks, reading
 from freshq_pipeline.ingest.sources import (
     CHANGES,
+    HIVE_NULL,
     LANDED_TIMES,
     MAX_AHEAD_US,
     MAX_BEHIND_US,
+    MAX_QUEUE_BYTES,
     REQUIRED,
     SAME_IN_LANDED,
     SEQUENCE_DIGITS,
@@ -57,8 +59,6 @@ _PARSE: Final = json.ParseOptions(explicit_schema=_RECORD, unexpected_field_beha
 _MILLISECONDS: Final = (*LANDED_TIMES, "updated")
 # Larger numbers are not exact in microseconds, and may overflow in Spark.
 _MAX_MS: Final = 2.0**53 / 1000
-# The year 10000, from which on Spark spells the names of folders differently.
-_MAX_CREATED_US: Final = 253_402_300_800_000_000
 # Spark's parser rejects longer numbers.
 MAX_NUMBER_CHARACTERS: Final = 1000
 _NEWLINE, _OPENING, _CLOSING = b"\n{}"
@@ -115,9 +115,12 @@ def _is_utf8(block: bytes) -> bool:
 
 
 def _are_in_range(records: pa.Table) -> bool:
-    """Return whether all times are numbers that are exact in microseconds; NaN is not."""
+    """Return whether all times are numbers from 1970 on that are exact in microseconds; NaN is not."""
     times = (records[f"{name}_ms"] for name in _MILLISECONDS)
-    return all(pc.all(pc.less(pc.abs(time), _MAX_MS)).as_py() is not False for time in times)
+    return all(
+        pc.all(pc.and_(pc.greater_equal(time, 0), pc.less(time, _MAX_MS))).as_py() is not False
+        for time in times
+    )
 
 
 def _event_columns(records: pa.Table) -> dict[str, pa.ChunkedArray]:
@@ -156,10 +159,16 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
         pc.and_(pc.greater_equal(ahead_us, -MAX_BEHIND_US), pc.less_equal(ahead_us, MAX_AHEAD_US)),
         pc.is_in(events["status"], pa.array(STATUSES)),
         pc.is_in(events["change"], pa.array(CHANGES)),
-        pc.and_(pc.greater_equal(events["created_us"], 0), pc.less(events["created_us"], _MAX_CREATED_US)),
+        pc.fill_null(_is_nameable(events["queue"]), True),  # noqa: FBT003 - the value
     )
     every = reduce(pc.and_kleene, usable)
     return pc.all(every, skip_nulls=False).as_py() is True
+
+
+def _is_nameable(queue: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return which queues have names that `sources` keeps."""
+    fits = pc.less_equal(pc.binary_length(queue), MAX_QUEUE_BYTES)
+    return pc.and_(fits, pc.invert(pc.is_in(queue, pa.array(["", HIVE_NULL]))))
 
 
 # Limit for events in memory, which have about 250 bytes each, before they are written to silver.

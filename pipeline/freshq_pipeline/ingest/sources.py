@@ -37,6 +37,17 @@ AHEAD: Final = "changed more than a day after it was recorded"
 # ended.
 MAX_BEHIND_US: Final = 10 * 365 * 86_400_000_000
 BEHIND: Final = "changed more than ten years before it was recorded"
+# Tables have a folder for each queue. Hive's name for a folder of nulls is no name for a queue there.
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+# A folder's name has at most 255 bytes, and Spark may write a character as three.
+MAX_QUEUE_BYTES: Final = 80
+_KEPT_CHARACTERS: Final = 20
+_DIGEST_DIGITS: Final = 16
+# From this year on, the nanoseconds of pandas and Arrow overflow.
+FIRST_YEAR_TOO_LATE: Final = 2262
+MAX_TIME_US: Final = 9_214_646_400_000_000
+# Times that only bound what may happen, and the value of one that is too late to ever come.
+_BOUNDS: Final = {"deadline_us": None, "lease_until_us": MAX_TIME_US - 1, "not_before_us": MAX_TIME_US - 1}
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
 # Names of the times in landed events, without their unit, and of the fields that need no conversion.
 LANDED_TIMES: Final = ("stream", "created", "put", "deadline", "lease_until", "not_before")
@@ -55,6 +66,7 @@ def _with_event(rows: DataFrame, event: dict[str, Column], *problems: tuple[Colu
         event: Columns of the event by name.
         problems: Conditions under which a record of the format is unusable, each with its reason.
     """
+    event = event | _in_range(event) | {"queue": _nameable(event["queue"])}
     conditions = ((F.col("r._broken").isNotNull(), BROKEN), *problems, *_unusable(event))
     problem = F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
     kept = (name for name in rows.columns if name != "r")
@@ -62,11 +74,33 @@ def _with_event(rows: DataFrame, event: dict[str, Column], *problems: tuple[Colu
     return rows.select(*kept, *columns, problem.alias("problem"))
 
 
+def _nameable(queue: Column) -> Column:
+    """Return the name of a queue, or, if no folder can have it, its beginning and a digest.
+
+    freshq's own names have at most 64 letters, digits and signs; other programs may have written others.
+    """
+    digest = F.substring(F.sha2(queue, 256), 1, _DIGEST_DIGITS)
+    escaped = F.concat(F.substring(queue, 1, _KEPT_CHARACTERS), F.lit("%"), digest)
+    unfit = queue.isin("", HIVE_NULL) | (F.octet_length(queue) > MAX_QUEUE_BYTES)
+    return F.when(unfit, escaped).otherwise(queue)
+
+
+def _in_range(event: dict[str, Column]) -> dict[str, Column]:
+    """Return the bounds of an event, without values that are too late to ever come."""
+    return {
+        name: F.when(event[name] >= MAX_TIME_US, F.lit(last)).otherwise(event[name])
+        for name, last in _BOUNDS.items()
+    }
+
+
 def _unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     """Return the conditions under which an event is unusable, each with its reason."""
     missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
+    times = {name.removesuffix("_us"): event[name] for name in EVENT if name.endswith("_us")}
     return [
         *missing,
+        *((time < 0, f"{name} before 1970") for name, time in times.items()),
+        *((time >= MAX_TIME_US, f"{name} in {FIRST_YEAR_TOO_LATE} or later") for name, time in times.items()),
         (event["changed_us"] > event["stream_us"] + MAX_AHEAD_US, AHEAD),
         (event["changed_us"] < event["stream_us"] - MAX_BEHIND_US, BEHIND),
         (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
@@ -101,7 +135,8 @@ def read_copies(spark: SparkSession, copies: Sequence[str], form: Format) -> Dat
 def micros(milliseconds: Column) -> Column:
     """Return milliseconds as whole microseconds."""
     # Adding a half and rounding down is exact for times within centuries of now, and faster than round().
-    return F.floor(milliseconds * 1000 + 0.5).cast("bigint")
+    exact = F.floor(milliseconds * 1000 + 0.5).cast("bigint")
+    return F.when(~F.isnan(milliseconds), exact)
 
 
 _TIMES: Final = {
