@@ -135,7 +135,7 @@ def test_an_end_at_once_returns_them_beside_the_running_task(blocked: Blocking, 
     blocked.worker.stop_at_once()
     report = blocked.ended()
     assert (queue.stats().pending, attempts(queue)) == (4, [0, 0, 0, 0])
-    assert (report.given_back, report.outcomes[Outcome.GIVEN_BACK], blocked.started) == (["a"], 3, ["a"])
+    assert (report.given_back, report.outcomes[Outcome.GIVEN_BACK], blocked.started) == (["a"], 4, ["a"])
 
 
 def test_a_busy_downstream_gets_none_of_them(queue: Queue) -> None:

@@ -88,7 +88,12 @@ class TestStopAtOnce:
             store.open.set()
             report = work.ended()
         assert (report.given_back, report.unfinished) == (["runs"], [])
-        assert (report.outcomes[outcome], sum(report.outcomes.values())) == (1, 1)
+        counts = (
+            report.outcomes[outcome],
+            report.outcomes[Outcome.GIVEN_BACK],
+            sum(report.outcomes.values()),
+        )
+        assert counts == (1, 1, 2)
         assert (known(queue, "done").status, known(queue, "done").attempts) == (status, 1)
 
     def test_it_does_not_wait_for_ever_for_a_settlement(

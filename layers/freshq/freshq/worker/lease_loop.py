@@ -142,7 +142,7 @@ class LeaseLoop(WorkLoop):
         if any(run.ended is Outcome.RELEASED for run in ended):  # the downstream is busy
             self._give_back_waiting(at_once=True)
         self._crew.free(ended)
-        return [run.ended for run in ended if run.ended is not None]
+        return [run.ended for run in ended if run.ended is not None and not run.given_back]
 
     @override
     def _wait(self, seconds: float) -> None:
@@ -224,6 +224,9 @@ class LeaseLoop(WorkLoop):
     def _run(self, run: TaskRun) -> None:
         """Run a task in a thread of the crew, and have it settled; or start its coroutine."""
         try:
+            if run.given_back:
+                self._runs.end(run, Outcome.GIVEN_BACK)
+                return
             if run.coroutine is None and self._start_coroutine(run):
                 return
             if run.is_complete:
@@ -326,7 +329,8 @@ class LeaseLoop(WorkLoop):
 
     def _settled(self, run: TaskRun, run_seconds: float, error: str | None, outcome: Outcome) -> None:
         """Report how a run ended, and free its slot."""
-        self._tell_settled(run.claim, outcome, run_seconds, error)
+        if not (run.given_back and outcome is Outcome.LEASE_LOST):  # the worker released it itself
+            self._tell_settled(run.claim, outcome, run_seconds, error)
         self._runs.end(run, outcome)
 
     def _acknowledged(self, run: TaskRun, outcome: Outcome) -> None:
@@ -355,16 +359,25 @@ class LeaseLoop(WorkLoop):
     def _give_back(self) -> None:
         end = time.monotonic() + GIVE_BACK_SECONDS
         runs = [run for run in self._runs.running if self._may_give_back(run)]
+        for run in runs:
+            run.given_back = True  # before the store knows: its end may come at any moment
         for run, answer in zip(runs, self._released(runs), strict=True):
             task = run.claim.task
-            if not isinstance(answer, BaseException):
-                self.report.given_back.append(task.task_id)
+            run.given_back = not isinstance(answer, BaseException)
+            if run.given_back:
+                self._count_given_back(run)
             elif not isinstance(answer, LeaseLost):  # LeaseLost: already settled or lost; nothing to report
                 message = "task %s stays TAKEN until its lease expires: %s"
                 logger.warning(message, task.task_id, answer, extra=log_fields(task))
         for run in self._runs.running:
             run.cancel("the worker was stopped immediately")
         self._wait_while(self._settles, end - time.monotonic())
+
+    def _count_given_back(self, run: TaskRun) -> None:
+        self.report.given_back.append(run.claim.task.task_id)
+        self.report.outcomes[Outcome.GIVEN_BACK] += 1
+        run_seconds = time.monotonic() - run.began
+        self._tell_settled(run.claim, Outcome.GIVEN_BACK, run_seconds, "the worker was stopped immediately")
 
     def _may_give_back(self, run: TaskRun) -> bool:
         """Return whether a task is not done: finished runs must be settled, or their tasks run twice."""

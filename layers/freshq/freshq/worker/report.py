@@ -96,7 +96,8 @@ class Outcome(StrEnum):
     """How one claim of a task ended.
 
     RELEASED: the runner was busy. UNKNOWN_KIND: no handler has the task's kind; it was put back. GIVEN_BACK:
-    the task was prefetched, and other tasks ran for too long; it returned to its line unchanged.
+    the worker returned the task to its line unchanged, because it was prefetched and got no slot, or because
+    it still ran when the worker was stopped immediately.
     SHED: the deadline passed before the run could start; the task returned to its line unchanged and counts
     as shed by its deadline. LEASE_LOST: the lease expired before the run started or ended. CANCELLED: the
     task was cancelled while it ran. UNSETTLED: the run ended, but the store did not answer; the task returns
@@ -127,7 +128,7 @@ class RunReport:
         overran: Ids of the tasks that ran longer than `max_run_seconds`.
         unfinished: Ids of the tasks that were still running when the worker stopped waiting, including those
             that overran. They stay TAKEN until their leases expire.
-        given_back: Ids of the tasks that were not done at `Worker.stop_at_once`, and were released.
+        given_back: Ids of the tasks that still ran at `Worker.stop_at_once`, and count as GIVEN_BACK.
         idle: Whether it stopped because there was nothing left to claim.
         unknown_kinds: Number of runs with the outcome UNKNOWN_KIND by kind; "" for tasks without a kind.
 

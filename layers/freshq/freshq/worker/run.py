@@ -73,6 +73,8 @@ class TaskRun:
         began: When its function began, or, until then, when it began to wait for a slot, by the monotonic
             clock.
         has_slot: Whether it occupies a slot of the crew.
+        given_back: Whether the worker released its task while it ran, and counted that; its end no longer
+            counts.
     """
 
     claim: Claim
@@ -85,6 +87,7 @@ class TaskRun:
     coroutine: Future[Any] | None = None
     began: float = 0.0
     has_slot: bool = False
+    given_back: bool = False
 
     def __post_init__(self) -> None:
         """Let the function that runs the task report on it."""

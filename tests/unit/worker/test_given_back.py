@@ -1,0 +1,70 @@
+"""Tasks that a worker gives back when it is stopped immediately count as that, once, and as nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from freshq import Handlers, Queue, Task, TaskStatus, Worker
+from freshq.telemetry import Outcome
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known
+from tests.support.working import InThread, Quiet, wait_until
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_running_tasks_count_as_given_back(*, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    queue, handlers, started, release = Queue.memory(), Handlers(), list[str](), threading.Event()
+    cleaned = list[str]()
+
+    async def hang_later(task: Task) -> None:
+        started.append(task.task_id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)  # it cleans up after its cancellation
+            cleaned.append(task.task_id)
+
+    def hang(task: Task) -> None:
+        started.append(task.task_id)
+        assert release.wait(PATIENCE_SECONDS)
+
+    handlers.on("a")(hang_later if is_async else hang)
+    queue.put_many([{"payload": 1, "task_id": str(number), "kind": "a"} for number in range(5)])
+    observer: Any = Quiet()
+    caplog.set_level(logging.INFO)
+    with InThread(Worker(queue, handlers, concurrency=5, poll_seconds=0.01, observer=observer)) as work:
+        wait_until(lambda: len(started) == 5)
+        work.worker.stop_at_once()
+        report = work.ended()
+    release.set()
+    if is_async:
+        wait_until(lambda: len(cleaned) == 5)
+    counts = {outcome.value: number for outcome, number in report.outcomes.items() if number}
+    assert (counts, sorted(report.given_back), report.unfinished) == ({"given_back": 5}, [*"01234"], [])
+    assert [outcome for _task, outcome, _error in observer.settlements] == [Outcome.GIVEN_BACK] * 5
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    for name in "01234":
+        assert (known(queue, name).status, known(queue, name).attempts) == (TaskStatus.PENDING, 0)
+
+
+def test_a_task_that_was_cancelled_before_is_not_given_back() -> None:
+    queue, handlers, started = Queue.memory(), Handlers(), threading.Event()
+
+    @handlers.on("a")
+    async def hang(_task: Task) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    queue.put(1, task_id="a", kind="a")
+    with InThread(Worker(queue, handlers, poll_seconds=0.01)) as work:
+        assert started.wait(PATIENCE_SECONDS)
+        queue.cancel("a", force=True)
+        work.worker.stop_at_once()
+        report = work.ended()
+    assert report.given_back == []
+    assert report.outcomes[Outcome.GIVEN_BACK] == 0
