@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from samcli.cli.types import CfnParameterOverridesType
 
+from freshq.aws.worker_pass import claiming_seconds
+from freshq.model.pass_options import PassOptions
 from tests.template.test_template import PROJECT, source
 
 
@@ -17,12 +19,15 @@ def evaluated(expression: Any, parameters: dict[str, str]) -> Any:
         return expression
     ((function, arguments),) = expression.items()
     if function == "Ref":
-        return parameters[arguments]
+        is_list = source()["Parameters"][arguments]["Type"] == "CommaDelimitedList"
+        return parameters[arguments].split(",") if is_list else parameters[arguments]
     values = [evaluated(argument, parameters) for argument in arguments]
     if function == "Fn::Equals":
         return values[0] == values[1]
     if function == "Fn::Not":
         return not values[0]
+    if function == "Fn::EachMemberEquals":
+        return all(member == values[1] for member in values[0])
     pytest.fail(f"a rule uses {function}")
 
 
@@ -39,6 +44,7 @@ def refusals(**given: str) -> list[str]:
     ]
 
 
+STREAM = "arn:aws:dynamodb:eu-west-1:123456789012:table/Shipments/stream/2026-01-01T00:00:00.000"
 ATTACHED = {"AttachTable": "Shipments", "AttachKey": "id", "AttachStreamArn": "arn:"}
 
 
@@ -47,6 +53,7 @@ def test_the_defaults_are_accepted() -> None:
     assert refusals(**ATTACHED) == []
     assert refusals(MatchStreamArn="arn:", Archive="on") == []
     assert refusals(SnapStart="on") == []
+    assert refusals(VpcSubnetIds="subnet-1,subnet-2", VpcSecurityGroupIds="sg-1") == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
 
@@ -64,11 +71,42 @@ def test_the_defaults_are_accepted() -> None:
         (ATTACHED | {"SyntheticTask": "on"}, "SyntheticTask: "),
         ({"MatchStreamArn": "arn:"}, "Archive: "),
         ({"SnapStart": "on", "Runtime": "python3.11"}, "SnapStart: "),
+        ({"VpcSubnetIds": "subnet-1,subnet-2"}, "VpcSecurityGroupIds: "),
+        ({"VpcSecurityGroupIds": "sg-1"}, "VpcSubnetIds: "),
+        ({"DeploymentType": "Canary10Percent5Minutes", "ReservedConcurrency": "1"}, "ReservedConcurrency: "),
     ],
 )
 def test_what_cannot_work_is_refused_at_deploy(parameters: dict[str, str], message: str) -> None:
     (refusal,) = refusals(**parameters)
     assert refusal.startswith(message)
+
+
+def test_every_timeout_leaves_a_pass_time_to_claim() -> None:
+    shortest = source()["Parameters"]["TimeoutSeconds"]["MinValue"]
+    assert claiming_seconds(PassOptions(), shortest - 1) > 5, "a second for the start of the function"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (
+            "AlarmTopicArn",
+            "arn:aws-cn:sns:cn-north-1:123456789012:alarms",
+            "arn:aws:sqs:eu-west-1:123456789012:q",
+        ),
+        ("AttachStreamArn", STREAM, "arn:aws:dynamodb:eu-west-1:123456789012:table/Shipments"),
+        ("MatchStreamArn", STREAM, "Shipments"),
+        ("AttachTable", "Shipments-2", "arn:aws:dynamodb:eu-west-1:123456789012:table/Shipments"),
+        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/team/limit", "limit"),
+        ("RunnerPolicyArns", "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess", "AmazonS3ReadOnlyAccess"),
+        ("Runner", "orders.runner:run", "orders..runner:run"),
+        ("Runner", "quotes:run", "quotes.py:run:now"),
+    ],
+)
+def test_a_value_of_another_form_is_refused_by_name(name: str, good: str, bad: str) -> None:
+    parameter = source()["Parameters"][name]
+    for value, accepted in [(good, True), (bad, False), (str(parameter["Default"]), True)]:
+        assert bool(re.fullmatch(parameter["AllowedPattern"], value)) is accepted, value
 
 
 def test_a_deployment_that_forgets_the_stage_is_refused() -> None:

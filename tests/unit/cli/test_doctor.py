@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue
+from freshq.aws.pass_options import configure_stack, stored_pass_options
 from freshq.cli import stacks as stacks_module
 from freshq.cli.commands import doctor
 from freshq.cli.main import app
@@ -253,6 +254,47 @@ class TestDynamoDB:
         assert "warning  stack     app is UPDATE_ROLLBACK_COMPLETE" in done.stdout
         assert "Order do not count any more; freshq configure --stack app --adopt" in done.stdout
         assert "wrong    alarm     app-ShedRatioAlarm-1: More is shed." in done.stdout
+
+    @pytest.mark.parametrize(
+        ("given", "problem"),
+        [
+            ({}, None),
+            ({"TimeoutSeconds": "120", "ReservedConcurrency": "0", "RunnerEnvironment": "{}"}, None),
+            ({"VpcSubnetIds": "subnet-1", "VpcSecurityGroupIds": "sg-1", "SnapStart": "on"}, None),
+            ({"TimeoutSeconds": "45"}, "settle_seconds: 60 leave no time"),
+            ({"ReservedConcurrency": "1"}, "ReservedConcurrency: "),
+            ({"RunnerEnvironment": '{"AWS_\\u0052EGION": "x"}'}, "RunnerEnvironment: variable 'AWS_REGION'"),
+            ({"RunnerEnvironment": "{"}, "RunnerEnvironment: is not JSON"),
+            ({"RunnerEnvironment": '{"A": 1}'}, "RunnerEnvironment: must be a JSON object of strings"),
+            ({"VpcSubnetIds": "subnet-1"}, "VpcSubnetIds, VpcSecurityGroupIds: "),
+            (
+                {"AttachTable": "A", "AttachStreamArn": "arn:aws:dynamodb:x:1:table/B/stream/1"},
+                "AttachStream",
+            ),
+            ({"SnapStart": "on", "Runtime": "python3.11"}, "SnapStart: "),
+        ],
+    )
+    def test_parameters_that_cannot_work(
+        self, client: DynamoDBClient, given: dict[str, str], problem: str | None
+    ) -> None:
+        queue = Queue.dynamodb("Tasks", client)
+        configure_stack(queue, settle_seconds=60, worker_passes=2)
+        parameters = {stacks_module._snake_case(name): value for name, value in given.items()}
+        stack = stacks_module.Stack("app", "CREATE_COMPLETE", {}, parameters, [])
+        (found,) = doctor._of_parameters(stack, queue)
+        assert found.health is (Health.OK if problem is None else Health.WRONG)
+        assert found.text.startswith(problem or "they fit")
+
+    def test_a_stack_is_not_configured_so_that_no_pass_has_time(
+        self, client: DynamoDBClient, stacks: Stubber
+    ) -> None:
+        parameters = [{"ParameterKey": "TimeoutSeconds", "ParameterValue": "60"}]
+        for _ in range(2):
+            answer = {"Stacks": [STACK | {"Parameters": parameters}]}
+            stacks.add_response("describe_stacks", answer, {"StackName": "app"})
+        done = CliRunner().invoke(app, ["configure", "--stack", "app", "--settle-seconds", "60"])
+        assert (done.exit_code, "TimeoutSeconds is 60" in done.output) == (2, True)
+        assert stored_pass_options(Queue.dynamodb("Tasks", client)) == {}
 
     @pytest.mark.parametrize(
         ("answer", "health"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast
@@ -15,9 +16,11 @@ from botocore.session import Session, get_session
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
+from freshq.errors import quoted
 from freshq.model.validation import problem_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from functools import _lru_cache_wrapper
 
     from types_boto3_firehose import FirehoseClient
@@ -70,9 +73,33 @@ class EnvironmentSettings(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             problem = problem_of(error)
-            name = cls.PREFIX + "_".join(map(str, problem.path)).upper()
+            field, *inside = map(str, problem.path)
+            name = ": ".join([cls.PREFIX + field.upper(), *inside])
             msg = f"{name}: {problem.reason}; set it in the function's environment (template.yaml)"
             raise ValueError(msg) from None
+
+
+# Names that freshq, its SDK or Lambda reads, except those of the demonstration. template.yaml has the same.
+RESERVED: Final = re.compile(r"(AWS|LAMBDA|POWERTOOLS)_|_|FRESHQ_(?!DEMO_)")
+
+
+def check_runner_environment(variables: Mapping[str, str]) -> None:
+    """Refuse variables that would redirect freshq itself, or that no environment can have.
+
+    Raises:
+        ValueError: One line that names the first of them, without its value.
+    """
+    for name, value in variables.items():
+        shown = f"variable {quoted(name)}"
+        if RESERVED.match(name):
+            msg = f"{shown} would change freshq itself; use a name that does not begin like that"
+            raise ValueError(msg)
+        if not name or "=" in name or "\0" in name:
+            msg = f"{shown} cannot be the name of a variable; use letters, digits and underscores"
+            raise ValueError(msg)
+        if "\0" in value:
+            msg = f"{shown} has a NUL, which no variable can hold; leave it out"
+            raise ValueError(msg)
 
 
 def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:

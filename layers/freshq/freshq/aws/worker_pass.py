@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, Json
 from typing_extensions import override
 
-from freshq.aws.environment import Arn
+from freshq.aws.environment import Arn, check_runner_environment
 from freshq.aws.observability import (
     CANARY,
     count,
@@ -63,6 +63,17 @@ class WorkerSettings(WakeUpSettings):
     runner: str = "freshq.aws.demo_runner:run"
     runner_environment: Json[dict[str, str]] = Field(default_factory=dict)
     synthetic_task: Literal["on", "off"] = "off"
+
+    @override
+    @classmethod
+    def load(cls) -> Self:
+        settings = super().load()
+        try:
+            check_runner_environment(settings.runner_environment)
+        except ValueError as error:
+            msg = f"FRESHQ_RUNNER_ENVIRONMENT (parameter RunnerEnvironment): {error}"
+            raise ValueError(msg) from None
+        return settings
 
 
 def claiming_seconds(options: PassOptions, remaining_seconds: float) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from freshq.cli.errors import print_error
-from freshq.errors import RefusedError, Unreachable, needs
+from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import NONE, StoredOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from freshq.queue.base import BaseQueue
 
 # Parameters of older templates whose values are parts of a rule, or variables of the demonstration.
@@ -86,7 +89,7 @@ class Stack:
     def options(self) -> dict[str, Any]:
         """Return the options that an older template has as parameters, without the defaults of today."""
         texts = {name: value for name, value in self.parameters.items() if name in GONE}
-        of_passes = PassOptions.model_validate(texts)
+        of_passes = PassOptions.model_validate(texts, strict=False)
         of_queue = StoredOptions.model_validate(texts | _rules(texts), strict=False)
         return {
             name: getattr(model, name)
@@ -94,6 +97,62 @@ class Stack:
             for name in type(model).model_fields
             if getattr(model, name) != type(model).model_fields[name].default
         }
+
+
+def contradictions(parameters: Mapping[str, str], passes: PassOptions) -> Iterator[str]:
+    """Yield why a deployed stack cannot work: what its template cannot compare, or an older one let through.
+
+    Args:
+        parameters: The parameters of the stack, under the names of options.
+        passes: The stored options of its worker passes.
+    """
+    yield from settle_problem(parameters, passes.settle_seconds)
+    if 0 < float(parameters.get("reserved_concurrency") or 0) < passes.worker_passes:
+        yield f"ReservedConcurrency: must be above worker_passes, which are {passes.worker_passes}"
+    yield from environment_problem(parameters)
+    if bool(parameters.get("vpc_subnet_ids")) != bool(parameters.get("vpc_security_group_ids")):
+        yield "VpcSubnetIds, VpcSecurityGroupIds: give both, or neither"
+    table, stream = parameters.get("attach_table"), parameters.get("attach_stream_arn")
+    if table and f":table/{table}/" not in (stream or ""):
+        yield f"AttachStreamArn: is not the stream of {quoted(table)}; freshq table attach --stream prints it"
+    if parameters.get("snap_start") == "on" and parameters.get("runtime") == "python3.11":
+        yield "SnapStart: needs Runtime=python3.12 or later"
+
+
+def settle_problem(parameters: Mapping[str, str], settle_seconds: float) -> Iterator[str]:
+    """Yield why the passes of a stack have no time to claim tasks, if they have none."""
+    timeout_seconds = float(parameters.get("timeout_seconds") or 0)
+    if 0 < timeout_seconds <= settle_seconds:
+        yield (
+            f"settle_seconds: {settle_seconds:g} leave no time to claim tasks, because TimeoutSeconds is "
+            f"{timeout_seconds:g}; lower it with freshq configure --stack, or raise TimeoutSeconds"
+        )
+
+
+def environment_problem(parameters: Mapping[str, str]) -> Iterator[str]:
+    """Yield why a worker refuses the variables of its runner, if it does."""
+    with needs("aws"):
+        from freshq.aws.environment import check_runner_environment
+    try:
+        check_runner_environment(parsed_environment(parameters.get("runner_environment") or "{}"))
+    except ValueError as error:
+        yield f"RunnerEnvironment: {error}"
+
+
+def parsed_environment(text: str) -> dict[str, str]:
+    """Return the variables of the parameter RunnerEnvironment.
+
+    Raises:
+        ValueError: If it is not a JSON object of strings.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        msg = f"is not JSON ({error})"
+        raise ValueError(msg) from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("must be a JSON object of strings")
+    return found
 
 
 def stack_queue(name: str, queue: str | None = None) -> BaseQueue:

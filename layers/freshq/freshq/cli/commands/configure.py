@@ -12,7 +12,7 @@ import typer
 from freshq.cli.command import Group, QueueCommand, QueueContext
 from freshq.cli.errors import print_error
 from freshq.cli.flags import with_flags
-from freshq.cli.stacks import Stack
+from freshq.cli.stacks import Stack, settle_problem
 from freshq.errors import needs
 from freshq.model.pass_options import PassOptions
 from freshq.model.storable_options import StoredOptions, as_text
@@ -91,6 +91,9 @@ def _configure_stack(
 ) -> None:
     with needs("aws"):
         from freshq.aws.pass_options import configure_stack, parse_pass_options, stored_pass_options
+    if "settle_seconds" in given:
+        for problem in settle_problem(Stack.describe(stack).parameters, given["settle_seconds"]):
+            raise ValueError(problem)
     if adopt:
         given = _adopted(Stack.describe(stack), session.queue) | given
     configure_stack(session.queue, forget=forget, **given)

@@ -20,7 +20,7 @@ from freshq.cli.command import Limit, QueueContext, Yes
 from freshq.cli.errors import ExitStatus, printable
 from freshq.cli.output import counted, span
 from freshq.cli.session import AUDIT, FORGOTTEN, shortened
-from freshq.cli.stacks import Stack, cloudformation
+from freshq.cli.stacks import Stack, cloudformation, contradictions
 from freshq.errors import FreshqError, IllegalTransition, NotFound, needs, quoted
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
@@ -53,7 +53,7 @@ def doctor(context: QueueContext) -> None:
     `freshq explain CODE` what an error means.
     """
     session = context.session
-    found = list(_of_stack(session.stack)) if session.stack is not None else []
+    found = list(_of_stack(session.stack, session.queue)) if session.stack is not None else []
     found += _of_queue(session.queue)
     chars = max(len(each.subject) for each in found)
     lines = []
@@ -118,7 +118,7 @@ def _of_tasks(queue: BaseQueue) -> Iterator[Finding]:
         yield Finding(Health.OK, "dead", "no dead letters")
 
 
-def _of_stack(name: str) -> Iterator[Finding]:
+def _of_stack(name: str, queue: BaseQueue) -> Iterator[Finding]:
     stack = Stack.describe(name)
     settled = stack.status in SETTLED
     advice = "" if settled else "wait, or look at its events in CloudFormation"
@@ -126,9 +126,26 @@ def _of_stack(name: str) -> Iterator[Finding]:
     if stack.gone:
         text = f"{', '.join(stack.gone)} do not count any more"
         yield Finding(Health.WARNING, "stack", text, f"freshq configure --stack {name} --adopt, then deploy")
+    yield from _of_parameters(stack, queue)
     if stack.parameters.get("stage") == "prod":
         yield from _of_protection(name)
     yield from _of_alarms(name)
+
+
+def _of_parameters(stack: Stack, queue: BaseQueue) -> Iterator[Finding]:
+    """Compare the parameters of a stack with each other and with its stored options."""
+    with needs("aws"):
+        from freshq.aws.pass_options import parse_pass_options, stored_pass_options
+    try:
+        passes = parse_pass_options(stored_pass_options(queue))
+    except (FreshqError, ValueError) as error:
+        yield Finding(Health.UNKNOWN, "settings", str(error))
+        return
+    problems = list(contradictions(stack.parameters, passes))
+    for problem in problems:
+        yield Finding(Health.WRONG, "settings", problem)
+    if not problems:
+        yield Finding(Health.OK, "settings", "they fit each other and the stored options")
 
 
 def _of_protection(stack: str) -> Iterator[Finding]:
