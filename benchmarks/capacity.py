@@ -171,6 +171,7 @@ class Bench:
         self.clock = Clock()
         self.table = f"bench-{uuid.uuid4().hex}"
         create_without_stream(client, self.table)
+        core.core_of(self.queue()).options.store_named()
 
     def queue(self) -> Queue:
         """Return the queue of another process, which has read the stored options."""

@@ -380,7 +380,7 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
         kind, lambda shards: DynamoDBStore(table, client, shards=shards), client=client, table=table
     )
     if streamed:
-        store.queue().create_table()
+        store.make_store(None).create_table()
     else:
         create_without_stream(client, table)
     return store

@@ -3,6 +3,7 @@
 import pytest
 from types_boto3_dynamodb import DynamoDBClient
 
+from freshq.matching.stores.dynamodb import DynamoDBMatchStore
 from freshq.stores.dynamodb import line_records
 from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
 from tests.support.attached import Shipments
@@ -32,6 +33,11 @@ def shipments(client: DynamoDBClient) -> Shipments:
     return table
 
 
+def make_table(desk: Desk) -> None:
+    """Create the table of a desk; its first queue stores the options, as nobody has used it."""
+    DynamoDBMatchStore(desk.table, desk.client).create_table()
+
+
 @pytest.fixture(params=["memory", "dynamodb_local", *DATABASES])
 def desk(request: pytest.FixtureRequest) -> Desk:
     """Return an empty store of resources of each kind."""
@@ -40,7 +46,7 @@ def desk(request: pytest.FixtureRequest) -> Desk:
     if request.param in DATABASES:
         return Desk(engine=emptied_resources(request.getfixturevalue(f"{request.param}_engine")))
     desk = Desk(client=request.getfixturevalue("dynamodb_local"))
-    desk.queue().create_table()
+    make_table(desk)
     return desk
 
 
@@ -48,7 +54,7 @@ def desk(request: pytest.FixtureRequest) -> Desk:
 def table_desk(dynamodb_local: DynamoDBClient) -> Desk:
     """Return an empty store of resources on DynamoDB Local."""
     desk = Desk(client=dynamodb_local)
-    desk.queue().create_table()
+    make_table(desk)
     return desk
 
 

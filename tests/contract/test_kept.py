@@ -40,7 +40,10 @@ def test_what_is_never_stale_waits_for_a_late_consumer(store: StoreUnderTest, aw
 
 
 def test_a_task_has_the_shorter_max_age_also_where_one_has_none(store: StoreUnderTest) -> None:
-    never, hourly = store.queue(max_age_seconds=None), store.queue(max_age_seconds=HOUR_SECONDS)
+    never, hourly = (
+        store.queue(max_age_seconds=None, override=True),
+        store.queue(max_age_seconds=HOUR_SECONDS),
+    )
     for task_id, queue in (("of-never", never), ("of-hourly", hourly)):
         queue.put(1, task_id=task_id)
     never.put(1, task_id="own", max_age_seconds=5)

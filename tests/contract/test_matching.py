@@ -89,7 +89,7 @@ def test_fifo_among_the_resources_that_fit(desk: Desk, criteria: Any, order: lis
 )
 def test_lifo_is_one_flag(desk: Desk, criteria: Any, order: list[str]) -> None:
     desk.staffed()
-    assert names(desk.queue(order="lifo").match(criteria, limit=10)) == order
+    assert names(desk.queue(order="lifo", override=True).match(criteria, limit=10)) == order
 
 
 def test_the_rank_is_that_of_the_preference_that_was_met(desk: Desk) -> None:
@@ -350,7 +350,7 @@ def test_a_match_is_held_for_an_hour_by_default(desk: Desk) -> None:
 
 
 def test_a_match_without_a_lease_is_held_until_it_is_released(desk: Desk) -> None:
-    queue, other = desk.staffed(lease_seconds=None), desk.queue(lease_seconds=30)
+    queue, other = desk.staffed(lease_seconds=None), desk.queue(lease_seconds=30, override=True)
     held, short = one(queue, SPANISH_MAN), one(other, {"gender": "T"})
     assert held.lease_until is None
     desk.clock.advance(10_000_000)

@@ -62,7 +62,9 @@ def client(table_desk: Desk) -> DynamoDBClient:
 def queue(table_desk: Desk, client: DynamoDBClient) -> MatchQueue:
     """Return a queue whose calls may fail, in which the article's agents wait."""
     table_desk.staffed()
-    return MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
+    queue = MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
+    queue.configure()  # has read the options
+    return queue
 
 
 @pytest.fixture

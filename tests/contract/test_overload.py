@@ -216,7 +216,7 @@ class TestReserve:
         second.put("late")
         store.clock.advance(DEADLINE_SECONDS - 1.9)  # p90 of the run times is 2 s
         assert claimed(second) == []
-        assert claimed(queue_of(store, order="fifo", reserve="none")) == ["late"]
+        assert claimed(queue_of(store, order="fifo", reserve="none", override=True)) == ["late"]
 
 
 class TestCodel:

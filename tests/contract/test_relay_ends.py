@@ -105,7 +105,7 @@ class TestCommand:
         queues: dict[str, Any] = {}
         for file in files:
             queues[file] = Queue.sql(file, name="mail"), Queue.sql(file)
-            queues[file][0].create_table()
+            Queue.sql(file).create_table()
             for queue in queues[file][: 2 if file == files[0] else 0]:
                 queue.put(queue.name, task_id=queue.name)
         ends = ["--from", f"{files[0]}?name=mail", "--to", f"{files[1]}?name=mail&max_age_seconds=60"]

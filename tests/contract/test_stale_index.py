@@ -54,7 +54,7 @@ def test_a_claim_passes_over_thousands_of_stale_tasks_in_a_few_calls(
     table.queue().put("live", task_id="live")
     put_copies(table, "stale", STALE, step_seconds)
     table.clock.advance(10)
-    queue = table.queue(order=order)
+    queue = table.queue(order=order, override=True)
     with calls_of(client) as calls:
         claims = queue.claim(limit=1)
     assert [claim.task.payload for claim in claims] == ["live"]
@@ -97,7 +97,7 @@ def test_a_claim_goes_on_where_the_one_before_ran_out_of_pages(
     table.queue().put("live", task_id="live")
     put_copies(table, "stale", 150, step_seconds)
     table.clock.advance(10)
-    queue = table.queue(order=order)
+    queue = table.queue(order=order, override=True)
     found = [claim.task.payload for _ in range(4) for claim in queue.claim(limit=1)]
     assert found == ["live"]
     queue.put("another")

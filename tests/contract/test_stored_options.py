@@ -10,6 +10,8 @@ import pytest
 
 from freshq import AsyncQueue, Backoff, GroupRule, GroupRules, Queue, TaskStatus
 from freshq.errors import Unreachable
+from freshq.feeds.relay import TaskCopy
+from freshq.model.storable_options import QueueRules
 from freshq.policy import BacklogLimit, CodelRule, Door
 from freshq.queue.core import core_of
 from freshq.queue.shared.options import RECORD
@@ -55,10 +57,10 @@ def test_a_queue_opened_without_options_has_those_of_its_creation(store: StoreUn
     assert claim.task.deadline == claim.task.created + 50
     assert queue.retry(claim).status is TaskStatus.FAILURE
     assert str(queue.admin.config.reserve) == "p90"
-    named = store.queue(order="fifo", lease_seconds=9)
+    named = store.queue(order="fifo", lease_seconds=60)
     named.configure()
     sources = {name: core_of(named).options.source(name) for name in ("order", "lease_seconds", "codel")}
-    assert sources == {"order": "stored", "lease_seconds": "named", "codel": "default"}
+    assert sources == {"order": "stored", "lease_seconds": "default", "codel": "default"}
     assert store.queue(name="other").configure().order == "lifo"
 
 
@@ -73,9 +75,134 @@ def test_another_value_is_refused_by_each_verb_and_nothing_is_written(store: Sto
     assert queue.stats().pending == 0
     assert queue.configure().max_attempts == 5
     # The remedy works on the queue that was refused.
-    assert wrong.configure(order="lifo").max_attempts == 2
+    with pytest.raises(ValueError, match="max_attempts: queue 'default' has 5 by default, and 2 was named"):
+        wrong.configure(order="lifo")
+    assert wrong.configure(order="lifo", max_attempts=2).max_attempts == 2
     numbered(wrong)
     assert wrong.claim()[0].task.payload == 2
+
+
+OTHERS: dict[str, Any] = {
+    "order": "fifo",
+    "max_age_seconds": None,
+    "max_attempts": 9,
+    "lease_seconds": 5,
+    "retention_seconds": 0,
+    "traceback_bytes": 0,
+    "dead_letter_retention_seconds": None,
+    "reserve": "p50",
+    "backoff": Backoff(2, 60),
+    "codel": CodelRule(0.5, 1),
+    "backlog": BacklogLimit(10),
+    "door": Door(3),
+    "groups": GroupRules(separator="/"),
+}
+
+
+def test_the_table_names_every_option() -> None:
+    assert {*OTHERS} == {*QueueRules.model_fields}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_option_that_is_not_stored_has_its_default_for_every_process(
+    store: StoreUnderTest, name: str
+) -> None:
+    """`freshq table create URL`, and then a process that names something."""
+    store.queue().create_table()
+    default = getattr(store.queue().configure(), name)
+    fitting: dict[str, Any] = {"order": "fifo"} if name == "codel" else {}
+    wrong = store.queue(**{name: OTHERS[name]} | fitting)
+    for verb in (lambda: wrong.put(1), wrong.claim, wrong.stats, wrong.create_table, wrong.configure):
+        with pytest.raises(ValueError, match=f"{name}: (queue 'default' has )?.* by default"):
+            verb()
+    assert store.queue().stats().pending == 0
+    same = store.queue(**{name: default})  # to name the default is no contradiction
+    same.put(1)
+    assert getattr(store.queue().configure(), name) == default
+
+
+@pytest.mark.parametrize("first", ["create_table", "put", "claim", "configure", "copy"])
+def test_who_names_options_first_stores_them_with_a_queue_that_is_new_to_its_table(
+    store: StoreUnderTest, first: str
+) -> None:
+    store.queue().create_table()
+    mail = store.queue(name="mail", order="fifo", max_age_seconds=60)
+    begin: dict[str, Callable[[], object]] = {
+        "create_table": mail.create_table,
+        "put": lambda: mail.put(1),
+        "claim": mail.claim,
+        "configure": lambda: mail.configure(max_attempts=2),
+        "copy": TaskCopy(Queue.memory(), mail).run,
+    }
+    begin[first]()
+    other = store.queue(name="mail").configure()
+    assert (other.order, other.max_age_seconds) == ("fifo", 60)
+    with pytest.raises(ValueError, match=r"^order: queue 'mail' has fifo stored"):
+        store.queue(name="mail", order="lifo").put(2)
+    with pytest.raises(ValueError, match=r"^lease_seconds: queue 'mail' has 60 by default"):
+        store.queue(name="mail", order="fifo", lease_seconds=9).claim()
+    assert store.queue().configure().order == "lifo"
+
+
+def test_a_queue_with_tasks_is_not_new(store: StoreUnderTest) -> None:
+    """Nobody named an option, so that all follow the defaults; one who names another does not change them."""
+    store.queue(name="mail").put(1)
+    late = store.queue(name="mail", order="fifo")
+    for verb in (lambda: late.put(2), late.claim, late.create_table):
+        with pytest.raises(ValueError, match=r"^order: queue 'mail' has lifo by default, and fifo was named"):
+            verb()
+    (claim,) = store.queue(name="mail").claim()
+    with refused("order"):
+        late.put(2)
+    store.queue(name="mail").fail(claim)
+    with refused("order"):
+        store.queue(name="mail", order="fifo").put(2)
+    assert store.queue(name="mail").stats().failure == 1
+
+
+def test_of_two_who_open_a_new_queue_at_once_the_second_is_refused(store: StoreUnderTest) -> None:
+    ours, theirs = store.queue(order="fifo"), store.queue(order="lifo", max_attempts=2)
+    for queue in (ours, theirs):
+        assert queue.stats().pending == 0  # each has read that nothing is stored
+    theirs.put(1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^order: queue 'default' has lifo stored, and fifo was named"):
+            ours.put(2)
+    assert store.queue().stats().pending == 1
+    assert ours.configure(order="fifo", max_attempts=2).order == "fifo"
+
+
+def test_to_read_a_new_queue_stores_nothing(store: StoreUnderTest) -> None:
+    queue = store.queue(order="fifo")
+    queue.stats()
+    queue.peek()
+    queue.pressure()
+    queue.close()
+    assert core_of(store.queue()).store.read_record("default", RECORD) is None
+
+
+def test_what_processes_disagree_about_is_known(store: StoreUnderTest, later: Callable[[], None]) -> None:
+    store.queue(order="fifo").create_table()
+
+    def dissents() -> list[tuple[str, str, str, bool]]:
+        doctor = store.queue()
+        doctor.configure()
+        found = core_of(doctor).options.dissents()
+        return sorted((each.name, each.ours, each.theirs, each.is_used) for each in found)
+
+    own = store.queue(order="lifo", lease_seconds=60, max_attempts=2, override=True)
+    own.put(1)
+    assert dissents() == [("max_attempts", "5", "2", True), ("order", "fifo", "lifo", True)]
+    named = store.queue(order="fifo")
+    named.put(2)
+    store.queue().configure(order="lifo")
+    later()
+    named.put(3)  # it follows, but its next start will be refused
+    assert dissents() == [("max_attempts", "5", "2", True), ("order", "lifo", "fifo", False)]
+    store.queue().configure(order="fifo", max_attempts=2)
+    assert dissents() == [("order", "fifo", "lifo", True)]
+    store.clock.advance(86_401)
+    assert dissents() == []
 
 
 def test_a_process_can_override_and_stores_nothing(store: StoreUnderTest) -> None:

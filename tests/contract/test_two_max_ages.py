@@ -10,7 +10,7 @@ from tests.support.readings import counts, ids, known
 
 
 def test_a_task_that_claims_pass_over_for_its_age_is_shed(store: StoreUnderTest) -> None:
-    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2, override=True)
     producer.put("old", task_id="old")
     producer.put("later", task_id="later", delay_seconds=5)
     store.clock.advance(2)
@@ -27,7 +27,7 @@ def test_a_task_that_claims_pass_over_for_its_age_is_shed(store: StoreUnderTest)
 
 
 def test_what_the_shorter_max_age_sheds_is_still_claimable_with_the_longer(store: StoreUnderTest) -> None:
-    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2, override=True)
     producer.put("old", task_id="old")
     store.clock.advance(2)
     assert known(worker, "old").status is TaskStatus.SHED
@@ -48,7 +48,7 @@ def test_a_shorter_max_age_than_the_queues_stays_the_tasks_own(store: StoreUnder
 
 
 def test_a_dead_letter_that_claims_would_pass_over_is_not_redriven(store: StoreUnderTest) -> None:
-    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2, override=True)
     for task_id in ("old", "older"):
         producer.put(task_id, task_id=task_id)
         worker.fail(worker.claim()[0], error="down")
@@ -67,7 +67,7 @@ def test_a_dead_letter_that_claims_would_pass_over_is_not_redriven(store: StoreU
 
 
 def test_approximate_counts_have_no_pending_task_that_claims_pass_over(store: StoreUnderTest) -> None:
-    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2, override=True)
     producer.put("old", task_id="old")
     store.clock.advance(3)
     producer.put("new", task_id="new")
@@ -82,7 +82,7 @@ def test_approximate_counts_have_no_pending_task_that_claims_pass_over(store: St
 def test_puts_and_verbs_by_id_go_by_the_deadline_of_the_put(
     store: StoreUnderTest, on_conflict: OnConflict
 ) -> None:
-    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2, override=True)
     producer.put("work", task_id="old")
     store.clock.advance(3)
     assert known(worker, "old").status is TaskStatus.SHED

@@ -44,7 +44,7 @@ class TestReading:
             assert stored("--max-age-seconds", "None") == {"max_age_seconds": None}
             assert re.search(r"^max_age_seconds +none +stored", freshq("configure").stdout, re.MULTILINE)
         else:
-            monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=none")
+            monkeypatch.setenv("FRESHQ_QUEUE", f"{url}?max_age_seconds=none&override=on")
         put_all("first")
         assert answer("get", "first")["deadline"] is None
         assert "never" in freshq("get", "first").stdout
@@ -69,7 +69,7 @@ class TestReading:
 
     def test_it_shows_each_option_and_its_source(self, url: str) -> None:
         answer("configure", "--order", "fifo", "--backlog", "1000,refuse-newest")
-        shown = answer("configure", "--queue", f"{url}?max_attempts=2")
+        shown = answer("configure", "--queue", f"{url}?max_attempts=2&override=on")
         assert shown["order"] == {"value": "fifo", "source": "stored"}
         assert shown["max_attempts"] == {"value": 2, "source": "named"}
         assert shown["lease_seconds"] == {"value": 60.0, "source": "default"}
@@ -83,12 +83,24 @@ class TestReading:
         put_all("first", "second")
         other = f"{url}?order=lifo&max_attempts=2"
         fails(2, "order: queue 'default' has fifo stored, and lifo was named", "claim", "--queue", other)
-        fails(2, "freshq configure --order lifo", "stats", "--queue", other)
+        fails(2, "freshq configure --order lifo --max-attempts 2", "stats", "--queue", other)
         fails(2, "override=True", "work", "builtins:print", "--queue", other)
         (claimed,) = answer("claim", "--queue", f"{other}&override=on")
         assert claimed["task_id"] == "second"
         # The remedy works with the address that has the other value.
-        assert stored("--order", "lifo", "--queue", other) == {"order": "lifo"}
+        fails(
+            2,
+            "max_attempts: queue 'default' has 5 by default",
+            "configure",
+            "--order",
+            "lifo",
+            "--queue",
+            other,
+        )
+        assert stored("--order", "lifo", "--max-attempts", "2", "--queue", other) == {
+            "order": "lifo",
+            "max_attempts": 2,
+        }
         assert answer("claim", "--queue", other)[0]["task_id"] == "first"
 
     def test_each_queue_of_a_table_has_its_own(self, url: str) -> None:
@@ -138,8 +150,9 @@ class TestWriting:
         for _ in range(2):
             assert freshq("table", "create", f"{url}?order=fifo&max_age_seconds=50").exit_code == 0
         assert stored("--queue", url) == {"order": "fifo", "max_age_seconds": 50.0}
-        assert freshq("table", "create", f"{url}?lease_seconds=9").exit_code == 0
-        assert stored("--queue", url)["lease_seconds"] == 9
+        fails(
+            2, "lease_seconds: queue 'default' has 60 by default", "table", "create", f"{url}?lease_seconds=9"
+        )
         fails(2, "order: queue 'default' has fifo stored", "table", "create", f"{url}?order=lifo")
 
 
@@ -168,7 +181,7 @@ class TestHistory:
         assert self.kept_seconds(url) is None
         assert freshq("table", "create", f"{url}?history=on&history_seconds=90").exit_code == 0
         assert self.kept_seconds(url) == 90
-        assert freshq("table", "create", f"{url}?order=fifo").exit_code == 0
+        assert freshq("table", "create", f"{url}?order=lifo").exit_code == 0
         assert self.kept_seconds(url) == 90
         assert freshq("table", "create", f"{url}?history=true").exit_code == 0
         assert self.kept_seconds(url) == 7 * 86_400
@@ -224,3 +237,22 @@ class TestGroups:
         fails(2, "set: give --weight", "group", "set", "acme")
         fails(2, "weight: must be from", "group", "set", "acme", "--weight", "0")
         fails(2, "'acme' has no rule", "group", "unset", "acme")
+
+
+class TestDoctor:
+    def test_it_names_the_processes_that_use_other_options(self, url: str) -> None:
+        assert "uses" not in freshq("doctor").stdout
+        with closing(Queue.sql(url, order="fifo", override=True, worker_name="own")) as queue:
+            queue.put(1)
+        (found,) = [
+            each for each in answer("doctor") if each["subject"] == "options" and each["health"] == "warning"
+        ]
+        assert re.search(r"\(own\) uses order=fifo, the queue has lifo; seen ", found["text"])
+        assert found["action"] == "open it there without override, or freshq configure --order fifo"
+        answer("configure", "--order", "fifo")
+        assert "uses" not in freshq("doctor").stdout
+
+    def test_it_says_what_an_address_names_otherwise(self, url: str) -> None:
+        done = freshq("doctor", "--queue", f"{url}?order=fifo")
+        assert done.exit_code == 1
+        assert "order: queue 'default' has lifo by default, and fifo was named" in done.stdout

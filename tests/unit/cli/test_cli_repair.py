@@ -136,7 +136,7 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(
 def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
     ahead: Ahead, in_dynamodb: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=600")
+    monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=600&override=on")
     in_dynamodb.put("work", task_id="old")
     in_dynamodb.cancel("old", dead=True)
     ahead.seconds = 601

@@ -47,7 +47,7 @@ def address(tmp_path: Path) -> str:
     """Return the address of a queue in a folder, with a history."""
     address = f"sqlite:///{tmp_path / 'db' / 'tasks.db'}"
     (tmp_path / "db").mkdir()
-    with Queue.sql(address, history=True) as queue:
+    with Queue.sql(address, history=True, max_attempts=1) as queue:
         queue.create_table()
     return address
 

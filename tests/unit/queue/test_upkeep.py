@@ -156,7 +156,7 @@ def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
 
 
 def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(shared: Shared) -> None:
-    first, other = shared.queue(max_attempts=1, lease_seconds=5), shared.second
+    first, other = shared.queue(max_attempts=1, lease_seconds=5, override=True), shared.second
     assert first.admin.take_dead_letter_counts() == (0, 0)
     for number in (1, 2):
         first.put_many([{"payload": each} for each in range(number)])

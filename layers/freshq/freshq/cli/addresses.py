@@ -67,7 +67,7 @@ WANTED: Final[Mapping[object, str]] = {
 }
 
 
-def _switch(text: str) -> bool | str:
+def switch(text: str) -> bool | str:
     """Return whether a switch is on. Any other word is kept, and the option refuses it."""
     return SWITCH.get(text, text)
 
@@ -76,7 +76,7 @@ def _switch(text: str) -> bool | str:
 QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
     **_converters(StorableOptions),
-    "override": _switch,
+    "override": switch,
     "telemetry": telemetry_named,
 }
 DYNAMODB_OPTIONS: Final[Converters] = {
@@ -85,7 +85,7 @@ DYNAMODB_OPTIONS: Final[Converters] = {
 }
 
 
-HISTORY_OPTIONS: Final[Converters] = {"history": _switch, "history_seconds": float}
+HISTORY_OPTIONS: Final[Converters] = {"history": switch, "history_seconds": float}
 
 
 TIMEOUTS: Final = tuple(f"{name}_timeout_seconds" for name in ("connect", "answer", "lock"))
@@ -93,7 +93,7 @@ TIMEOUTS: Final = tuple(f"{name}_timeout_seconds" for name in ("connect", "answe
 
 SQL_OPTIONS: Final[Converters] = {
     "max_connections": int,
-    "durable": _switch,
+    "durable": switch,
     **dict.fromkeys(TIMEOUTS, float),
     **HISTORY_OPTIONS,
 }

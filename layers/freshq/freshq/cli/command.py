@@ -408,8 +408,8 @@ def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
 
 def _queue_of_application(name: str) -> BaseQueue:
     with quick_imports():
+        from freshq.queue.base import blocking_queue
         from freshq.worker.runner import load_object
-        from freshq.worker.worker import blocking_queue
     with application_imports() as advice:
         return blocking_queue(load_object("queue", name, advice, what="queue", example="app:queue"))
 

@@ -26,6 +26,7 @@ from freshq.model.lifecycle import new_token
 from freshq.model.task import LIVE, TaskStatus, changed
 from freshq.policy.retry import Backoff, equal_jitter
 from freshq.queue.attached import AttachedQueue
+from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
 from freshq.queue.stopping import StopRequest
 from freshq.stores.base import Conflict, Guard
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import Claim
     from freshq.model.task import Task
+    from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.queue.stopping import Until
 
@@ -147,8 +149,8 @@ class Relay:
 
     def __init__(
         self,
-        source: BaseQueue,
-        destination: BaseQueue,
+        source: BaseQueue | AsyncQueue,
+        destination: BaseQueue | AsyncQueue,
         *,
         batch: int = DEFAULT_BATCH,
         lease_seconds: float = LEASE_SECONDS,
@@ -158,7 +160,7 @@ class Relay:
         """Prepare a relay; `run` starts it.
 
         Args:
-            source: The outbox.
+            source: The outbox. An AsyncQueue stands for the queue that it uses.
             destination: Where its tasks go.
             batch: Maximum number of tasks to move at a time.
             lease_seconds: Maximum time for a batch.
@@ -169,9 +171,9 @@ class Relay:
         Raises:
             ValueError: If an argument is wrong, or the destination is the source.
         """
-        check_apart(source, destination)
-        self._source = source
-        self._destination = destination
+        self._source = blocking_queue(source, "source")
+        self._destination = blocking_queue(destination, "destination")
+        check_apart(self._source, self._destination)
         self._batch = checked_count("batch", batch, at_most=1000)
         self._lease_seconds = checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
@@ -423,8 +425,8 @@ class TaskCopy:
 
     def __init__(
         self,
-        source: BaseQueue,
-        destination: BaseQueue,
+        source: BaseQueue | AsyncQueue,
+        destination: BaseQueue | AsyncQueue,
         *,
         only: Collection[TaskStatus] = tuple(TaskStatus),
         over: Collection[TaskStatus] = (),
@@ -432,7 +434,7 @@ class TaskCopy:
         """Prepare a copy.
 
         Args:
-            source: The queue to read.
+            source: The queue to read. An AsyncQueue stands for the queue that it uses.
             destination: The queue to put the tasks into, which has a table.
             only: The states to copy.
             over: States of tasks of the destination that a copy of the same id may replace; ended ones.
@@ -440,17 +442,18 @@ class TaskCopy:
         Raises:
             ValueError: If an argument is wrong, the destination is the source, or one is an attached table.
         """
-        for name, queue in (("source", source), ("destination", destination)):
+        ours, theirs = blocking_queue(source, "source"), blocking_queue(destination, "destination")
+        for name, queue in (("source", ours), ("destination", theirs)):
             if isinstance(queue, AttachedQueue):
                 msg = f"{name}: is an attached table, whose tasks are the application's records"
                 raise ValueError(msg)
-        check_apart(source, destination)
+        check_apart(ours, theirs)
         live = sorted({*LIVE}.intersection(over))
         if live:
             msg = f"over: a task that is {live[0]} is never replaced; cancel it first"
             raise ValueError(msg)
-        self._source = core_of(source)
-        self._destination = core_of(destination)
+        self._source = core_of(ours)
+        self._destination = core_of(theirs)
         self._only = frozenset(only)
         self._over = frozenset(over)
         self.report = CopyReport()
@@ -464,6 +467,7 @@ class TaskCopy:
         Raises:
             StoreError: If a store did not answer; call again to continue.
         """
+        self._destination.begin_write()
         tasks = self._asked_for()
         while batch := list(islice(tasks, COPIED_AT_ONCE)):
             self._copy(batch)

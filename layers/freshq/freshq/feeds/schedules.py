@@ -16,6 +16,7 @@ from freshq.errors import StoreError, needs, quoted
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.new_task import parse_new_task
 from freshq.policy.retry import Backoff
+from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of
 from freshq.queue.shared.measures import change_record
 from freshq.queue.stopping import StopRequest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.model.answers import Receipt
+    from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.queue.stopping import Until
 
@@ -393,29 +395,30 @@ class Scheduler:
 
     def __init__(
         self,
-        queue: BaseQueue,
+        queue: BaseQueue | AsyncQueue,
         schedules: Sequence[Schedule],
         on_put: Callable[[Schedule, Receipt], None] = lambda _schedule, _receipt: None,
     ) -> None:
         """Prepare the schedules; the first `fire` starts them.
 
         Args:
-            queue: Where the tasks go; its clock decides when.
+            queue: Where the tasks go; its clock decides when. An AsyncQueue stands for the queue that it
+                uses.
             schedules: The schedules, with unique names.
             on_put: Called after each put; DUPLICATE means that another node fired the tick.
 
         Raises:
-            ValueError: If two have the same name.
+            ValueError: If two have the same name, or `queue` is no queue.
         """
+        self._queue = blocking_queue(queue)
         names = [schedule.name for schedule in schedules]
         for name in names:
             if names.count(name) > 1:
                 msg = f"schedules: two are named {quoted(name)}; use unique names"
                 raise ValueError(msg)
-        self._queue = queue
         self._schedules = schedules
         self._on_put = on_put
-        self._marks = HighWaterMarks(queue)
+        self._marks = HighWaterMarks(self._queue)
         self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
         self._stop = StopRequest()
         self._failed_rounds = 0

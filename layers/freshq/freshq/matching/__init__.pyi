@@ -4,6 +4,7 @@ from freshq.matching.asyncio import AsyncMatchAdmin as AsyncMatchAdmin
 from freshq.matching.asyncio import AsyncMatchQueue as AsyncMatchQueue
 from freshq.matching.match import Match as Match
 from freshq.matching.queue import MatchAdmin as MatchAdmin
+from freshq.matching.queue import MatchConfig as MatchConfig
 from freshq.matching.queue import MatchQueue as MatchQueue
 from freshq.matching.queue import MatchQueueOptions as MatchQueueOptions
 from freshq.matching.resource import Caller as Caller

@@ -116,6 +116,7 @@ class AsyncMatchQueue(AwaitedQueue):
     release = verb(MatchQueue.release)
     extend = verb(MatchQueue.extend)
 
+    configure = verb(MatchQueue.configure)
     create_table = verb(MatchQueue.create_table)
     delete_table = verb(MatchQueue.delete_table)
 

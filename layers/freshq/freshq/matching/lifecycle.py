@@ -153,6 +153,7 @@ class Changes:
     Attributes:
         clock: Returns the time in seconds since the epoch.
         stamp: Returns the time at which a wait begins, always a new one.
+        lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
     """
 
     def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float | None) -> None:
@@ -165,7 +166,7 @@ class Changes:
         """
         self._store = store
         self.clock = clock
-        self._lease_seconds = lease_seconds
+        self.lease_seconds = lease_seconds
         self._next_recovery = 0.0
         self.stamp = Stamps(clock).next
 
@@ -190,7 +191,7 @@ class Changes:
         """
         now = self.clock()
         # Other processes may make matches that expire, even if this one makes none.
-        lease_seconds = self._lease_seconds or DEFAULT_LEASE_SECONDS
+        lease_seconds = self.lease_seconds or DEFAULT_LEASE_SECONDS
         lease_ends = [now + lease_seconds]
         recovered = 0
         for resource in self._store.resources():
@@ -279,7 +280,7 @@ class Changes:
             lease_seconds: Its length; None for the queue's.
         """
         if lease_seconds is None:
-            lease_seconds = self._lease_seconds
+            lease_seconds = self.lease_seconds
         if lease_seconds is None:
             return None
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)

@@ -102,7 +102,11 @@ def held_match(resource: Resource, caller: Caller | None = None) -> Match:
 
 
 class Walk:
-    """Reads the partitions of a store lazily, a page at a time."""
+    """Reads the partitions of a store lazily, a page at a time.
+
+    Attributes:
+        newest_first: Whether the latest resources are first.
+    """
 
     def __init__(self, store: MatchStore, *, newest_first: bool, page_entries: int = PAGE_ENTRIES) -> None:
         """Use a store.
@@ -113,7 +117,7 @@ class Walk:
             page_entries: Number of entries to read at a time.
         """
         self._store = store
-        self._newest_first = newest_first
+        self.newest_first = newest_first
         self._page_entries = page_entries
 
     def waiting(self) -> dict[str, Resource]:
@@ -121,7 +125,7 @@ class Walk:
         found: dict[str, Resource] = {}
         start_after = None
         while True:
-            span = Span("", LEAST_KEY, GREATEST_KEY, self._newest_first, WAITING_PAGE_ENTRIES, start_after)
+            span = Span("", LEAST_KEY, GREATEST_KEY, self.newest_first, WAITING_PAGE_ENTRIES, start_after)
             page = self._store.page(span)
             found.update((entry.resource.resource_id, entry.resource) for entry in page)
             if len(page) < WAITING_PAGE_ENTRIES:
@@ -145,7 +149,7 @@ class Walk:
 
     def _position(self, entry: Entry) -> tuple[float, str]:
         """Return the position of an entry in the order; no two resources have the same."""
-        return (-entry.since if self._newest_first else entry.since, entry.resource.resource_id)
+        return (-entry.since if self.newest_first else entry.since, entry.resource.resource_id)
 
     def _merged(self, *streams: Iterator[Entry]) -> Iterator[Entry]:
         return merge(*streams, key=self._position)
@@ -158,7 +162,7 @@ class Walk:
         all entries of the far partition were queued later, and oldest first they need not be read yet.
         """
         near = iter(()) if lookup.near is None else self._group(lookup.near)
-        if self._newest_first:
+        if self.newest_first:
             yield from self._merged(near, self._all_groups(lookup.far))
             return
         for entry in near:
@@ -195,13 +199,13 @@ class Walk:
             last = groups[-1][-1].sort_key
             group = group_of(last)
             streams.append(chain(groups[-1], self._group(Place(partition, group), last)))
-            if self._newest_first:
+            if self.newest_first:
                 high = group + BEFORE_GROUP
             else:
                 low = group + PAST_GROUP
 
     def _page(self, partition: str, low: str, high: str, start_after: str | None = None) -> list[Entry]:
-        span = Span(partition, low, high, self._newest_first, self._page_entries, start_after)
+        span = Span(partition, low, high, self.newest_first, self._page_entries, start_after)
         return self._store.page(span)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import math
+import threading
+import time
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict
 
-from freshq.errors import NotFound, RefusedError, StoreError, needs, quoted
+from freshq.errors import NotFound, RefusedError, StoreError, TableMissing, needs, quoted
 from freshq.matching import lifecycle
 from freshq.matching.lifecycle import DEFAULT_LEASE_SECONDS, Changes
 from freshq.matching.line import CallerLine
@@ -22,19 +25,226 @@ from freshq.matching.resource import (
 )
 from freshq.matching.stores.base import Changed
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.storable_options import as_text
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import EllipsisType
     from typing import Self, Unpack
 
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.matching.resource import Caller, Resource
-    from freshq.matching.stores.base import MatchHistories, MatchStore
+    from freshq.matching.stores.base import MatchHistories, MatchStore, StoredValues
 
 logger = logging.getLogger(__name__)
 MAX_MATCHES: Final = 100
+# A verb reads the options again after this time: seldom, since a match costs little more than a read.
+CHECK_SECONDS: Final = 60.0
+MAX_TRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MatchConfig:
+    """The options of a table of resources.
+
+    Attributes:
+        order: FIFO: the resource that has waited longest is first; LIFO: the latest is first.
+        lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
+
+    Examples:
+        >>> MatchQueue.memory().configure(lease_seconds=60)
+        MatchConfig(order=<Order.FIFO: 'fifo'>, lease_seconds=60)
+    """
+
+    order: Order = Order.FIFO
+    lease_seconds: float | None = DEFAULT_LEASE_SECONDS
+
+
+def checked_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check options by name; return them.
+
+    Raises:
+        ValueError: If one is wrong; names it.
+    """
+    checked = dict(values)
+    if "order" in values:
+        if values["order"] not in (Order.FIFO, Order.LIFO):
+            msg = f"order: must be fifo or lifo, got {quoted(values['order'])}"
+            raise ValueError(msg)
+        checked["order"] = Order(values["order"])
+    if values.get("lease_seconds") is not None:
+        checked_seconds("lease_seconds", values["lease_seconds"], above_zero=True)
+    return checked
+
+
+class SharedMatchOptions:
+    """The options of the resources in one process, as `SharedOptions` has those of a queue. Thread-safe.
+
+    An option that is not stored has its default. While nothing is stored and there are no resources, the
+    first process that names options stores them.
+
+    Attributes:
+        config: The options to follow.
+    """
+
+    def __init__(
+        self,
+        store: MatchStore,
+        named: Mapping[str, Any],
+        use: Callable[[MatchConfig], None],
+        *,
+        override: bool,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            store: Where the resources are.
+            named: The options that the process named.
+            use: Called with the options to follow, at first and after each change.
+            override: Whether to use the named options instead of the stored ones, and store none.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        self._store = store
+        self._named = checked_config(named)
+        self._override = override
+        self._use = use
+        self._lock = threading.RLock()
+        self._check_at = -math.inf
+        self._is_known = False
+        self._is_new = False
+        self.config = MatchConfig(**self._named)
+
+    def follow(self, *, writes: bool = False) -> None:
+        """Read the stored options if that is due, and use them.
+
+        Args:
+            writes: Whether the verb writes: the options of new resources are stored first.
+
+        Raises:
+            ValueError: If the process named another value than the resources have.
+            StoreError: If the store did not answer at the first verb.
+        """
+        if time.monotonic() >= self._check_at:
+            with self._lock:
+                try:
+                    self._follow(self._read())
+                except TableMissing:
+                    return  # the verb reports it
+                except (StoreError, ValueError):
+                    if not self._is_known:
+                        raise
+                    logger.warning("the resources keep their options", exc_info=True)
+        if writes and self._is_new and self._named and not self._override:
+            self.store_named()
+
+    def store_named(self) -> None:
+        """Store the named options with new resources; check that others have these options.
+
+        Raises:
+            ValueError: If they have other values.
+            StoreError: If the store did not answer.
+        """
+        if self._override:
+            return
+        with self._lock:
+            stored = self._read()
+            if stored is None:
+                values = self._first_values()
+                self._check(values)
+                if not self._store.write_options(_stored_form(values), None):
+                    stored = self._read()
+                else:
+                    self._is_known, self._is_new = True, False
+                    self._apply(values)
+            if stored is not None:
+                self._is_known = self._is_known and not self._is_new
+                self._follow(stored)
+
+    def change(self, values: Mapping[str, Any]) -> MatchConfig:
+        """Store options, and use them; return all. Without options, read the stored ones.
+
+        Raises:
+            ValueError: If one is wrong, or the process named another value of an option that is left out.
+            RefusedError: If other processes changed the options at each try.
+            StoreError: If the store did not answer.
+        """
+        checked = checked_config(values)
+        with self._lock:
+            if not checked:
+                self._follow(self._read())
+                return self.config
+            for _ in range(MAX_TRIES):
+                stored = self._read()
+                before = self._first_values() if stored is None else checked_config(stored.values)
+                new = before | checked
+                named = {name: self._named[name] for name in self._named.keys() - checked.keys()}
+                if not self._is_known and not self._override:
+                    self._check(new, named)
+                if self._store.write_options(_stored_form(new), None if stored is None else stored.version):
+                    self._named = named
+                    self._is_known, self._is_new = True, False
+                    self._apply(new)
+                    return self.config
+        raise RefusedError("resources: other processes changed their options; try again")
+
+    def _read(self) -> StoredValues | None:
+        stored = self._store.read_options()
+        self._check_at = time.monotonic() + CHECK_SECONDS
+        return stored
+
+    def _follow(self, stored: StoredValues | None) -> None:
+        if stored is None:
+            self._apply(self._named)
+        else:
+            values = checked_config(stored.values)
+            if not self._is_known and not self._override:
+                try:
+                    self._check(values)
+                except ValueError:
+                    self._check_at = -math.inf  # each verb is refused
+                    raise
+            self._apply(values)
+        self._is_known, self._is_new = True, stored is None
+
+    def _apply(self, values: Mapping[str, Any]) -> None:
+        known = {name: values[name] for name in MatchConfig.__slots__ if name in values}
+        config = MatchConfig(**(known | self._named if self._override else known))
+        if config != self.config or not self._is_known:
+            self.config = config
+            self._use(config)
+
+    def _first_values(self) -> dict[str, Any]:
+        """Return the options to store first: the named ones, unless resources have followed the defaults."""
+        if self._override or not self._named:
+            return {}
+        has_resources = next(iter(self._store.resources()), None) or self._store.waiting_callers(1, None)
+        return {} if has_resources else self._named
+
+    def _check(self, values: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> None:
+        """Check that no option was named with another value than the resources have."""
+        known = {name: values[name] for name in MatchConfig.__slots__ if name in values}
+        theirs = MatchConfig(**known)
+        for name, ours in sorted((self._named if named is None else named).items()):
+            has = getattr(theirs, name)
+            if has != ours:
+                raise ValueError(_contradiction(name, has, ours, is_stored=name in values))
+
+
+def _contradiction(name: str, theirs: object, ours: object, *, is_stored: bool) -> str:
+    flag = f"--{'order' if name == 'order' else 'lease'} {as_text(ours)}"
+    return (
+        f"{name}: the resources have {as_text(theirs)} {'stored' if is_stored else 'by default'}, and "
+        f"{as_text(ours)} was named; leave it out, change them by configure({name}=...) or freshq match "
+        f"configure {flag}, or open them with override=True (in an address, override=on)"
+    )
+
+
+def _stored_form(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Order) else value for name, value in values.items()}
 
 
 class MatchQueueOptions(TypedDict, total=False):
@@ -42,6 +252,7 @@ class MatchQueueOptions(TypedDict, total=False):
 
     order: Order | str
     lease_seconds: float | None
+    override: bool
     clock: Callable[[], float] | None
 
 
@@ -64,9 +275,12 @@ class MatchAdmin:
 
     history: MatchHistories | None
 
-    def __init__(self, store: MatchStore, changes: Changes, line: CallerLine) -> None:
+    def __init__(
+        self, store: MatchStore, changes: Changes, line: CallerLine, options: SharedMatchOptions
+    ) -> None:
         """Use the parts of a queue."""
         self.history = store.history
+        self._options = options
         self._store = store
         self._changes = changes
         self._line = line
@@ -100,6 +314,7 @@ class MatchAdmin:
         Returns:
             How many were recovered.
         """
+        self._options.follow()
         self._store.tidy(self.now())
         return self._changes.recover(self._line.served)
 
@@ -128,34 +343,46 @@ class MatchQueue:
     def __init__(
         self,
         store: MatchStore,
-        order: Order | str = Order.FIFO,
-        lease_seconds: float | None = DEFAULT_LEASE_SECONDS,
+        order: Order | str | None = None,
+        lease_seconds: float | EllipsisType | None = ...,
         clock: Callable[[], float] | None = None,
+        *,
+        override: bool = False,
     ) -> None:
         """Use a store; `memory`, `sql` and `dynamodb` open one.
 
         Args:
             store: Where the resources are.
             order: fifo: the resource that has waited longest is first; lifo: the latest resource is first.
+                By default the stored order, or fifo.
             lease_seconds: How long a match holds its resource unless extended; None: until it is completed or
-                released. Must be the same in every process.
+                released. By default the stored lease, or an hour.
             clock: Returns the time in seconds since the Unix epoch; None for the store's. A
                 given clock is used without correction.
+            override: Use the order and the lease that are named here instead of the stored ones, and store
+                none. Without it, naming another value is an error at the first verb.
 
         Raises:
             ValueError: If an option is wrong.
         """
-        if order not in (Order.FIFO, Order.LIFO):
-            msg = f"order: must be fifo or lifo, got {quoted(order)}"
+        given: object = override
+        if not isinstance(given, bool):
+            msg = f"override: must be True or False, got {quoted(given)}"
             raise ValueError(msg)
-        if lease_seconds is not None:
-            checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        named: dict[str, Any] = {} if order is None else {"order": order}
+        named |= {} if lease_seconds is ... else {"lease_seconds": lease_seconds}
         self._store = store
-        self._changes = Changes(store, store.clock if clock is None else clock, lease_seconds)
-        self._walk = Walk(store, newest_first=Order(order) is Order.LIFO)
+        self._options = SharedMatchOptions(store, named, self._follow, override=override)
+        config = self._options.config
+        self._changes = Changes(store, store.clock if clock is None else clock, config.lease_seconds)
+        self._walk = Walk(store, newest_first=config.order is Order.LIFO)
         self._line = CallerLine(store, self._walk, self._changes)
-        self.admin = MatchAdmin(store, self._changes, self._line)
+        self.admin = MatchAdmin(store, self._changes, self._line, self._options)
         self._matches = Matches(self._walk, self._changes, self.admin.recover)
+
+    def _follow(self, config: MatchConfig) -> None:
+        self._changes.lease_seconds = config.lease_seconds
+        self._walk.newest_first = config.order is Order.LIFO
 
     # --- resources
 
@@ -178,6 +405,7 @@ class MatchQueue:
         checked_resource_id(resource_id)
         parsed = parse_attributes(attributes)
         data_json = parse_data(data, parsed)
+        self._options.follow(writes=True)
         if parsed:
             self._store.add_names(parsed.keys())
         self._store.add_combinations(partitions_of(parsed))
@@ -193,6 +421,7 @@ class MatchQueue:
             IllegalTransition: If it is queued or matched.
         """
         checked_resource_id(resource_id)
+        self._options.follow()
         self._changes.change(resource_id, lambda before: lifecycle.unregistered(resource_id, before))
 
     def get(self, resource_id: str) -> Resource | None:
@@ -222,7 +451,9 @@ class MatchQueue:
             NotFound: If it is not registered.
             IllegalTransition: If it is queued or matched.
         """
-        return self._line.offer(checked_resource_id(resource_id))
+        checked_resource_id(resource_id)
+        self._options.follow(writes=True)
+        return self._line.offer(resource_id)
 
     def withdraw(self, resource_id: str) -> Resource:
         """Take a resource out of the queue; it stays registered. An available resource is left unchanged.
@@ -231,7 +462,9 @@ class MatchQueue:
             NotFound: If it is not registered.
             IllegalTransition: If it is matched, and its lease has not expired.
         """
-        return self._changes.withdraw(checked_resource_id(resource_id))
+        checked_resource_id(resource_id)
+        self._options.follow()
+        return self._changes.withdraw(resource_id)
 
     def depths(self, *, limit: int | None = None) -> dict[str, int]:
         """Return how many resources wait for each full combination of values, by its name.
@@ -281,6 +514,7 @@ class MatchQueue:
         """
         ranks = parse_criteria(criteria)
         checked_count("limit", limit, at_most=MAX_MATCHES)
+        self._options.follow(writes=True)
         found: list[Match] = []
         try:
             for match in islice(self._matches.taken(ranks), limit):
@@ -310,7 +544,9 @@ class MatchQueue:
             IllegalTransition: If the caller waits with other criteria.
         """
         ranks = tuple(tuple(asks) for asks in parse_criteria(criteria))
-        return self._line.request(checked_resource_id(caller_id, "caller_id"), ranks)
+        checked_resource_id(caller_id, "caller_id")
+        self._options.follow(writes=True)
+        return self._line.request(caller_id, ranks)
 
     def abandon(self, caller_id: str) -> bool:
         """Take a waiting caller out of the line.
@@ -346,6 +582,7 @@ class MatchQueue:
             LeaseLost: If the match no longer holds it.
         """
         held = match.held()
+        self._options.follow()
         try:
             return self._line.put_back(held, lifecycle.queued(held, self._changes.stamp))
         except Changed:
@@ -362,6 +599,7 @@ class MatchQueue:
         Raises:
             LeaseLost: If the match no longer holds it.
         """
+        self._options.follow()
         end = later_end(match.lease_until, self._changes.lease_end(lease_seconds))
         extended = replace(match, lease_until=end)
         self._matches.settle(match, extended.held())
@@ -382,8 +620,36 @@ class MatchQueue:
         self.close()
 
     def create_table(self) -> None:
-        """Create the tables that the store needs, unless they exist; return once they can be used."""
+        """Create the tables that the store needs, unless they exist; return once they can be used.
+
+        The order and the lease that this process named are stored, for every process that opens them.
+
+        Raises:
+            ValueError: If the resources have other options.
+        """
         self._store.create_table()
+        self._options.store_named()
+
+    def configure(
+        self, *, order: Order | str | None = None, lease_seconds: float | EllipsisType | None = ...
+    ) -> MatchConfig:
+        """Store the order or the lease; every process follows it within a minute.
+
+        Args:
+            order: fifo or lifo.
+            lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
+
+        Returns:
+            The options that this process follows now.
+
+        Raises:
+            ValueError: If an option is wrong, or the process named another value of one that is left out;
+                nothing was written.
+            RefusedError: If other processes changed the options at each try.
+        """
+        given: dict[str, Any] = {} if order is None else {"order": order}
+        given |= {} if lease_seconds is ... else {"lease_seconds": lease_seconds}
+        return self._options.change(given)
 
     def delete_table(self) -> None:
         """Delete the tables of the store with every resource, if they exist; return once they are gone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from freshq.model.options import parse_options
 from freshq.queue.admin import Admin, Reading, Tending
@@ -113,3 +113,21 @@ class BaseQueue(Reading, Tending, Settling, Claiming, Putting):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def blocking_queue(queue: object, argument: str = "queue") -> BaseQueue:
+    """Return a queue whose verbs block; for an AsyncQueue, the queue that it uses.
+
+    Args:
+        queue: The queue.
+        argument: The name of the argument, for messages.
+
+    Raises:
+        ValueError: If it is no queue.
+    """
+    # Checking for the class would load asyncio, which is slow.
+    own: Any = getattr(queue, "queue", queue)
+    if not isinstance(own, BaseQueue):
+        msg = f"{argument}: must be a queue, such as Queue.sql(...), got {type(queue).__name__}"
+        raise ValueError(msg)
+    return own

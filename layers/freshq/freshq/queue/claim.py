@@ -434,7 +434,7 @@ class Claiming(Verbs):
         if wait_seconds != 0:
             claim = partial(self.claim, limit, lease_seconds=lease_seconds)
             return answer_of(poll_for_claims(claim, self._core, wait_seconds))
-        began = self._core.begin_now()
+        began = self._core.begin_write()
         lease_seconds = checked_claim(self._core, limit, lease_seconds)
         observer = self._core.observer
         if observer is None:
@@ -552,7 +552,7 @@ class Claiming(Verbs):
         """
         core = self._core
         transactions = transactions_of(core.store, "transaction")
-        core.begin()
+        core.begin_write()
         refuse_limits(core)
         if core.store.paused(self.name):
             yield None

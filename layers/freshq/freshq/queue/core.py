@@ -89,6 +89,7 @@ class Core:
         parse: Checks the arguments of a put, given with a prefix for field names in errors.
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
+        has_put_beside: Whether it put a task in a caller's transaction, where options cannot be stored.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
@@ -119,11 +120,14 @@ class Core:
         self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
         self.turns = LineTurns()
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
+        self.has_put_beside = False
         self.warned_of_slow_claim_at = -inf
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
         self.stamps = Stamps(self._clock)
-        self.options = SharedOptions(store, config, self._defaults(), self._storable(), self._follow)
+        self.options = SharedOptions(
+            store, config, self._defaults(), self._storable(), self._follow, self.now
+        )
 
     def _defaults(self) -> Mapping[str, Any]:
         """Return the defaults of this queue that differ from other queues' defaults."""
@@ -187,6 +191,19 @@ class Core:
             self.options.follow()
         return round(self._clock() * 1e6) / 1e6
 
+    def begin_write(self) -> float:
+        """Begin a verb that puts or claims: the options of a new queue are stored first. Return the time.
+
+        Raises:
+            ValueError: As for `begin`.
+            StoreError: Also if the store did not store them.
+        """
+        if time.monotonic() >= self.options.check_at:
+            self.options.follow()
+        if not self.options.is_settled:
+            self.options.settle()
+        return round(self._clock() * 1e6) / 1e6
+
     @property
     def time_order(self) -> Order | None:
         """The order of every line by creation time; None if lines have no such order, or differ."""
@@ -211,8 +228,13 @@ class Core:
             self.meter.flush(self.now())
 
     def release(self) -> None:
-        """Write the flow counts, and close the connections of this process; the next verb opens new ones."""
+        """Write the flow counts, and close the connections of this process; the next verb opens new ones.
+
+        The options of a new queue are stored, if puts in callers' transactions could not.
+        """
         try:
+            if self.has_put_beside and not self.options.is_settled:
+                self.options.settle()
             self.flush()
         finally:
             self.store.close()

@@ -122,8 +122,10 @@ class Putting(Verbs):
         if on_conflict is not None or connection is not None:
             write = core.checked_write(on_conflict, connection)
         new = [core.parse(task, where) for where, task in places]
-        # The caller's transaction may hold the only connection.
-        now = core.begin_now() if connection is None else core.now()
+        if connection is None:
+            now = core.begin_write()
+        else:  # the caller's transaction may hold the only connection, or a lock
+            now, core.has_put_beside = core.now(), True
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []

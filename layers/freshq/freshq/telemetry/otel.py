@@ -20,10 +20,10 @@ from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error
 from freshq.model.lifecycle import truncated
 from freshq.model.task import LIVE, joined
 from freshq.model.telemetry import RunScope, Telemetry
+from freshq.queue.base import blocking_queue
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
-from freshq.worker.worker import blocking_queue
 
 with needs("otel"):
     from opentelemetry import context as contexts

@@ -13,14 +13,14 @@ from freshq.errors import LeaseLost, Unreachable
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import RunHandle, Task, TaskStatus, give_handle, keep_clock
 from freshq.model.validation import json_copy, json_text
+from freshq.queue.base import blocking_queue
 from freshq.queue.queue import Queue
-from freshq.queue.shared.options import RECORD
+from freshq.queue.shared.options import DISSENT, RECORD
 from freshq.stores.memory import MemoryStore
 from freshq.worker.report import Outcome
 from freshq.worker.run import TaskRun
 from freshq.worker.runner import checked_runner, codec_of, instrumented
 from freshq.worker.settle import run_to_end, too_late_to_run
-from freshq.worker.worker import blocking_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,11 +211,11 @@ class _ShownAtOnce(RunHandle):
             object.__setattr__(self._task, f"progress_{name}", value)
 
 
-def assert_put(queue: BaseQueue, **expected: Any) -> Task:
+def assert_put(queue: BaseQueue | AsyncQueue, **expected: Any) -> Task:
     """Check that a task with these attributes is in the queue, in any status, and return it.
 
     Args:
-        queue: The queue.
+        queue: The queue; an AsyncQueue stands for the queue that it uses.
         **expected: Attributes of `Task`, such as `group`, `priority` or `task_id`; `payload` and `result` in
             the given form, such as a dataclass.
 
@@ -223,7 +223,7 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
         The first task that matches.
 
     Raises:
-        ValueError: If `Task` has no such attribute.
+        ValueError: If `Task` has no such attribute, or `queue` is no queue.
         AssertionError: If there is none; the message has the attributes of the tasks found.
 
     Examples:
@@ -237,7 +237,7 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
         with suppress(ValueError):  # a matcher, such as mock.ANY
             expected[name] = _stored(name, expected[name])
     seen = []
-    for task in _tasks(queue):
+    for task in _tasks(blocking_queue(queue)):
         found = {name: getattr(task, name) for name in expected}
         if found == expected:
             return task
@@ -246,17 +246,18 @@ def assert_put(queue: BaseQueue, **expected: Any) -> Task:
     raise AssertionError(msg)
 
 
-def assert_nothing_put(queue: BaseQueue) -> None:
+def assert_nothing_put(queue: BaseQueue | AsyncQueue) -> None:
     """Check that the queue has no task.
 
     Raises:
+        ValueError: If it is no queue.
         AssertionError: If it has one.
 
     Examples:
         >>> from freshq.testing import assert_nothing_put
         >>> assert_nothing_put(Queue.memory())
     """
-    seen = [{"task_id": task.task_id, "payload": task.payload} for task in _tasks(queue)]
+    seen = [{"task_id": task.task_id, "payload": task.payload} for task in _tasks(blocking_queue(queue))]
     if seen:
         raise AssertionError(_shown(seen))
 
@@ -295,6 +296,7 @@ def _shown(seen: list[dict[str, Any]]) -> str:
 
 
 # Methods without a call to the database.
+OPTIONS: Final = frozenset({RECORD, DISSENT})
 _LOCAL: Final = frozenset({"clock", "close", "take_quarantined"})
 
 
@@ -348,8 +350,9 @@ class FaultyStore:
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            # A verb reads the stored options now and then: that is not the call that a test counts.
-            if name == "read_record" and RECORD in args and not self._is_down:
+            # A verb reads the stored options now and then, and stores those of a new queue: that is not the
+            # call that a test counts.
+            if not self._is_down and not OPTIONS.isdisjoint(each for each in args if type(each) is str):
                 return attribute(*args, **kwargs)
             if self._is_down or self._take("_calls_to_fail"):
                 raise Unreachable("the test made the store fail")

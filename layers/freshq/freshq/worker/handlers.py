@@ -33,6 +33,7 @@ from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.model.task import PayloadT, Task, TaskStatus, changed, handle_of, keep_run
 from freshq.policy.retry import QUEUES, Backoff
+from freshq.queue.base import blocking_queue
 from freshq.worker.crew import OwnLoop, result_of, started_on
 from freshq.worker.runner import CoroutineRunner, hint, is_async, is_async_generator, is_class, misses_task
 
@@ -145,11 +146,13 @@ class TypedReceipt(Receipt, Generic[ReturnT_co]):
             timeout_seconds: Stop waiting after this time; None: never.
 
         Raises:
+            ValueError: If `queue` is no queue.
             RefusedError: If the task ended without a result; `status` says how.
             WaitTimeout: If the task is not over after `timeout_seconds`.
             NotFound: If the queue has no such task.
             StoreError: If the store did not answer.
         """
+        blocking_queue(queue)
         answer = queue.wait(self.task_id, timeout_seconds=timeout_seconds)
         return self._result(answer) if isinstance(answer, Task) else self._result_later(answer)
 
@@ -234,9 +237,10 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             **options: As in `Queue.put`.
 
         Raises:
-            ValueError: If the payload does not fit the type, or another argument is wrong.
+            ValueError: If the payload does not fit the type, or another argument is wrong, such as the queue.
             Overloaded: If admission control rejected the task; nothing was written.
         """
+        blocking_queue(queue)
         self._check(payload, "payload")
         answer = queue.put(payload, kind=self.kind, **options)
         return self._receipt(answer) if isinstance(answer, Receipt) else self._receipt_later(answer)
@@ -268,6 +272,7 @@ class Handler(Generic[PayloadT, ReturnT_co]):
             ValueError: If a payload or an option is wrong; nothing was written.
             PutIncomplete: If some tasks were rejected or not written.
         """
+        blocking_queue(queue)
         if "task_id" in options:
             raise ValueError("task_id: several tasks cannot have one id; put them one by one")
         connection, on_conflict = options.pop("connection", None), options.pop("on_conflict", None)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.checks import checked_seconds
-from freshq.queue.base import BaseQueue
+from freshq.queue.base import blocking_queue
 from freshq.queue.core import core_of, transactions_of
 from freshq.worker.lease_loop import GIVE_BACK_SECONDS, LeaseLoop
 from freshq.worker.loop import EndRequest, StartLimits
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from freshq.queue.asyncio import AsyncQueue
+    from freshq.queue.base import BaseQueue
     from freshq.queue.stopping import Until
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerConfig, WorkerOptions
@@ -322,17 +323,3 @@ def kinds_of(worker: Worker | Workers) -> list[str] | None:
 def made_with(worker: Worker) -> tuple[BaseQueue, WorkerConfig]:
     """Return the queue and the options of a worker."""
     return worker._queue, worker._config  # noqa: SLF001 - for freshq's own command
-
-
-def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:
-    """Return a queue whose verbs block; for an AsyncQueue, the queue that it uses.
-
-    Raises:
-        ValueError: If it is no queue.
-    """
-    # Checking for the class would load asyncio, which is slow.
-    own: Any = getattr(queue, "queue", queue)
-    if not isinstance(own, BaseQueue):
-        msg = f"queue: must be a queue, such as Queue.sql(...), got {type(queue).__name__}"
-        raise ValueError(msg)
-    return own

@@ -71,6 +71,7 @@ def _of_queue(queue: BaseQueue) -> Iterator[Finding]:
         options = _of_options(queue)
         yield options
         if options.health is Health.OK:  # otherwise every verb refuses them
+            yield from _of_dissents(queue)
             yield _of_clock(queue)
             yield from _of_tasks(queue)
     except FreshqError as error:
@@ -94,6 +95,20 @@ def _of_options(queue: BaseQueue) -> Finding:
         return Finding(Health.WRONG, "options", str(error))
     stored = [name for name in options.storable if options.source(name) == "stored"]
     return Finding(Health.OK, "options", f"{counted(len(stored), 'option')} stored with the queue")
+
+
+def _of_dissents(queue: BaseQueue) -> Iterator[Finding]:
+    """Say which processes named other options than the queue has."""
+    for each in core_of(queue).options.dissents():
+        ago = f"{span(max(0.0, queue.admin.now() - each.at))} ago"
+        flag = f"--{each.name.replace('_', '-')} {each.theirs}"
+        if each.is_used:
+            text = f"{each.process} uses {each.name}={each.theirs}, the queue has {each.ours}; seen {ago}"
+            action = f"open it there without override, or freshq configure {flag}"
+        else:
+            text = f"{each.process} named {each.name}={each.theirs}, the queue has {each.ours}; seen {ago}"
+            action = f"its next start will be refused: take it out there, or freshq configure {flag}"
+        yield Finding(Health.WARNING, "options", text, action)
 
 
 def _of_tasks(queue: BaseQueue) -> Iterator[Finding]:

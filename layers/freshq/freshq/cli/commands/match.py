@@ -13,7 +13,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from typing_extensions import override
 
-from freshq.cli.addresses import HISTORY_OPTIONS, Address, Converters, dynamodb_client, split_options
+from freshq.cli.addresses import (
+    HISTORY_OPTIONS,
+    Address,
+    Converters,
+    dynamodb_client,
+    split_options,
+    switch,
+)
 from freshq.cli.command import Group, SessionCommand, Yes, parsed
 from freshq.cli.errors import printable
 from freshq.cli.output import Output, compact_json, counted, span
@@ -24,7 +31,7 @@ from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
-from freshq.model.storable_options import NONE, seconds_or_none
+from freshq.model.storable_options import NONE, as_text, seconds_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,13 +41,20 @@ if TYPE_CHECKING:
     from freshq.matching.places import Attributes
     from freshq.matching.resource import Caller, Resource
 
-OPTIONS: Final[Converters] = {"order": str, "lease_seconds": seconds_or_none}
+OPTIONS: Final[Converters] = {
+    "order": str,
+    "lease_seconds": seconds_or_none,
+    "override": switch,
+}
 ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
 DEFAULT_TABLE: Final = "resources"
 RESOURCES_PANEL: Final = "Resources"
 # How long a match without a lease is held.
 HELD: Final = "until it is completed or released"
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of matches.")]
+StoredOrder = Annotated[
+    str | None, typer.Option("--order", metavar="ORDER", help="The order of the resources: fifo or lifo.")
+]
 Token = Annotated[str, typer.Option(help="The token that match printed.")]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The resource.")]
@@ -109,7 +123,7 @@ CriteriaJson = Annotated[
 app = typer.Typer(
     cls=Group,
     help="Match callers to resources, such as call-center agents.\n\n"
-    "Four more make and end the table: create, generate, recover, delete.",
+    "Five more are for the table: create, configure, generate, recover, delete.",
     add_completion=False,
     no_args_is_help=True,
 )
@@ -153,11 +167,13 @@ class MatchSession:
         queue: The resources.
         address: Their address.
         output: Prints the answer.
+        lease: The lease that the command line names.
     """
 
     queue: MatchQueue
     address: str
     output: Output
+    lease: str | None = None
 
     def listing(
         self,
@@ -205,7 +221,8 @@ class MatchCommand(SessionCommand):
         if not options.queue:
             raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
         with open_match_queue(options.queue, options.lease) as queue:
-            yield MatchSession(queue, without_password(options.queue), Output(as_json=options.as_json))
+            output = Output(as_json=options.as_json)
+            yield MatchSession(queue, without_password(options.queue), output, options.lease)
 
 
 def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
@@ -228,9 +245,9 @@ def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
     on_dynamodb = address.scheme == "dynamodb"
     known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
     given = address.options if lease is None else address.options | {"lease_seconds": lease}
-    options, others = split_options(given, known)
-    if options.get("lease_seconds") == NONE:
-        options["lease_seconds"] = None
+    options, others = parsed_options(given, known)
+    if lease is not None:  # the lease of one command contradicts no stored one
+        options["override"] = True
     if not on_dynamodb:  # other options are the driver's
         table = address.table or DEFAULT_TABLE
         return MatchQueue.sql(str(replace(address, options=others)), table, **options)
@@ -238,6 +255,18 @@ def open_match_queue(text: str, lease: str | None = None) -> MatchQueue:
         msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {', '.join(known)}"
         raise ValueError(msg)
     return _on_dynamodb(address.location, options)
+
+
+def parsed_options(given: Mapping[str, str], known: Converters) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the parsed values of the known options, and the other options unchanged.
+
+    Raises:
+        ValueError: If a value does not fit its option.
+    """
+    options, others = split_options(given, known)
+    if options.get("lease_seconds") == NONE:
+        options["lease_seconds"] = None
+    return options, others
 
 
 def _on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
@@ -438,6 +467,20 @@ def create(context: MatchContext) -> None:
     session.output.answer({"created": True}, "The table is ready.")
 
 
+def configure(context: MatchContext, order: StoredOrder = None) -> None:
+    """Show the order and the lease, or store those of --order and --lease.
+
+    Every process that uses the resources follows them within a minute. An option in the address that differs
+    from the stored one is an error, unless the address has override=on.
+    """
+    session = context.session
+    given: dict[str, Any] = {} if order is None else {"order": order}
+    if session.lease is not None:
+        given |= parsed_options({"lease_seconds": session.lease}, OPTIONS)[0]
+    config = session.queue.configure(**given)
+    session.output.answer(asdict(config), {name: as_text(value) for name, value in asdict(config).items()})
+
+
 def delete(context: MatchContext, yes: Yes = False) -> None:
     """Delete the table and every resource in it."""
     session = context.session
@@ -626,7 +669,13 @@ def _only_one(argument: str, pairs: Sequence[str] | None) -> None:
 # Commands by their heading in help, which does not list those on the table.
 TABLE: Final = "Table"
 VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
-    TABLE: {"create": create, "generate": generate, "recover": recover, "delete": delete},
+    TABLE: {
+        "create": create,
+        "configure": configure,
+        "generate": generate,
+        "recover": recover,
+        "delete": delete,
+    },
     "Resources": {
         "register": register,
         "offer": offer,

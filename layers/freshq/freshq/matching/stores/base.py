@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.stores.base import History
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from freshq.matching.places import Place
     from freshq.matching.resource import Caller, Entry, Resource
@@ -69,6 +69,19 @@ class Span:
     start_after: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """The options that are stored with the resources.
+
+    Attributes:
+        values: JSON values by name.
+        version: Token of the write that made them.
+    """
+
+    values: Mapping[str, Any]
+    version: str
+
+
 class MatchHistories(History, Protocol):
     """The histories of resources and callers.
 
@@ -113,6 +126,17 @@ class MatchStore(Protocol):
     def close(self) -> None:
         """Close the connections that the store opened; it can be used again."""
         return
+
+    def read_options(self) -> StoredValues | None:
+        """Return the stored options; None if there are none."""
+
+    def write_options(self, values: Mapping[str, Any], version: str | None) -> bool:
+        """Store options unless they changed since they were read; return whether they were stored.
+
+        Args:
+            values: JSON values by name.
+            version: The version that was read; None if there was none.
+        """
 
     def add_names(self, names: Collection[str]) -> None:
         """Add attribute names, before a resource that has them is committed."""

@@ -19,7 +19,7 @@ from typing_extensions import override
 from freshq.errors import StoreError, Throttled
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import Changed, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore, StoredValues
 from freshq.model.lifecycle import new_token
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.calls import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # the shards allow 1,600 cycles per second.
 RESOURCE_SHARDS: Final = 8
 NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
+OPTIONS_KEY: Final[Item] = {"pk": {"S": "options"}, "sk": {"S": "options"}}
 # When a version was written. The stream's own times are whole seconds.
 CHANGED_AT: Final = "changedAt"
 # In an entry: its resource has data.
@@ -528,9 +529,33 @@ class DynamoDBMatchStore(MatchStore):
 
     def _check_items(self) -> None:
         """Check that the table has items of resources, or none: many tables have keys of these names."""
-        if self._get(NAMES_KEY) is None and self._client.scan(TableName=self._table, Limit=1).get("Items"):
+        if self._get(NAMES_KEY) is not None:
+            return
+        found = self._client.scan(TableName=self._table, Limit=2).get("Items", [])
+        if any(item["pk"] != OPTIONS_KEY["pk"] for item in found):
             msg = f"table {self._table!r}: has other items than resources; nothing was deleted"
             raise StoreError(msg)
+
+    @override
+    def read_options(self) -> StoredValues | None:
+        item = self._get(OPTIONS_KEY)
+        return None if item is None else StoredValues(json.loads(item["values"]["S"]), item["version"]["S"])
+
+    @override
+    def write_options(self, values: Mapping[str, Any], version: str | None) -> bool:
+        token = new_token()
+        item = OPTIONS_KEY | {"values": {"S": json.dumps(dict(values))}, "version": {"S": token}}
+        unchanged = condition("attribute_not_exists(pk) OR version = :new", new={"S": token})
+        if version is not None:
+            # An earlier attempt may have been written while its reply was lost.
+            both = {"old": {"S": version}, "new": {"S": token}}
+            unchanged = condition("version IN (:old, :new)", **both)
+        put = partial(self._client.put_item, TableName=self._table, Item=item, **unchanged)
+        try:
+            self._transactions.retried(put)
+        except ConditionFailed:
+            return False
+        return True
 
     @override
     def add_names(self, names: Collection[str]) -> None:

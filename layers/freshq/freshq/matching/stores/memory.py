@@ -12,10 +12,12 @@ from typing_extensions import override
 
 from freshq.matching.places import places_of
 from freshq.matching.resource import CallerStatus, Entry, ResourceStatus, caller_id_of
-from freshq.matching.stores.base import Changed, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore, StoredValues
+from freshq.model.lifecycle import new_token
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
+    from typing import Any
 
     from freshq.matching.places import Place
     from freshq.matching.resource import Caller, Resource
@@ -30,6 +32,7 @@ class MemoryMatchStore(MatchStore):
         self._resources: dict[str, Resource] = {}
         self._keys: defaultdict[str, list[str]] = defaultdict(list)
         self._entries: dict[tuple[str, str], Entry] = {}
+        self._options: StoredValues | None = None
         self._last_name = ""
         self._combinations: set[str] = set()
         self._callers: dict[str, Caller] = {}
@@ -47,11 +50,24 @@ class MemoryMatchStore(MatchStore):
             self._resources.clear()
             self._keys.clear()
             self._entries.clear()
+            self._options = None
             self._last_name = ""
             self._combinations.clear()
             self._callers.clear()
             self._line.clear()
             self._asking.clear()
+
+    @override
+    def read_options(self) -> StoredValues | None:
+        return self._options
+
+    @override
+    def write_options(self, values: Mapping[str, Any], version: str | None) -> bool:
+        with self._lock:
+            if (None if self._options is None else self._options.version) != version:
+                return False
+            self._options = StoredValues(dict(values), new_token())
+            return True
 
     @override
     def add_names(self, names: Collection[str]) -> None:

@@ -14,7 +14,9 @@ from typing_extensions import override
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.places import MAX_NAME_BYTES, MAX_RESOURCE_ID_BYTES, places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import Changed, MatchStore
+from freshq.matching.stores.base import Changed, MatchStore, StoredValues
+from freshq.model.lifecycle import new_token
+from freshq.model.validation import json_text
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.migrations import add_columns, alone, check_owned, lock_changes
@@ -46,6 +48,8 @@ SORT_KEY_BYTES: Final = 800
 LINE_KEY_BYTES: Final = 16 + 1 + MAX_RESOURCE_ID_BYTES
 # Maximum number of lives whose events one call of `prune` deletes.
 PRUNE_LIVES: Final = 1_000
+# The name of the only row of options.
+OPTIONS: Final = "options"
 # Rows of resources to read at a time.
 PAGE_ROWS: Final = 1000
 
@@ -62,6 +66,7 @@ class MatchTables:
         combinations: One row for each full combination of values, by its hash.
         callers: One row for each caller. `line_key` is set only while the caller waits.
         asks: One row for each question of a waiting caller. `place` is the hash of the question.
+        options: One row with the stored options, as JSON.
     """
 
     metadata: sa.MetaData
@@ -71,6 +76,7 @@ class MatchTables:
     combinations: sa.Table
     callers: sa.Table
     asks: sa.Table
+    options: sa.Table
 
 
 def tables_of(table: str, dialect: str) -> MatchTables:
@@ -113,6 +119,14 @@ def _tables_of(table: str, dialect: str) -> MatchTables:
             metadata,
             sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
             sa.Column("line_key", key_text(LINE_KEY_BYTES), primary_key=True),
+            **options,
+        ),
+        sa.Table(
+            f"{table}_options",
+            metadata,
+            sa.Column("name", key_text(MAX_NAME_BYTES), primary_key=True),
+            required("record", long_text()),
+            required("version", sa.String(TOKEN_BYTES)),
             **options,
         ),
     )
@@ -423,6 +437,27 @@ class SqlMatchStore(MatchStore):
     @override
     def tidy(self, now: float) -> None:
         self._lives.prune_all(now)
+
+    @override
+    def read_options(self) -> StoredValues | None:
+        row = self._database.row(sa.select(self._tables.options), {})
+        return None if row is None else StoredValues(json.loads(row.record), row.version)
+
+    @override
+    def write_options(self, values: Mapping[str, Any], version: str | None) -> bool:
+        options, token = self._tables.options, new_token()
+        new = {"record": json_text(dict(values)), "version": token}
+
+        def write(connection: sa.Connection) -> bool:
+            if version is None:
+                insert = insert_or_ignore(options, self._database.engine.dialect)
+                connection.execute(insert, [{"name": OPTIONS, **new}])
+            else:
+                connection.execute(sa.update(options).where(options.c.version == version).values(new))
+            # An earlier attempt may have been committed while its reply was lost.
+            return connection.execute(sa.select(options.c.version)).scalar_one_or_none() == token
+
+        return self._database.transaction(write)
 
     # --- what can be asked for
 

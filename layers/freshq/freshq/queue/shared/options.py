@@ -1,12 +1,19 @@
-"""Share the options of a queue: they are stored with it, and every process follows them."""
+"""Share the options of a queue: they are stored with it, and every process follows them.
+
+There is one truth: the stored options, where an option that is not stored has its default. A queue without a
+record is new to its table: the first process that names options stores them.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+import os
+import platform
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -16,30 +23,60 @@ from freshq.model.checks import checked_count
 from freshq.model.options import QueueConfig, checked_options
 from freshq.model.storable_options import MAX_SHARDS, QueueRules, StoredOptions, as_text
 from freshq.model.validation import first_problem
-from freshq.queue.shared.measures import MAX_TRIES
+from freshq.queue.shared.measures import MAX_TRIES, change_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from freshq.stores.base import SharedRecord, Store
 
 logger = logging.getLogger(__name__)
 RECORD: Final = "freshq#options"
+# What processes use or named instead of the stored options, for `freshq doctor`.
+DISSENT: Final = "freshq#dissent"
 SHARDS: Final = "shards"
 # A verb reads the record again after this time.
 CHECK_SECONDS: Final = 4.0
+# A process repeats its dissent after this time.
+REPEAT_SECONDS: Final = 3600.0
+# Dissent that was not repeated for this time is forgotten, and the oldest beyond a number of processes.
+DISSENT_SECONDS: Final = 86_400.0
+MOST_DISSENTERS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Dissent:
+    """An option for which a process named another value than the queue has.
+
+    Attributes:
+        process: The machine, the process and the name of the worker.
+        at: When the process last said so, in seconds since the epoch.
+        name: The option.
+        ours: The value of the queue, as flags write it.
+        theirs: The value that the process named.
+        is_used: Whether the process uses its own value, because it set `override`.
+    """
+
+    process: str
+    at: float
+    name: str
+    ours: str
+    theirs: str
+    is_used: bool
 
 
 class SharedOptions:
-    """The options of a queue in one process: the stored ones, otherwise the named ones, otherwise defaults.
+    """The options of a queue in one process: the stored ones, otherwise defaults.
 
-    Thread-safe. Reads nothing before the first verb.
+    While nothing is stored, the process uses the options that it named. Thread-safe. Reads nothing before the
+    first verb.
 
     Attributes:
         named: The options as the process named them.
         storable: The names of the options that can be stored with this queue, in order.
         stored: The stored options as JSON values, as last read.
         check_at: Monotonic time at which a verb reads the record again.
+        is_settled: Whether `settle` has nothing to write.
     """
 
     def __init__(
@@ -49,6 +86,7 @@ class SharedOptions:
         defaults: Mapping[str, Any],
         storable: Iterable[str],
         use: Callable[[QueueConfig], None],
+        now: Callable[[], float],
     ) -> None:
         """Read nothing yet.
 
@@ -59,6 +97,7 @@ class SharedOptions:
             storable: The names of the options that can be stored with this queue.
             use: Called with the options to follow, at first and after each change. Raises ValueError if the
                 queue cannot follow them.
+            now: Returns the time of the queue, in seconds since the epoch.
         """
         self.storable = tuple(storable)
         names = named.model_fields_set.intersection(self.storable)
@@ -69,10 +108,14 @@ class SharedOptions:
         self.named = self._unnamed.model_copy(update={name: getattr(named, name) for name in names})
         self.stored: dict[str, Any] = {}
         self.check_at = -math.inf
+        self.is_settled = True
         self._store = store
         self._use = use
+        self._now = now
         self._lock = threading.RLock()
         self._is_known = False
+        self._is_recorded = False
+        self._told_at = -math.inf
 
     def follow(self) -> None:
         """Read the stored options, and use them if they are new.
@@ -112,22 +155,67 @@ class SharedOptions:
         with self._lock:
             self._follow(self._read())
 
-    def store_named(self) -> None:
-        """Store the named options with the queue, unless `override` is set.
+    def settle(self) -> None:
+        """Store the named options if the queue is new; otherwise record where this process differs.
 
         Raises:
-            ValueError: If another value is stored.
+            ValueError: If the queue is not new, and has other values.
             StoreError: If the store did not answer.
         """
-        if self._claims and not self.named.override:
-            values = self.named.model_dump(mode="json", include=set(self._claims))
-            if SHARDS in self._claims:
-                values[SHARDS] = self._store.named_shards
-            self._change(lambda stored: {**values, **stored})
+        with self._lock:
+            if self._is_recorded:
+                self._tell()
+            else:
+                self.store_named()
+
+    def store_named(self) -> None:
+        """Store the named options with a queue that is new, unless `override` is set.
+
+        Raises:
+            ValueError: If the queue has other values.
+            StoreError: If the store did not answer.
+        """
+        if self.named.override:
+            return
+        with self._lock:
+            if not self._is_known or self._is_recorded:
+                self._follow(self._read())
+            if self._is_recorded:
+                return
+            values = self._named_values()
+            config, shards = self._resolved(values, is_first=False)
+            if self._store.write_record(self.named.name, RECORD, values, None):
+                self._apply(values, config, shards, is_recorded=True)
+                return
+            # Another process stored its options first: they hold against the options named here.
+            self._is_known = False
+            try:
+                self._follow(self._read())
+            finally:
+                if not self._is_known:
+                    self.check_at = -math.inf
+
+    def dissents(self) -> Iterator[Dissent]:
+        """Yield the options for which a process named another value than the queue has now.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        record = self._store.read_record(self.named.name, DISSENT)
+        truth = self._parsed(self.stored)
+        for process, told in sorted({} if record is None else record.values.items()):
+            if told["at"] < self._now() - DISSENT_SECONDS:
+                continue
+            for name, value in self._parsed(told["options"]).items():
+                ours = truth.get(name, self._default(name))
+                if value != ours:
+                    yield Dissent(
+                        process, told["at"], name, as_text(ours), as_text(value), is_used=told["override"]
+                    )
 
     def source(self, name: str) -> str:
         """Return where the value of an option comes from in this process, as last read."""
-        if name in self._claims and (self.named.override or name not in self.stored):
+        if name in self._claims and (self.named.override or not self._is_recorded):
             return "named"
         return "stored" if name in self.stored else "default"
 
@@ -148,7 +236,8 @@ class SharedOptions:
         # Options that this queue stores do not contradict the options that it named.
         self._claims = named - values.keys()
 
-        def changed(stored: Mapping[str, Any]) -> dict[str, Any]:
+        def changed(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+            stored = self._first_values() if stored is None else stored
             kept = {name: stored[name] for name in stored if name == SHARDS or not forget}
             shards = max(kept.get(SHARDS, 1), self._store.shards or 1)
             if values.get(SHARDS, shards) < shards:
@@ -164,16 +253,16 @@ class SharedOptions:
             self._claims = named
             raise
 
-    def _change(self, changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    def _change(self, changed: Callable[[Mapping[str, Any] | None], dict[str, Any]]) -> None:
         with self._lock:
             for _ in range(MAX_TRIES):
                 record = self._read()
-                before = {} if record is None else record.values
+                before = None if record is None else record.values
                 values = changed(before)
-                config, shards = self._resolved(values)
+                config, shards = self._resolved(values, is_first=not self._is_known)
                 version = None if record is None else record.version
                 if values == before or self._store.write_record(self.named.name, RECORD, values, version):
-                    self._apply(values, config, shards)
+                    self._apply(values, config, shards, is_recorded=True)
                     return
         msg = f"queue {self.named.name!r}: other processes changed its options; try again"
         raise RefusedError(msg)
@@ -184,34 +273,117 @@ class SharedOptions:
         return record
 
     def _follow(self, record: SharedRecord | None) -> None:
+        is_recorded = record is not None
         values = {} if record is None else dict(record.values)
-        if not self._is_known or values != self.stored:
-            self._apply(values, *self._resolved(values))
+        if not self._is_known or (values, is_recorded) != (self.stored, self._is_recorded):
+            if record is None:
+                values = self._first_values()
+            config, shards = self._resolved(values, is_first=not self._is_known)
+            self._apply({} if record is None else values, config, shards, is_recorded=is_recorded)
+        elif self._is_recorded:
+            self.is_settled = not self._may_tell()
 
-    def _apply(self, values: Mapping[str, Any], config: QueueConfig, shards: int | None) -> None:
+    def _apply(
+        self, values: Mapping[str, Any], config: QueueConfig, shards: int | None, *, is_recorded: bool
+    ) -> None:
         self._use(config)
         if shards is not None:
             self._store.use_shards(shards)
         self.stored = dict(values)
         self._is_known = True
+        self._is_recorded = is_recorded
+        self.is_settled = not (self._may_tell() if is_recorded else self._claims and not self.named.override)
 
-    def _resolved(self, values: Mapping[str, Any]) -> tuple[QueueConfig, int | None]:
+    def _resolved(self, values: Mapping[str, Any], *, is_first: bool) -> tuple[QueueConfig, int | None]:
         """Return the options to follow, given the stored ones, and the number of shards (None: unchanged).
 
         Raises:
             ValueError: If the process named another value when it opened the queue, or a stored one is wrong.
         """
         theirs = self._parsed(values)
-        ours = {name: self._named(name) for name in self._claims & theirs.keys()}
         if self.named.override:
-            theirs |= ours
-        elif not self._is_known:
-            for name in sorted(ours):
-                if theirs[name] != ours[name]:
-                    raise ValueError(_contradiction(self.named.name, name, theirs[name], ours[name]))
-        config = self._over(self.named, theirs)
+            config = self._over(self.named, {**theirs, **{name: self._named(name) for name in self._claims}})
+        else:
+            differing = self._differing(theirs) if is_first else []
+            if differing:
+                raise ValueError(self._contradiction(theirs, differing))
+            config = self._over(self._unnamed, theirs)
         config.rules()
-        return config, theirs.get(SHARDS)
+        return config, self._store.named_shards if self._uses_own_shards else theirs.get(SHARDS)
+
+    @property
+    def _uses_own_shards(self) -> bool:
+        return self.named.override and self._store.named_shards is not None
+
+    def _differing(self, theirs: Mapping[str, Any]) -> list[str]:
+        """Return the options that were named with another value than the queue has, stored ones first."""
+        names = sorted(self._claims, key=lambda name: (name not in theirs, name))
+        return [name for name in names if self._named(name) != theirs.get(name, self._default(name))]
+
+    def _default(self, name: str) -> object:
+        return 1 if name == SHARDS else getattr(self._unnamed, name)
+
+    def _named_values(self) -> dict[str, Any]:
+        values = self.named.model_dump(mode="json", include=set(self._claims))
+        return values | {SHARDS: self._store.named_shards} if SHARDS in self._claims else values
+
+    def _first_values(self) -> dict[str, Any]:
+        """Return the options of a queue without a record: the named ones if it is new, otherwise none."""
+        if self.named.override or not self._claims:
+            return {}
+        return self._named_values() if self._is_known or not self._has_tasks() else {}
+
+    def _has_tasks(self) -> bool:
+        """Return whether the queue has tasks that are not over; it has followed the defaults then."""
+        store, name = self._store, self.named.name
+        counted = store.approximate_stats(name, self._now(), 0.0)
+        return bool(counted.pending or counted.delayed or counted.taken or store.count_dead(name).number)
+
+    def _may_tell(self) -> bool:
+        """Return whether this process differs from the queue, and has not recorded it lately."""
+        if not self._claims or time.monotonic() < self._told_at + REPEAT_SECONDS:
+            return False
+        return bool(self._differing(self._parsed(self.stored)))
+
+    def _tell(self) -> None:
+        """Record the options that this process named with other values than the queue has."""
+        self._told_at, self.is_settled = time.monotonic(), True
+        names, now = self._differing(self._parsed(self.stored)), self._now()
+        if not names:
+            return
+        values = {name: value for name, value in self._named_values().items() if name in names}
+        process = f"{platform.node()}:{os.getpid()} ({self.named.worker_name})"
+
+        def told(before: Mapping[str, Any]) -> Mapping[str, Any]:
+            known = {**before, process: {"at": now, "options": values, "override": self.named.override}}
+            latest = sorted(known, key=lambda name: -known[name]["at"])[:MOST_DISSENTERS]
+            return {name: known[name] for name in latest if known[name]["at"] > now - DISSENT_SECONDS}
+
+        try:
+            change_record(self._store, self.named.name, DISSENT, told)
+        except StoreError:
+            logger.warning(
+                "queue %r: cannot record which options it overrides", self.named.name, exc_info=True
+            )
+
+    def _contradiction(self, theirs: Mapping[str, Any], names: list[str]) -> str:
+        """Return the message for options that this process named with other values than the queue has."""
+        first = names[0]
+
+        def ours(name: str) -> str:
+            return as_text(self._named(name))
+
+        def has(name: str) -> str:
+            where = "stored" if name in theirs else "by default"
+            return f"{as_text(theirs.get(name, self._default(name)))} {where}"
+
+        flags = " ".join(f"--{name.replace('_', '-')} {ours(name)}" for name in names)
+        also = "".join(f"; {name}: {has(name)}, {ours(name)} named" for name in names[1:])
+        return (
+            f"{first}: queue {self.named.name!r} has {has(first)}, and {ours(first)} was named; leave it "
+            f"out, change the queue by queue.configure({first}=...) or freshq configure {flags}, or open it "
+            f"with override=True (in an address, override=on){also}"
+        )
 
     @staticmethod
     def _over(config: QueueConfig, options: Mapping[str, Any]) -> QueueConfig:
@@ -250,12 +422,3 @@ class SharedOptions:
         config = checked_options({name: value for name, value in options.items() if name != SHARDS})
         values = config.model_dump(mode="json", include=set(options))
         return {**values, SHARDS: options[SHARDS]} if SHARDS in options else values
-
-
-def _contradiction(queue: str, name: str, theirs: object, ours: object) -> str:
-    flag = f"--{name.replace('_', '-')} {as_text(ours)}"
-    return (
-        f"{name}: queue {queue!r} has {as_text(theirs)} stored, and {as_text(ours)} was named; leave it out, "
-        f"change the queue by queue.configure({name}=...) or freshq configure {flag}, or open it with "
-        "override=True (in an address, override=on)"
-    )
