@@ -22,6 +22,7 @@ from freshq.model.task import LIVE
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import Load, simulate_load, summarize
 from freshq.stores.dynamodb.items import decode, is_task
+from freshq.stores.dynamodb.schema import Names
 from freshq_pipeline.schemas import BY_DAY, TABLES
 from freshq_pipeline.storage.table_files import columns_with_day
 
@@ -343,7 +344,7 @@ def _read_shard(client: DynamoDBStreamsClient, stream_arn: str, shard_id: str) -
 
 
 def _image(image: Any) -> Image | None:
-    return dict(image) if image else None
+    return Names().from_table(image) if image else None
 
 
 def versions_by_task(changes: Iterable[Change]) -> dict[str, list[Task]]:

@@ -96,16 +96,6 @@ def test_states_that_are_not_asked_for_are_left(store: StoreUnderTest) -> None:
     assert listed(destination) == ["dead"]
 
 
-def test_an_id_of_another_queue_of_the_table_is_skipped(store: StoreUnderTest) -> None:
-    if store.kind != "dynamodb":
-        pytest.skip("ids are unique in one queue")
-    source, other, destination = in_memory(store), store.queue(name="other"), store.queue(name="mail")
-    source.put(1, task_id="a")
-    other.put(2, task_id="a")
-    report = TaskCopy(source, destination).run()
-    assert report.skipped == {"its id is taken in another queue of the table": 1}
-
-
 def test_a_store_that_fails_ends_the_copy(store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     source, destination = store.queue(), in_memory(store)
     source.put(1, task_id="a")

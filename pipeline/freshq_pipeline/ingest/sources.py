@@ -264,7 +264,7 @@ def from_streams(rows: DataFrame) -> DataFrame:
     changed_us = micros(_number(after, "taskUpdated", "double"))
     event = from_image(image) | {
         "event_id": F.col("r.eventID"),
-        "task_id": F.coalesce(change["Keys"]["taskId"]["S"], _text(image, "taskId")),
+        "task_id": _id_in_key(F.coalesce(change["Keys"]["taskId"]["S"], _text(image, "taskId"))),
         "change": F.when(~lives, F.lit("REMOVE")).when(stayed, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
         "sequence": F.lpad(change["SequenceNumber"], SEQUENCE_DIGITS, "0"),
         "stream_us": stream_us,
@@ -278,6 +278,11 @@ def from_streams(rows: DataFrame) -> DataFrame:
         (change["Keys"]["taskId"]["S"].isNull(), OTHER_TABLE),
         (~was & ~lives, NO_TASK),
     )
+
+
+def _id_in_key(key: Column) -> Column:
+    """Return the id of a task; the keys of all queues except `default` have the queue in front of it."""
+    return F.regexp_replace(key, r"^freshq:[^#]*#", "")
 
 
 def epoch_us(time: Column, precision: Column) -> Column:
@@ -311,7 +316,7 @@ def from_export(rows: DataFrame) -> DataFrame:
     before = F.col("r.OldImage")
     lives = is_task(after)
     image = F.when(lives, after).otherwise(before)
-    task_id = F.coalesce(F.col("r.Keys")["taskId"]["S"], _text(image, "taskId"))
+    task_id = _id_in_key(F.coalesce(F.col("r.Keys")["taskId"]["S"], _text(image, "taskId")))
     # Some exports write {"N": "1746..."} and some a number; both contain the digits.
     digits = F.regexp_extract(F.col("r.Metadata")["WriteTimestampMicros"], r"(\d{12,})", 1)
     updated_us = micros(_number(after, "taskUpdated", "double"))

@@ -11,7 +11,7 @@ from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
 from freshq.model.fields import EVENT_FIELDS, FieldType, without_missing
 from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
-from freshq.stores.dynamodb.schema import ATTACHED_PREFIX
+from freshq.stores.dynamodb.schema import ATTACHED_PREFIX, id_in_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,8 @@ def _task_id(keys: Image, image: Image, key: str | None) -> str | float | int | 
         ValueError: If the keys do not belong to an attached table with this hash key.
     """
     if key is None:
-        return _value(keys, "taskId", str) or _value(image, "taskId", str)
+        stored = _value(keys, "taskId", str) or _value(image, "taskId", str)
+        return id_in_key(stored) if isinstance(stored, str) else stored
     parts = {name: KeyPart(name, next(iter(part_of(keys, name)), "")) for name in keys}
     types = {part.attribute_type for part in parts.values()}
     if key not in parts or len(parts) > MAX_KEY_PARTS or not types <= ATTRIBUTE_TYPES:

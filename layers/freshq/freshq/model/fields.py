@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple
 NEVER: Final = 253_370_764_800.0
 # Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
+# On DynamoDB, the key of a task of a queue other than `default` is this, the name of the queue, # and the id.
+# Another prefix, because an IAM policy may allow all tasks, and none of freshq's own items.
+QUEUE_KEY_PREFIX: Final = "freshq:"
 # A stored task remembers its put, and the puts of the tasks that it replaced, up to this many.
 REMEMBERED_PUTS: Final = 3
 # DynamoDB's limit for a hash key.

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from freshq.model.fields import MAX_ID_BYTES, RESERVED_ID_PREFIX
+from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
 
@@ -44,9 +44,10 @@ def _every_store_keeps_it(text: str, limit_bytes: int = MAX_GROUP_BYTES) -> str:
 
 
 def _can_be_an_id(task_id: str) -> str:
-    if task_id.startswith(RESERVED_ID_PREFIX):
-        msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
-        raise ValueError(msg)
+    for prefix in (RESERVED_ID_PREFIX, QUEUE_KEY_PREFIX):
+        if task_id.startswith(prefix):
+            msg = f"ids that begin with {prefix!r} are reserved; use another id"
+            raise ValueError(msg)
     return _every_store_keeps_it(task_id, MAX_ID_BYTES)
 
 

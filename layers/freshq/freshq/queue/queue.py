@@ -111,7 +111,8 @@ class Queue(BaseQueue):
         with needs("aws"):
             from freshq.stores.dynamodb.store import DynamoDBStore
 
-        return cls(DynamoDBStore(table, client, shards=shards), **options)
+        store = DynamoDBStore(table, client, shards=shards, queue=options.get("name", DEFAULT_NAME))
+        return cls(store, **options)
 
     @classmethod
     def sql(

@@ -174,7 +174,7 @@ class Batches:
             _Write(
                 arguments["Key"][KEY]["S"],
                 arguments["ExpressionAttributeValues"][":requestToken"]["S"],
-                update_statement(self._calls.table, arguments),
+                update_statement(self._calls.table, self._calls.names.arguments(arguments)),
                 partial(self._calls.update, arguments),
             )
             for arguments in updates
@@ -192,7 +192,7 @@ class Batches:
             _Write(
                 item[KEY]["S"],
                 item["requestToken"]["S"],
-                insert_statement(self._calls.table, item),
+                insert_statement(self._calls.table, self._calls.names.to_table(item)),
                 partial(self._put, item),
                 item,
             )
@@ -289,12 +289,15 @@ class Batches:
     ) -> Item | FreshqError:
         """Return the answer to one write, from the response to its statement."""
         if "Error" not in response:
-            return response.get("Item") or write.item or self._alone(write)
+            made = response.get("Item")
+            return self._calls.own(made) if made else write.item or self._alone(write)
         error: Item = response["Error"]
         if error["Code"] not in REFUSING_CODES:
             return self._answer_alone(write, error)
         item: Item | None = error.get("Item")
-        if item is None:
+        if item is not None:
+            item = self._calls.own(item)
+        else:
             if isinstance(found, FreshqError):
                 return found
             item = found.get(write.item_id)

@@ -181,7 +181,7 @@ class TableCalls:
         self.client = client
         self.table = table
         self.names = names or Names()
-        self._is_attached = self.names.is_attached
+        self._differ = self.names.differ
         self.lacks_deadlines = False
         self.repeats = 0
         self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self._names_of)
@@ -219,7 +219,7 @@ class TableCalls:
                 raise
             return failed.item
         changed: Item = response["Attributes"]
-        return self.names.from_table(changed) if self._is_attached else changed
+        return self.names.from_table(changed) if self._differ else changed
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
         """Delete an item; a missing one is no error.
@@ -233,7 +233,7 @@ class TableCalls:
         """Return an item, strongly consistent; None if it does not exist."""
         with translated(self.table):
             response = self.client.get_item(TableName=self.table, Key=self._key(item_id), ConsistentRead=True)
-        return self._own(response["Item"]) if "Item" in response else None
+        return self.own(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
         """Return the items that exist, strongly consistent, in no particular order."""
@@ -243,7 +243,7 @@ class TableCalls:
             response = self.client.batch_get_item(
                 RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
             )
-            found.extend(map(self._own, response["Responses"].get(self.table, [])))
+            found.extend(map(self.own, response["Responses"].get(self.table, [])))
             left = response["UnprocessedKeys"].get(self.table)
             return left["Keys"] if left else []
 
@@ -284,7 +284,7 @@ class TableCalls:
             self.lacks_deadlines = True
             logger.info("table %r: its claim index has keys only; see docs/upgrades.md", self.table)
             return page
-        if self._is_attached:
+        if self._differ:
             page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
             if "LastEvaluatedKey" in page:
                 key = self.names.from_table(page["LastEvaluatedKey"])
@@ -300,12 +300,12 @@ class TableCalls:
                 page = next(iterator, None)
             if page is None:
                 return
-            yield from map(self._own, page["Items"])
+            yield from map(self.own, page["Items"])
 
     def _arguments(self, arguments: Item) -> Item:
         """Return the arguments of a call under the names in the table."""
         names = self._names_in(*map(arguments.get, EXPRESSIONS))
-        if self._is_attached:
+        if self._differ:
             arguments = self.names.arguments(arguments)
         return {"TableName": self.table, **arguments, **names}
 
@@ -314,7 +314,7 @@ class TableCalls:
         marks = sorted(set(_NAME_MARK.findall(" ".join(filter(None, expressions)))))
         if not marks:
             return {}
-        names = map(self.names.attribute, marks) if self._is_attached else marks
+        names = map(self.names.attribute, marks) if self._differ else marks
         return {
             "ExpressionAttributeNames": {f"#{mark}": name for mark, name in zip(marks, names, strict=True)}
         }
@@ -323,9 +323,9 @@ class TableCalls:
         check_item_id(item_id)
         return self.names.key_to_table({KEY: {"S": item_id}})
 
-    def _own(self, item: Mapping[str, Any]) -> Item:
+    def own(self, item: Mapping[str, Any]) -> Item:
         """Return an item under freshq's own names."""
-        return self.names.from_table(item) if self._is_attached else dict(item)
+        return self.names.from_table(item) if self._differ else dict(item)
 
     def _write(self, send: Callable[..., Any], arguments: Item) -> Any:
         """Send a conditional write. If no reply comes, send it again; it recognizes its own earlier write."""
@@ -336,7 +336,7 @@ class TableCalls:
         except SDK_ERRORS as error:
             failure = freshq_error(error, self.table)
             if isinstance(failure, ConditionFailed) and failure.item is not None:
-                failure.item = self._own(failure.item)
+                failure.item = self.own(failure.item)
             raise failure from error
 
     def sent(self, send: Callable[..., Any], arguments: Item) -> Any:

@@ -48,7 +48,7 @@ class DynamoPart(Store):
         """
         self.calls = calls
         # Another client may have another account, with a table of the same name.
-        self.place = (calls.client, calls.table)
+        self.place = (calls.client, calls.table, calls.names.key_prefix)
         self.wakes = Wakes(
             (calls.client.meta.endpoint_url, calls.table), first_look_seconds=FIRST_LOOK_SECONDS
         )

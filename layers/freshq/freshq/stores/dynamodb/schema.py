@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.errors import StoreError
-from freshq.model.fields import RESERVED_ID_PREFIX
+from freshq.model.fields import QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
+from freshq.model.options import DEFAULT_NAME
 from freshq.stores.dynamodb.key import TableKey
 
 if TYPE_CHECKING:
@@ -48,6 +49,20 @@ CREATED_ATTRIBUTE: Final = "taskCreated"
 POSITION_INDEX: Final = "status-position-index"
 
 
+def key_prefix(queue: str | None) -> str:
+    """Return what the keys of a queue's tasks begin with: ids are unique within a queue, keys in the table.
+
+    Args:
+        queue: Its name; None for tasks of any queue under their ids alone.
+    """
+    return "" if queue in (None, DEFAULT_NAME) else f"{QUEUE_KEY_PREFIX}{queue}#"
+
+
+def id_in_key(key: str) -> str:
+    """Return the id of the task with a key in a table of freshq's own."""
+    return key.partition("#")[2] if key.startswith(QUEUE_KEY_PREFIX) else key
+
+
 class IndexEntry(NamedTuple):
     """A claimable task in the index.
 
@@ -71,12 +86,14 @@ class Names:
         prefix: Prefix of freshq's other attributes.
         index_prefix: Prefix of freshq's indexes.
         order_by: The application's attribute that orders the table; empty if time does.
+        key_prefix: What the keys of the queue's tasks have before their ids.
     """
 
     key: TableKey = OWN_KEY
     prefix: str = ""
     index_prefix: str = ""
     order_by: str = ""
+    key_prefix: str = ""
 
     @classmethod
     def attached(cls, key: TableKey, order_by: str = "") -> Names:
@@ -87,6 +104,11 @@ class Names:
     def is_attached(self) -> bool:
         """Whether the table belongs to an application, so that freshq only adds attributes to its records."""
         return bool(self.prefix)
+
+    @property
+    def differ(self) -> bool:
+        """Whether any name or key in the table differs from freshq's own."""
+        return self.is_attached or bool(self.key_prefix)
 
     def attribute(self, name: str) -> str:
         """Return the name of an attribute in the table."""
@@ -105,7 +127,8 @@ class Names:
             ValueError: If no key has this id.
         """
         if not self.is_attached:
-            return dict(key)
+            own = self.key_prefix and not key[KEY]["S"].startswith(RESERVED_ID_PREFIX)
+            return {**key, KEY: {"S": self.key_prefix + key[KEY]["S"]}} if own else dict(key)
         # An own item that was read has its key as the application's attributes.
         others = {self.attribute(name): value for name, value in key.items() if name not in (KEY, RECORD)}
         return self.key.attributes(key[KEY]["S"]) | others
@@ -121,7 +144,10 @@ class Names:
     def from_table(self, item: Mapping[str, Any]) -> Item:
         """Return an item under freshq's names, with the application's attributes as its record."""
         if not self.is_attached:
-            return dict(item)
+            given = item[KEY]["S"] if KEY in item else ""
+            return (
+                {**item, KEY: {"S": id_in_key(given)}} if given.startswith(QUEUE_KEY_PREFIX) else dict(item)
+            )
         start = len(self.prefix)
         own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}
         record = {name: value for name, value in item.items() if not name.startswith(self.prefix)}

@@ -25,7 +25,7 @@ from freshq.stores.dynamodb.calls import (
 from freshq.stores.dynamodb.items import condition, record_id, record_values
 from freshq.stores.dynamodb.lines import DynamoLines
 from freshq.stores.dynamodb.part import DynamoPart
-from freshq.stores.dynamodb.schema import create_table
+from freshq.stores.dynamodb.schema import Names, create_table, key_prefix
 from freshq.stores.dynamodb.tasks import DynamoTasks
 
 if TYPE_CHECKING:
@@ -173,7 +173,12 @@ class DynamoDBStore(TableStore):
     """Tasks in a table of freshq's own."""
 
     def __init__(
-        self, table: str, client: DynamoDBClient | None = None, *, shards: int | None = None
+        self,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int | None = None,
+        queue: str | None = None,
     ) -> None:
         """Use a table.
 
@@ -181,19 +186,22 @@ class DynamoDBStore(TableStore):
             table: Its name.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions of each line and of the due index; None: 1 until the stored number is read.
+            queue: The queue of its tasks, because ids are unique only within a queue; None for tasks of any
+                queue under their ids alone.
 
         Raises:
             ValueError: If the table name or the number of shards is wrong.
         """
         check_table_name(table)
         with translated(table):
-            calls = TableCalls(client or default_client(), table)
+            names = Names(key_prefix=key_prefix(queue))
+            calls = TableCalls(client or default_client(), table, names)
         super().__init__(calls, 1 if shards is None else shards)
         self.named_shards = shards
 
     @override
     def of_queue(self, queue: str) -> DynamoDBStore:
-        return type(self)(self.calls.table, self.calls.client)
+        return type(self)(self.calls.table, self.calls.client, queue=queue)
 
     @override
     def create_table(self) -> None:
