@@ -236,8 +236,7 @@ class SharedOptions:
         # Options that this queue stores do not contradict the options that it named.
         self._claims = named - values.keys()
 
-        def changed(stored: Mapping[str, Any] | None) -> dict[str, Any]:
-            stored = self._first_values() if stored is None else stored
+        def changed(stored: Mapping[str, Any]) -> dict[str, Any]:
             kept = {name: stored[name] for name in stored if name == SHARDS or not forget}
             shards = max(kept.get(SHARDS, 1), self._store.shards or 1)
             if values.get(SHARDS, shards) < shards:
@@ -253,15 +252,15 @@ class SharedOptions:
             self._claims = named
             raise
 
-    def _change(self, changed: Callable[[Mapping[str, Any] | None], dict[str, Any]]) -> None:
+    def _change(self, changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         with self._lock:
             for _ in range(MAX_TRIES):
-                record = self._read()
-                before = None if record is None else record.values
+                record, before = self._counting(self._read())
                 values = changed(before)
                 config, shards = self._resolved(values, is_first=not self._is_known)
                 version = None if record is None else record.version
-                if values == before or self._store.write_record(self.named.name, RECORD, values, version):
+                is_same = record is not None and values == before
+                if is_same or self._store.write_record(self.named.name, RECORD, values, version):
                     self._apply(values, config, shards, is_recorded=True)
                     return
         msg = f"queue {self.named.name!r}: other processes changed its options; try again"
@@ -273,15 +272,24 @@ class SharedOptions:
         return record
 
     def _follow(self, record: SharedRecord | None) -> None:
+        record, values = self._counting(record)
         is_recorded = record is not None
-        values = {} if record is None else dict(record.values)
-        if not self._is_known or (values, is_recorded) != (self.stored, self._is_recorded):
-            if record is None:
-                values = self._first_values()
+        stored = values if is_recorded else {}
+        if not self._is_known or (stored, is_recorded) != (self.stored, self._is_recorded):
             config, shards = self._resolved(values, is_first=not self._is_known)
-            self._apply({} if record is None else values, config, shards, is_recorded=is_recorded)
+            self._apply(stored, config, shards, is_recorded=is_recorded)
         elif self._is_recorded:
             self.is_settled = not self._may_tell()
+
+    def _counting(self, record: SharedRecord | None) -> tuple[SharedRecord | None, dict[str, Any]]:
+        """Return the record, and the values that count: without one the named ones, if the queue is new."""
+        if record is None and not self._is_known and self._has_followed_defaults():
+            record = self._read()  # another process stores its options before it puts a task
+            if record is None:
+                return None, {}
+        if record is None:
+            return None, {} if self.named.override else self._named_values()
+        return record, dict(record.values)
 
     def _apply(
         self, values: Mapping[str, Any], config: QueueConfig, shards: int | None, *, is_recorded: bool
@@ -327,14 +335,13 @@ class SharedOptions:
         values = self.named.model_dump(mode="json", include=set(self._claims))
         return values | {SHARDS: self._store.named_shards} if SHARDS in self._claims else values
 
-    def _first_values(self) -> dict[str, Any]:
-        """Return the options of a queue without a record: the named ones if it is new, otherwise none."""
-        if self.named.override or not self._claims:
-            return {}
-        return self._named_values() if self._is_known or not self._has_tasks() else {}
+    def _has_followed_defaults(self) -> bool:
+        """Return whether a queue without a record is not new: it has tasks that are not over.
 
-    def _has_tasks(self) -> bool:
-        """Return whether the queue has tasks that are not over; it has followed the defaults then."""
+        Of no consequence to a process that names nothing, or overrides.
+        """
+        if self.named.override or not self._claims:
+            return False
         store, name = self._store, self.named.name
         counted = store.approximate_stats(name, self._now(), 0.0)
         return bool(counted.pending or counted.delayed or counted.taken or store.count_dead(name).number)
