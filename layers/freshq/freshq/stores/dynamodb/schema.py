@@ -63,6 +63,12 @@ def id_in_key(key: str) -> str:
     return key.partition("#")[2] if key.startswith(QUEUE_KEY_PREFIX) else key
 
 
+def _without_queue(item: Mapping[str, Any]) -> Item:
+    """Return an item of freshq's own tables with the id of its task for its key."""
+    key = item[KEY]["S"] if KEY in item else ""
+    return {**item, KEY: {"S": id_in_key(key)}} if key.startswith(QUEUE_KEY_PREFIX) else dict(item)
+
+
 class IndexEntry(NamedTuple):
     """A claimable task in the index.
 
@@ -144,10 +150,7 @@ class Names:
     def from_table(self, item: Mapping[str, Any]) -> Item:
         """Return an item under freshq's names, with the application's attributes as its record."""
         if not self.is_attached:
-            given = item[KEY]["S"] if KEY in item else ""
-            return (
-                {**item, KEY: {"S": id_in_key(given)}} if given.startswith(QUEUE_KEY_PREFIX) else dict(item)
-            )
+            return _without_queue(item)
         start = len(self.prefix)
         own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}
         record = {name: value for name, value in item.items() if not name.startswith(self.prefix)}
