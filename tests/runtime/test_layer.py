@@ -191,8 +191,18 @@ def test_the_functions_python_compiles_whatever_python_builds(dry_run: Callable[
     assert re.search(r'"python3\.99" -m compileall', dry_run("python3.99"))
 
 
-def test_without_the_functions_python_the_build_fails(dry_run: Callable[..., str]) -> None:
-    (check,) = [line for line in dry_run("python3.98").splitlines() if line.startswith("test -n")]
+def test_without_the_functions_python_the_build_leaves_out_the_bytecode_and_says_so(
+    dry_run: Callable[..., str],
+) -> None:
+    output = dry_run("python3.98")
+    assert "compileall" not in output
+    # SAM shows only what a build prints, not its errors.
+    assert re.search(r'^echo "Built without bytecode, because no python3\.99 .*"$', output, re.MULTILINE)
+
+
+def test_without_the_functions_python_the_build_fails_on_request(dry_run: Callable[..., str]) -> None:
+    output = dry_run("python3.98", "LAYER_BYTECODE=on")
+    (check,) = [line for line in output.splitlines() if line.startswith("test -n")]
     done = subprocess.run(["/bin/sh", "-c", check], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("No python3.99 found")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from samcli.cli.types import CfnParameterOverridesType
 from types_boto3_dynamodb import DynamoDBClient
 
 from freshq import Queue, Reject, Task
-from freshq.aws.producer import parse_load_request
+from freshq.aws.producer import parse_load_request, produce
 from freshq.worker.runner import load_runner
 from tests.support.functions import EVENTS, PROJECT
 from tests.support.programs import python
@@ -104,6 +105,31 @@ def test_the_shown_event_is_one_of_its_function() -> None:
     assert (EVENTS / f"{event}.json").exists()
     folder = source()["Resources"][function]["Properties"]["CodeUri"]
     assert folder == f"functions/{event.split('-')[0]}/"
+
+
+def test_the_third_use_is_shown_with_what_it_needs() -> None:
+    ((function, event),) = re.findall(r"^sam local invoke (\w+) --event (events/\S+)$", README, re.MULTILINE)
+    assert parse_load_request(json.loads((PROJECT / event).read_text("utf-8"))).tasks
+    assert source()["Resources"][function]["Properties"]["CodeUri"] == "functions/create_tasks/"
+    config = tomllib.loads((PROJECT / "samconfig.toml").read_text("utf-8"))
+    given = config["default"]["local_invoke"]["parameters"]
+    assert given["parameter_overrides"] == "Stage=dev", "the stage has no default"
+    variables = json.loads((PROJECT / given["env_vars"]).read_text("utf-8"))["Parameters"]
+    assert "FRESHQ_TABLE" in variables
+
+
+def test_the_schedule_puts_a_task_once_however_often_it_is_delivered() -> None:
+    (target,) = re.findall(r"--target '(\{.*?\})'$", DEPLOY, re.DOTALL | re.MULTILINE)
+    event = json.loads(
+        json.loads(target)["Input"].replace("<aws.scheduler.scheduled-time>", "2026-01-01T06:00:00Z")
+    )
+    queue = Queue.memory()
+    reports = [
+        produce(queue, parse_load_request(event), request_id, lambda: 60.0) for request_id in ("one", "two")
+    ]
+    assert [(report.created, report.duplicates) for report in reports] == [(1, 0), (0, 1)]
+    for document in re.findall(r"-policy-document[ =]'(\{.*?\})'$", DEPLOY, re.DOTALL | re.MULTILINE):
+        json.loads(document)
 
 
 def test_the_console_events_are_accepted() -> None:

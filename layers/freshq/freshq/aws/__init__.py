@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import sys
-from pathlib import Path
 from typing import Final
 
+from freshq.aws.task_root import check_names
+
 # Written by the build of the layer: its runtime and its architecture, as the template names them.
-BUILT_FOR: Final = Path(__file__).with_name("built_for.txt")
+BUILT_FOR: Final = f"{os.path.dirname(__file__)}/built_for.txt"  # noqa: PTH120 - a function may hide pathlib
 ARCHITECTURES: Final = {"aarch64": "arm64"}
 
 
@@ -34,9 +35,15 @@ def check_layer(built_for: str, runtime: str, architecture: str) -> None:
         raise ImportError(msg)
 
 
-if BUILT_FOR.exists():
-    check_layer(
-        BUILT_FOR.read_text("utf-8").strip(),
-        "python{}.{}".format(*sys.version_info),
-        ARCHITECTURES.get(platform.machine(), platform.machine()),
-    )
+def _built_for() -> str:
+    try:
+        with open(BUILT_FOR, encoding="utf-8") as file:  # noqa: PTH123 - as above
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+if task_root := os.environ.get("LAMBDA_TASK_ROOT"):
+    check_names(task_root)
+machine = os.uname().machine
+check_layer(_built_for(), "python{}.{}".format(*sys.version_info), ARCHITECTURES.get(machine, machine))

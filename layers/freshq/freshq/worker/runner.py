@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -78,6 +79,7 @@ def load_object(argument: str, name: str, advice: str, *, what: str, example: st
         own = f"{Path(module_name).stem}:{object_name}"
         msg = f"{argument}: {quoted(module_name)} is a file, not a module; write {own!r}, from its folder"
         raise ValueError(msg)
+    _check_not_hidden(argument, module_name)
     module = _imported(argument, module_name, advice)
     if not hasattr(module, object_name):
         near = get_close_matches(object_name, vars(module), 1)
@@ -85,6 +87,21 @@ def load_object(argument: str, name: str, advice: str, *, what: str, example: st
         msg = f"{argument}: module {quoted(module_name)} has no {what} {object_name!r}{hint}"
         raise ValueError(msg)
     return getattr(module, object_name)
+
+
+def _check_not_hidden(argument: str, module_name: str) -> None:
+    """Refuse a module of the application that has the name of a module of Python.
+
+    Either Python has loaded its own already, or all libraries would get the application's.
+    """
+    root = module_name.partition(".")[0]
+    if root not in sys.stdlib_module_names:
+        return
+    for folder in map(Path, sys.path):
+        found = next((path for path in (folder / f"{root}.py", folder / root) if path.exists()), None)
+        if found is not None and _is_of_application(str(found.resolve())):
+            msg = f"{argument}: {found.resolve()} has the name of Python's own module {root!r}; rename it"
+            raise ValueError(msg)
 
 
 def _imported(argument: str, name: str, advice: str) -> ModuleType:
