@@ -58,13 +58,44 @@ class TestCron:
 
     @pytest.mark.parametrize(
         ("expression", "same"),
-        [("0 9-9/2 * * *", "0 9 * * *"), ("0 0 * * MON-MON/2", "0 0 * * 1"), ("@daily", "0 0 * * *")],
+        [
+            ("0 9-9/2 * * *", "0 9 * * *"),
+            ("0 0 * * MON-MON/2", "0 0 * * 1"),
+            ("@daily", "0 0 * * *"),
+            (" @daily\n", "0 0 * * *"),
+            ("\t0 9 * * * ", "0 9 * * *"),
+            ("0 0 1 jan-JAN/2 *", "0 0 1 1 *"),
+            ("0 0 1 jan-1/2 *", "0 0 1 1 *"),
+            ("0 0 1 01-Jan/2 *", "0 0 1 1 *"),
+            ("0 0 01-1/2 * *", "0 0 1 * *"),
+            ("0 0 * * MON-1/2", "0 0 * * 1"),
+            ("0 0 * * 0-sun/3", "0 0 * * 0"),
+            ("00-0/30 * * * *", "0 * * * *"),
+            ("1-01/30,5-005/2 * * * *", "1,5 * * * *"),
+            ("0-30/30 * * * *", "0,30 * * * *"),
+            ("0 0 0 1 dec-12/2 *", "0 0 0 1 12 *"),
+        ],
     )
     def test_ranges_of_one_value_and_names_are_those_of_crontab(self, expression: str, same: str) -> None:
         start = instant(2026, 3, 27, 0, 0)
         assert ticks(expression, start, 30) == ticks(same, start, 30)
 
-    @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 x", "@often", None, 5])
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            "",
+            "* * *",
+            "61 * * * *",
+            "0 0 31 2 x",
+            "@often",
+            None,
+            5,
+            "9-9/0 * * * *",
+            "jan-1/2 * * * *",
+            "@daily 5",
+            "1-jan/2 * * * *",
+        ],
+    )
     def test_a_wrong_expression(self, expression: Any) -> None:
         with refused("expression"):
             Cron(expression)
@@ -225,6 +256,61 @@ class TestScheduler:
         lines = {1: ["skipped 3 missed ticks, m@", " to m@"], 3: ["skipped missed tick m@"]}.get(catch_up, [])
         assert caplog.text.count("skipped") == len(lines[:1])
         assert all(each in caplog.text for each in lines)
+
+    @pytest.mark.parametrize("catch_up", [1, 3])
+    @pytest.mark.parametrize(
+        ("when", "step_seconds", "down_seconds"),
+        [
+            (Every(1), 1, 3 * 86_400),
+            (Every(0.5), 0.5, 7_200),
+            (Cron("* * * * *"), 60, 30 * 86_400),
+            (Cron("*/1 * * * *", "Europe/Berlin"), 60, 200 * 86_400),
+            (Cron("* * * * * *"), 1, 86_400),
+        ],
+    )
+    def test_after_a_long_downtime_the_latest_ticks_fire(
+        self,
+        queue: Queue,
+        clock: Clock,
+        caplog: pytest.LogCaptureFixture,
+        when: Cron | Every,
+        step_seconds: float,
+        down_seconds: float,
+        catch_up: int,
+    ) -> None:
+        clock.now = 60.0 * round(START / 60)
+
+        def age(moment: datetime) -> float:
+            return clock.now - moment.timestamp()
+
+        node = Scheduler(queue, [Schedule.of("m", when, age, catch_up=catch_up)])
+        node.fire()
+        clock.advance(down_seconds)
+        assert node.fire() == catch_up
+        assert node.fire() == 0, "all older ticks were skipped"
+        fired = sorted(map(float, map(str, payloads(queue.claim(limit=9)))))
+        assert fired == [number * step_seconds for number in range(catch_up)]
+        assert "skipped more than 10,000 missed ticks, m@" in caplog.text
+
+    def test_a_failed_tick_is_replaced_by_the_latest_ones_after_a_long_downtime(
+        self, queue: Queue, clock: Clock
+    ) -> None:
+        failing = True
+
+        def payload(_moment: datetime) -> str:
+            if failing:
+                raise ValueError("not now")
+            return "work"
+
+        node = Scheduler(queue, [Schedule.of("m", Every(1), payload)])
+        node.fire()
+        clock.advance(1)
+        with pytest.raises(ValueError, match="not now"):
+            node.fire()
+        failing = False
+        clock.advance(20_000)
+        assert node.fire() == 1
+        assert node.fire() == 0
 
     def test_wrong_arguments(self, queue: Queue) -> None:
         twice = [Schedule.of("m", Every(60), 1), Schedule.of("m", Every(30), 2)]

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import re
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
@@ -40,15 +41,23 @@ CRON_NAMES: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-# CronSim reads the range of one value, and every n-th of it, as every n-th from that value on.
-ONE_VALUE_RANGE: Final = re.compile(r"\b(\w+)-\1/\d+")
+MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+# By their place from the end, the numbers of the names that a field may have.
+NAMED_VALUES: Final[dict[int, dict[str, int]]] = {
+    2: {name: number for number, name in enumerate(MONTHS, 1)},
+    1: {name: number for number, name in enumerate(DAYS)},
+}
+STEPPED_RANGE: Final = re.compile(r"\b(\w+)-(\w+)/0*[1-9]\d*")
 # Step of the search for a change of a zone's offset: no zone changes twice within it.
 SEARCH_SECONDS: Final = 12 * 3600
 logger = logging.getLogger(__name__)
 # Number of missed ticks that fire late; older ones are skipped and logged.
 DEFAULT_CATCH_UP: Final = 1
-# Maximum number of missed ticks to process at a time.
+# Maximum number of missed ticks to look at, from the first one on; of more, only the latest.
 MAX_MISSED: Final = 10_000
+# First step of the search for the latest ticks.
+FIRST_LOOK_BACK_SECONDS: Final = 1.0
 LONGEST_SLEEP_SECONDS: Final = 60.0
 # Before the next try of a failed tick, or of all ticks while the store does not answer.
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
@@ -213,8 +222,10 @@ class Cron:
 
     @property
     def _fields(self) -> str:
-        """The expression as fields that CronSim reads as crontab(5) does: `9-9/2` means 9 only."""
-        return ONE_VALUE_RANGE.sub(r"\1", CRON_NAMES.get(self.expression, self.expression))
+        """The expression as fields that CronSim reads as crontab(5) does."""
+        expression = self.expression.strip()
+        fields = CRON_NAMES.get(expression, expression).split()
+        return " ".join(_without_single_ranges(field, len(fields) - n) for n, field in enumerate(fields))
 
     def ticks(self, after: float) -> Iterator[float]:
         """Yield the ticks after a time, in order, in seconds since the epoch."""
@@ -257,6 +268,23 @@ class Cron:
                 known = instant
             else:
                 return
+
+
+def _without_single_ranges(field: str, place_from_end: int) -> str:
+    """Return a field with `9-9/2` as 9: CronSim reads it as every second value from 9 on.
+
+    Args:
+        field: The field.
+        place_from_end: 1 for the last field, and so on.
+    """
+    names = NAMED_VALUES.get(place_from_end, {})
+
+    def value(text: str) -> int | str:
+        return int(text) if text.isdecimal() and text.isascii() else names.get(text.upper(), text)
+
+    return STEPPED_RANGE.sub(
+        lambda found: found[1] if value(found[1]) == value(found[2]) else found[0], field
+    )
 
 
 def _offset(zone: tzinfo, instant: float) -> timedelta:
@@ -486,11 +514,12 @@ class Scheduler:
         if not ticks:
             return
         first, last = schedule.task_id(ticks[0]), schedule.task_id(ticks[-1])
+        number = f"{len(ticks)}" if len(ticks) <= MAX_MISSED else f"more than {MAX_MISSED:,}"
         if len(ticks) == 1:
             logger.warning("schedule %s: skipped missed tick %s", schedule.name, first)
         else:  # a night of a suspended laptop may have thousands
             logger.warning(
-                "schedule %s: skipped %d missed ticks, %s to %s", schedule.name, len(ticks), first, last
+                "schedule %s: skipped %s missed ticks, %s to %s", schedule.name, number, first, last
             )
         self._marks.passed(schedule.record_name, ticks)
 
@@ -580,9 +609,35 @@ class Scheduler:
 def _skipped_and_left(
     schedule: Schedule, state: ScheduleState, now: float
 ) -> tuple[list[float], list[float]]:
-    """Return the ticks to skip, replaced by `catch_up` newer ones, and the ticks to fire."""
+    """Return the ticks to skip, replaced by `catch_up` newer ones, and the ticks to fire.
+
+    Of more than `MAX_MISSED` missed ticks, those in the middle are left out: the last one stands for them.
+    """
     start = min([state.last, *state.failed])
-    recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED))
+    recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED + 1))
+    if len(recent) > MAX_MISSED:
+        latest = _latest_ticks(schedule, start, now)
+        recent += [tick for tick in latest if tick > recent[-1]]
     first = recent[-schedule.catch_up] if len(recent) >= schedule.catch_up else -math.inf
     ticks = [*state.failed, *(tick for tick in recent if tick > state.last)]
     return [tick for tick in ticks if tick < first], [tick for tick in ticks if tick >= first]
+
+
+def _latest_ticks(schedule: Schedule, start: float, now: float) -> list[float]:
+    """Return the last ticks up to `now`: `catch_up` of them, and the last one that they replace.
+
+    It looks back in doubling steps, so that the number of ticks that it reads hardly depends on the downtime.
+
+    Args:
+        schedule: The schedule.
+        start: Look no further back, in seconds since the epoch.
+        now: Current time in seconds since the epoch.
+    """
+    wanted, span_seconds = schedule.catch_up + 1, FIRST_LOOK_BACK_SECONDS
+    while True:
+        begin = max(start, now - span_seconds)
+        ticks = takewhile(lambda tick: tick <= now, schedule.when.ticks(begin))
+        latest = deque(ticks, maxlen=wanted)
+        if len(latest) == wanted or begin == start:
+            return list(latest)
+        span_seconds *= 2
