@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from freshq import Queue
 from freshq.cli.commands.recording import command_of
 from freshq.cli.main import app
 from freshq.simulate import Source
@@ -46,6 +47,24 @@ def test_advice_in_three_lines(overloaded: Path, fifo: Path) -> None:
     assert servers.startswith("11 servers instead of 10 bring +")
     assert "of 2,0" in servers
     assert "which never ran, were drawn. freshq configure --" in servers
+
+
+def test_todays_settings_are_those_of_a_queue(overloaded: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    queue = Queue.sql(url, name="mail")
+    queue.create_table()
+    queue.configure(order="fifo", reserve="none", max_age_seconds=10)
+    of_queue = invoke("advise", overloaded, "--queue", url, "--name", "mail", "--servers", 10, "--json")
+    assert of_queue.exit_code == 0, of_queue.stderr
+    assert of_queue.stderr == ""
+    found: Any = json.loads(of_queue.stdout)
+    assert found["today_share"] < 0.2, "oldest first without a reserve"
+    assert found["settings"]["order"] != "fifo"
+    of_new = invoke("advise", overloaded, "--servers", 10)
+    assert "compared with the options of a new queue" in of_new.stderr
+    missing = invoke("advise", overloaded, "--queue", url, "--name", "mail")
+    assert missing.exit_code == 2
+    assert "servers: not known; give --servers" in missing.stderr
 
 
 def test_no_difference_is_said(overloaded: Path) -> None:
@@ -111,6 +130,12 @@ def test_replay(overloaded: Path, fifo: Path, tmp_path: Path) -> None:
     [
         (["advise", "no.jsonl"], "no.jsonl: cannot be read"),
         (["advise", "{}", "--servers", "0"], "servers: must be from 1"),
+        (["advise", "{}"], "servers: not known; give --servers"),
+        (
+            ["advise", "{}", "--queue", "memory:", "--settings", "a.toml"],
+            "settings: give --settings or --queue",
+        ),
+        (["advise", "{}", "--servers", "3", "--name", "mail"], "name: names a queue of --queue"),
         (["advise", "{}", "--objective", "fast"], "objective: must be in-time, value"),
         (["advise", "{}", "--settings", "no.toml"], "no.toml: cannot be read"),
         (["advise", "{}", "--plot", "a.pdf"], "plot: must end in"),

@@ -135,6 +135,39 @@ def test_the_interval_of_a_gain_covers_what_other_recordings_show() -> None:
     assert sum(gain.low <= mean <= gain.high for gain in gains) >= 15
 
 
+@pytest.mark.parametrize("rate", [9.0, 20.0])
+def test_a_gain_is_the_loss_the_other_way_round(rate: float) -> None:
+    settings = [NOW, *candidates(NOW, DEADLINE_SECONDS, Objective())[1:5]]
+    load = recording(rate, 1000)
+    samples = Samples(load, Objective())
+    outcomes = list(map(samples.outcome, settings))
+    for one in outcomes:
+        for other in outcomes:
+            gain, loss = samples.gain(one, other), samples.gain(other, one)
+            assert (loss.estimate, loss.low, loss.high) == pytest.approx(
+                (-gain.estimate, -gain.high, -gain.low)
+            )
+    threshold = Threshold.parse("in_time<-1%")
+    change = replay(load, NOW, settings[2], threshold).change
+    swapped = replay(load, settings[2], NOW, threshold).change
+    assert (swapped.low, swapped.high) == pytest.approx((-change.high, -change.low))
+
+
+@pytest.mark.parametrize(("rate", "tasks"), [(9.3, 3000), (10.5, 1500), (4.0, 1500)])
+def test_advice_does_not_contradict_itself(rate: float, tasks: int) -> None:
+    advice = advise(recording(rate, tasks), NOW, Objective())
+    for each in advice.compared:
+        if not each.change:
+            continue
+        told_better = each.gain.low > 0
+        assert not (told_better and not advice.best.change), (
+            "keeps today's settings, though others are better"
+        )
+        if not advice.best.change:
+            assert (each.change in advice.alike) is not each.gain.is_told
+    assert not (advice.best.change and {} in advice.alike)
+
+
 def test_equal_outcomes_have_no_gain() -> None:
     samples = Samples(recording(5.0, 200), Objective())
     outcome = Outcome(NOW, 0.5, [1.0] * 20)

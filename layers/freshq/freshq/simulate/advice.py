@@ -1,10 +1,10 @@
 """Compare settings on a recording: find the best, and tell which differ beyond doubt.
 
-All settings are simulated on the recording, and compared block by block. Settings that decide are also
-simulated on resamples, which join random blocks (the block bootstrap: Künsch, "The jackknife and the
-bootstrap for general stationary observations", Annals of Statistics 17(3), 1989). A large recording is
-resampled in part, and the spread scaled by the square root of the part (Bickel, Götze, van Zwet, "Resampling
-fewer than n observations", Statistica Sinica 7, 1997).
+All settings are simulated on the recording and on resamples, which join random blocks of it (the block
+bootstrap: Künsch, "The jackknife and the bootstrap for general stationary observations", Annals of Statistics
+17(3), 1989). A large recording is resampled in part, and the spread scaled by the square root of the part
+(Bickel, Götze, van Zwet, "Resampling fewer than n observations", Statistica Sinica 7, 1997). Every comparison
+has the same estimator, `Samples.gain`, so the gain of a over b is the loss of b to a.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import count, islice, takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from random import Random
 from statistics import median, stdev
@@ -38,7 +38,7 @@ from freshq.simulate.results import summarize
 from freshq.simulate.stress import Clients, Dip, Stress, simulate_stressed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from freshq.simulate.load import Recording
 
@@ -53,8 +53,6 @@ DEADLINES_OF_LONG_BLOCK: Final = 4
 TASKS_PER_BLOCK: Final = 1000
 # For longer recordings, the last tasks.
 MOST_TASKS: Final = 200_000
-# Maximum number of settings simulated on resamples, until they prove better than today's.
-TRIED: Final = 3
 # The share done in time that servers are counted for, if the objective names none.
 ENOUGH: Final = 0.99
 # Tasks in the runs with outages; goodput has recovered at this share of its value without an outage.
@@ -96,6 +94,16 @@ class Settings(QueueRules):
             msg = f"{place}: {error}"
             raise ValueError(msg) from error
         return settings
+
+    @classmethod
+    def of_queue(cls, config: QueueRules) -> Settings:
+        """Return the settings of a queue, without a number of servers: each worker has its own.
+
+        Args:
+            config: The options that the queue follows.
+        """
+        names = QueueRules.model_fields
+        return cls.model_construct(set(names), **{name: getattr(config, name) for name in names})
 
     def age_seconds(self, recorded_seconds: float | None) -> float | None:
         """Return the max age: the recorded one, unless the settings name another."""
@@ -348,10 +356,24 @@ class Samples:
         return Outcome(settings, self.objective.enough(math.fsum(worths) / sum(self._counted)), worths)
 
     def gain(self, outcome: Outcome, other: Outcome) -> Interval:
-        """Return by how much an outcome is better than another one.
+        """Return by how much an outcome is better than another one; the other way round, the same with minus.
 
-        It is a ratio of two sums over blocks, whose variance comes from the residuals of the blocks (the
-        ratio estimator of Cochran, Sampling Techniques, section 6.3).
+        The interval comes from the resamples. If the blocks are long, it is the wider of that interval and
+        the interval from the blocks.
+        """
+        estimate = outcome.share - other.share
+        shares = zip(self.shares(outcome.settings), self.shares(other.settings), strict=True)
+        half = T_95 * stdev(own - its for own, its in shares)
+        half *= math.sqrt(self._blocks_drawn / len(self._blocks))
+        if self.has_long_blocks:
+            half = max(half, self._half_by_blocks(outcome, other))
+        return Interval(estimate, estimate - half, estimate + half)
+
+    def _half_by_blocks(self, outcome: Outcome, other: Outcome) -> float:
+        """Return half of the interval of a gain from the blocks alone.
+
+        The gain is a ratio of two sums over blocks, whose variance comes from the residuals of the blocks
+        (the ratio estimator of Cochran, Sampling Techniques, section 6.3).
         """
         differences = [own - its for own, its in zip(outcome.worths, other.worths, strict=True)]
         counted, count_blocks = sum(self._counted), len(self._blocks)
@@ -359,22 +381,7 @@ class Samples:
         squares = math.fsum(
             (each - ratio * number) ** 2 for each, number in zip(differences, self._counted, strict=True)
         )
-        half = T_95 * math.sqrt(squares * count_blocks / (count_blocks - 1)) / counted
-        estimate = outcome.share - other.share
-        return Interval(estimate, estimate - half, estimate + half) if estimate else Interval(0.0, 0.0, 0.0)
-
-    def confirmed(self, outcome: Outcome, other: Outcome) -> Interval:
-        """Return the gain of an outcome, with an interval from the resamples.
-
-        If the blocks are long, it is the wider of that interval and the interval from the blocks.
-        """
-        gain = self.gain(outcome, other)
-        shares = zip(self.shares(outcome.settings), self.shares(other.settings), strict=True)
-        half = T_95 * stdev(own - its for own, its in shares)
-        half *= math.sqrt(self._blocks_drawn / len(self._blocks))
-        if self.has_long_blocks:
-            half = max(half, gain.high - gain.estimate)
-        return Interval(gain.estimate, gain.estimate - half, gain.estimate + half)
+        return T_95 * math.sqrt(squares * count_blocks / (count_blocks - 1)) / counted
 
     def shares(self, settings: Settings) -> list[float]:
         """Simulate settings on the resamples, and return the share of the worth in each."""
@@ -494,7 +501,7 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
     others = [each for each in candidates(today, age_seconds, objective) if each.difference(today)]
     outcomes = sorted((now, *map(samples.outcome, others)), key=lambda each: -each.share)
     gains = {id(each): samples.gain(each, now) for each in outcomes}
-    best = _proven(samples, outcomes, gains, now) or now
+    best = next((each for each in outcomes if gains[id(each)].low > 0), now)
     shown = {
         id(each): Compared(each.settings.difference(today), each.share, gains[id(each)]) for each in outcomes
     }
@@ -511,24 +518,6 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
         tasks=len(samples.recording),
         drawn=samples.drawn,
     )
-
-
-def _proven(
-    samples: Samples, outcomes: Iterable[Outcome], gains: dict[int, Interval], now: Outcome
-) -> Outcome | None:
-    """Return the first outcome that is better than today's on the recording and on the resamples, if any is.
-
-    Updates the gains of settings that were simulated on the resamples.
-    """
-
-    def promises(gain: Interval) -> bool:
-        return gain.low > 0 if samples.has_long_blocks else gain.estimate > 0
-
-    for each in islice((each for each in outcomes if promises(gains[id(each)])), TRIED):
-        gains[id(each)] = samples.confirmed(each, now)
-        if gains[id(each)].low > 0:
-            return each
-    return None
 
 
 def enough_servers(samples: Samples, settings: Settings) -> int | None:
@@ -711,8 +700,6 @@ def replay(
     samples = Samples(recording, Objective(threshold.metric.replace("_", "-")), seed)
     before, after = samples.outcome(settings), samples.outcome(against)
     change = samples.gain(after, before)
-    if change.estimate < threshold.below:
-        change = samples.confirmed(after, before)
     # A loss twice as large as allowed on the recorded load itself counts even if the resamples do not agree.
     beyond_doubt = change.high < 0 or change.estimate < 2 * threshold.below
     fails = change.estimate < threshold.below and beyond_doubt

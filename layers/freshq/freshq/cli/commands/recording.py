@@ -29,6 +29,7 @@ from freshq.simulate.advice import ENOUGH, Objective, Settings, Threshold, read_
 from freshq.simulate.advice import advise as advice_on
 from freshq.simulate.advice import outages as outages_of
 from freshq.simulate.advice import replay as replayed
+from freshq.simulate.engine import check_servers
 from freshq.simulate.load import PARQUET, Recorder, parsed_events, read_recording
 from freshq.simulate.stress import Clients
 from freshq.simulate.sweep import check_plot
@@ -271,7 +272,15 @@ class _ParquetFile:
 Load = Annotated[
     Path, typer.Argument(metavar="RECORDING", help="The recorded load, as `freshq recording` saves it.")
 ]
-Servers = Annotated[int, typer.Option(help="Number of tasks that can run at a time.")]
+Servers = Annotated[
+    int | None,
+    typer.Option(help="Number of tasks that can run at a time. Needed unless --settings names it."),
+]
+OfQueue = Annotated[
+    str | None,
+    typer.Option("--queue", envvar="FRESHQ_QUEUE", metavar="URL", help="Read today's settings from a queue."),
+]
+OfName = Annotated[str | None, typer.Option("--name", help="Name of that queue in its table.")]
 ObjectiveText = Annotated[
     str,
     typer.Option(
@@ -282,7 +291,7 @@ ObjectiveText = Annotated[
 ]
 Today = Annotated[
     Path | None,
-    typer.Option("--settings", help="The settings of today, FILE.toml. By default those of a new queue."),
+    typer.Option("--settings", help="Today's settings, FILE.toml, instead of a queue's."),
 ]
 WithOutage = Annotated[
     bool, typer.Option("--outage", help="Also say which outage tips each order over, if clients try again.")
@@ -306,9 +315,11 @@ TODAY: Final = "today's settings"
 def advise(
     context: typer.Context,
     load: Load,
-    servers: Servers = 10,
+    servers: Servers = None,
     objective: ObjectiveText = "in-time",
     settings: Today = None,
+    queue: OfQueue = None,
+    name: OfName = None,
     outage: WithOutage = False,
     client_timeout: Timeout = None,
     client_retries: Retries = 3,
@@ -325,10 +336,11 @@ def advise(
     if plot is not None:
         check_plot(plot)
     goal = Objective.parse(objective)
-    today = Settings() if settings is None else read_settings(settings)
-    if settings is None or is_given(context, "servers"):
-        today = today.changed(servers=servers)
+    if settings is not None and not is_given(context, "queue"):
+        queue = None
+    today = _todays(settings, queue, name)
     recording = read_recording(load)
+    today = _with_servers(today, servers)
     found = advice_on(recording, today, goal, seed)
     tipped: list[Outage] = []
     if outage:
@@ -339,6 +351,44 @@ def advise(
     if plot is not None:
         _draw(found, plot)
     _tell_advice(found, goal, tipped, table=table, as_json=as_json)
+    if settings is None and queue is None:
+        typer.echo("compared with the options of a new queue; name yours by --queue or --settings", err=True)
+
+
+def _todays(settings: Path | None, queue: str | None, name: str | None) -> Settings:
+    """Return the settings in a file or of a queue; without either, the options of a new queue.
+
+    Raises:
+        ValueError: If both are given, or the file is wrong.
+        StoreError: If the queue's store did not answer.
+    """
+    if settings is not None and queue is not None:
+        raise ValueError("settings: give --settings or --queue, not both")
+    if settings is not None:
+        return read_settings(settings)
+    if queue is None:
+        if name is not None:
+            raise ValueError("name: names a queue of --queue, which is missing")
+        return Settings()
+    with closing(open_queue(queue, name)) as opened:
+        core_of(opened).begin()
+        return Settings.of_queue(opened.admin.config)
+
+
+def _with_servers(today: Settings, servers: int | None) -> Settings:
+    """Return settings with a number of servers.
+
+    Raises:
+        ValueError: If no number is known, or it is wrong.
+    """
+    if servers is not None:
+        check_servers(servers)
+        return today.changed(servers=servers)
+    if "servers" not in today.model_fields_set:
+        raise ValueError(
+            "servers: not known; give --servers, the number of tasks that your workers run at a time together"
+        )
+    return today
 
 
 def _tell_advice(
@@ -477,6 +527,9 @@ def replay(
     """
     threshold = Threshold.parse(fail_if)
     now, new = read_settings(settings), read_settings(against)
+    for file, read in ((settings, now), (against, new)):
+        if "servers" not in read.model_fields_set:
+            typer.echo(f"{file}: names no servers; {read.servers} are assumed", err=True)
     found = replayed(read_recording(load), now, new, threshold, seed)
     answer: dict[str, Any] = asdict(found)
     typer.echo(json_text(answer) if as_json else f"{'worse' if found.fails else 'no worse'}: {found}")
