@@ -648,6 +648,45 @@ FROM (
   LIMIT :page) AS waiting
 WHERE waiting.created_us > :created_after_us;
 
+-- what waits: nearest_deadlines
+-- Creation times and deadlines of the claimable tasks with the earliest deadlines.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
+-- what waits: nearest_of_line
+-- As `nearest_deadlines`, of those that are in the line `of_line`.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.line AS line, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us
+AND waiting.line = :of_line;
+
+-- what waits: count_stale
+-- Number of tasks in the lines that went stale after `since_us`, counting at most `page` tasks.
+SELECT count(*) AS count_1
+FROM (
+  SELECT tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :since_us
+  AND tasks.due_us <= :now_us
+  LIMIT :page) AS stale;
+
 -- what waits: first_to_expire
 -- Priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
 SELECT waiting.priority, waiting.created_us, waiting.task_id
@@ -792,6 +831,25 @@ LIMIT 1;
 -- stale tasks: stale_ids
 -- Ids of stale tasks, earliest first, locked until the transaction ends.
 SELECT STRAIGHT_JOIN tasks.task_id
+FROM (
+  SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :from_us
+  AND tasks.due_us <= :now_us
+  ORDER BY tasks.due_us
+  LIMIT :looked) AS found INNER
+JOIN tasks FORCE INDEX (PRIMARY) ON tasks.task_id = found.task_id
+AND tasks.queue = found.queue
+WHERE tasks.agenda = 'stale'
+AND tasks.due_us = found.due_us
+LIMIT :page
+FOR UPDATE SKIP LOCKED;
+
+-- stale tasks: stale_tasks
+-- As `stale_ids`, with their deadlines.
+SELECT STRAIGHT_JOIN tasks.task_id, tasks.deadline_us
 FROM (
   SELECT tasks.task_id AS task_id, tasks.queue AS queue, tasks.due_us AS due_us
   FROM tasks

@@ -1157,6 +1157,45 @@ FROM (
   LIMIT :page) AS waiting
 WHERE waiting.created_us > :created_after_us::BIGINT;
 
+-- what waits: nearest_deadlines
+-- Creation times and deadlines of the claimable tasks with the earliest deadlines.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT;
+
+-- what waits: nearest_of_line
+-- As `nearest_deadlines`, of those that are in the line `of_line`.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.line AS line, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :now_us::BIGINT
+  ORDER BY tasks.due_us
+  LIMIT :page) AS waiting
+WHERE waiting.created_us > :created_after_us::BIGINT
+AND waiting.line = :of_line::VARCHAR COLLATE "C";
+
+-- what waits: count_stale
+-- Number of tasks in the lines that went stale after `since_us`, counting at most `page` tasks.
+SELECT count(*) AS count_1
+FROM (
+  SELECT tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+  AND tasks.agenda = 'stale'::VARCHAR
+  AND tasks.due_us > :since_us::BIGINT
+  AND tasks.due_us <= :now_us::BIGINT
+  LIMIT :page) AS stale;
+
 -- what waits: first_to_expire
 -- Priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
 SELECT waiting.priority, waiting.created_us, waiting.task_id
@@ -1303,8 +1342,20 @@ ORDER BY tasks.due_us
 LIMIT :page
 FOR UPDATE OF tasks SKIP LOCKED;
 
+-- stale tasks: stale_tasks
+-- As `stale_ids`, with their deadlines.
+SELECT tasks.task_id, tasks.deadline_us
+FROM tasks
+WHERE tasks.queue = :of_queue::VARCHAR COLLATE "C"
+AND tasks.agenda = 'stale'::VARCHAR
+AND tasks.due_us > :from_us::BIGINT
+AND tasks.due_us <= :now_us::BIGINT
+ORDER BY tasks.due_us
+LIMIT :page
+FOR UPDATE OF tasks SKIP LOCKED;
+
 -- stale tasks: leave_line_first
--- Remove the first stale tasks from their lines, on PostgreSQL and SQLite.
+-- Remove the first stale tasks from their lines, on PostgreSQL and SQLite; return their deadlines.
 UPDATE tasks
 SET line=NULL, agenda='over'::VARCHAR, due_us=(tasks.expires * 1000000::BIGINT)
 WHERE ctid = ANY (array((
@@ -1316,7 +1367,8 @@ WHERE ctid = ANY (array((
       AND tasks.due_us <= :now_us::BIGINT
       ORDER BY tasks.due_us
       LIMIT :page
-      FOR UPDATE OF tasks SKIP LOCKED)));
+      FOR UPDATE OF tasks SKIP LOCKED)))
+RETURNING tasks.deadline_us;
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.

@@ -878,6 +878,45 @@ FROM (
   LIMIT :page OFFSET 0) AS waiting
 WHERE waiting.created_us > :created_after_us;
 
+-- what waits: nearest_deadlines
+-- Creation times and deadlines of the claimable tasks with the earliest deadlines.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us;
+
+-- what waits: nearest_of_line
+-- As `nearest_deadlines`, of those that are in the line `of_line`.
+SELECT waiting.created_us, waiting.deadline_us
+FROM (
+  SELECT tasks.deadline_us AS deadline_us, tasks.line AS line, tasks.created_us AS created_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :now_us
+  ORDER BY tasks.due_us
+  LIMIT :page OFFSET 0) AS waiting
+WHERE waiting.created_us > :created_after_us
+AND waiting.line = :of_line;
+
+-- what waits: count_stale
+-- Number of tasks in the lines that went stale after `since_us`, counting at most `page` tasks.
+SELECT count(*) AS count_1
+FROM (
+  SELECT tasks.due_us AS due_us
+  FROM tasks
+  WHERE tasks.queue = :of_queue
+  AND tasks.agenda = 'stale'
+  AND tasks.due_us > :since_us
+  AND tasks.due_us <= :now_us
+  LIMIT :page OFFSET 0) AS stale;
+
 -- what waits: first_to_expire
 -- Priority levels, creation times and ids of the claimable tasks with the earliest deadlines.
 SELECT waiting.priority, waiting.created_us, waiting.task_id
@@ -1030,8 +1069,19 @@ AND tasks.due_us <= :now_us
 ORDER BY tasks.due_us
 LIMIT :page OFFSET 0;
 
+-- stale tasks: stale_tasks
+-- As `stale_ids`, with their deadlines.
+SELECT tasks.task_id, tasks.deadline_us
+FROM tasks
+WHERE tasks.queue = :of_queue
+AND tasks.agenda = 'stale'
+AND tasks.due_us > :from_us
+AND tasks.due_us <= :now_us
+ORDER BY tasks.due_us
+LIMIT :page OFFSET 0;
+
 -- stale tasks: leave_line_first
--- Remove the first stale tasks from their lines, on PostgreSQL and SQLite.
+-- Remove the first stale tasks from their lines, on PostgreSQL and SQLite; return their deadlines.
 UPDATE tasks
 SET line=NULL, agenda='over', due_us=(tasks.expires * 1000000)
 WHERE tasks.queue = :of_queue
@@ -1043,7 +1093,8 @@ AND tasks.task_id IN (
   AND tasks.due_us > :from_us
   AND tasks.due_us <= :now_us
   ORDER BY tasks.due_us
-  LIMIT :page OFFSET 0);
+  LIMIT :page OFFSET 0)
+RETURNING deadline_us;
 
 -- upkeep: due
 -- Held and delayed tasks that are due, earliest first.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.order import Order, OrderPolicy, OrderSwitch
+from freshq.policy.order import Order, OrderPolicy, OrderSwitch, Wait, latest_wait
 from tests.support.refusals import refused
 
 DEADLINE_SECONDS = 10.0
@@ -87,3 +87,41 @@ def test_a_deadline_may_be_shorter_than_a_second() -> None:
     policy = OrderPolicy(Order.ADAPTIVE, 0.5)
     policy.observe(100.0, 99.75)
     assert policy.newest_first
+
+
+# --- by the tasks' own deadlines
+
+
+@pytest.mark.parametrize(
+    ("oldest", "nearest", "switches"),
+    [
+        (99.1, [(99.1, 101.1)], True),
+        (99.3, [(99.3, 101.3)], False),
+        # The oldest task has a minute, but one behind it has used half of its 2 s.
+        (90.0, [(99.0, 101.0), (90.0, 150.0)], True),
+        # Tasks that have used little of a short life do not hide one that has used most of a long life.
+        (70.0, [(99.9, 101.9)] * 100, True),
+        (90.0, [(99.9, 101.9)] * 100, False),
+    ],
+)
+def test_a_task_is_late_by_its_own_deadline(
+    oldest: float, nearest: list[tuple[float, float]], switches: bool
+) -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, 60.0)
+    assert (policy.observe(100.0, oldest, nearest) is not None) is switches
+
+
+@given(ages.filter(lambda age: age is not None))
+def test_own_max_ages_are_like_the_max_age_of_a_queue(age: float) -> None:
+    own, alike = OrderPolicy(Order.ADAPTIVE, 3600.0), OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
+    for now in (0.0, 1.0):
+        created = now - age
+        own.observe(now, created, [(created, created + DEADLINE_SECONDS)])
+        alike.observe(now, created)
+        assert own.newest_first is alike.newest_first
+        assert own.check_at == pytest.approx(alike.check_at)
+
+
+def test_no_task_lives_longer_than_the_queue_allows() -> None:
+    assert latest_wait(10.0, None, 60.0, [(5.0, 1e9)]) == Wait(5.0, 60.0)
+    assert latest_wait(10.0, None, 60.0) is None

@@ -3,12 +3,22 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.pressure import Door, DoorControl, Flow, assess, group_counts, wanted_servers
+from freshq.policy.order import Wait
+from freshq.policy.pressure import (
+    Door,
+    DoorControl,
+    Flow,
+    FlowCounter,
+    assess,
+    group_counts,
+    wanted_servers,
+)
 from tests.support.refusals import refused
 
 DEADLINE_SECONDS = 10.0
@@ -158,3 +168,60 @@ def test_the_door_rejects_a_flood_and_not_a_quiet_group() -> None:
 def test_a_senseless_door(multiple: float) -> None:
     with refused("door"):
         Door(multiple)
+
+
+# --- by the tasks' own deadlines
+
+
+def test_a_task_that_is_late_by_its_own_deadline_is_overload() -> None:
+    flow = Flow(20.0, 10.0, 10.0, own=20.0, own_urgency=10.0)
+    pressure = assess(flow, 1.9, 60.0, 0.5, Wait(1.9, 2.0))
+    assert (pressure.overloaded, pressure.probability_in_time) == (True, 0.5)
+    assert pressure.retry_after_seconds == pytest.approx(2.0)
+    assert (pressure.own_ratio, pressure.own_max_age_seconds) == (1.0, 2.0)
+    assert not assess(flow, 1.9, 60.0, 0.5, Wait(0.5, 2.0)).overloaded
+
+
+@pytest.mark.parametrize(
+    ("expired", "overloaded", "chance"), [(0.0, False, 1.0), (0.05, False, 0.995), (5.0, True, 0.4)]
+)
+def test_tasks_that_expire_are_overload_if_they_are_more_than_one_in_a_hundred(
+    expired: float, overloaded: bool, chance: float
+) -> None:
+    pressure = assess(Flow(10.0, 4.0, 4.0, expired=expired), None, DEADLINE_SECONDS, uniform=0.5)
+    assert pressure.overloaded is overloaded
+    assert pressure.probability_in_time == pytest.approx(chance)
+
+
+def test_the_wanted_servers_follow_the_max_ages_of_the_tasks() -> None:
+    flow = Flow(10.0, 5.0, 5.0, work=5.0, own=10.0, own_urgency=5.0)
+    assert assess(flow, None, 3600.0, 0.5).wanted_servers == wanted_servers(10.0, 1.0, 2.0)
+    mixed = replace(flow, own=5.0, own_urgency=2.5)
+    assert mixed.life_seconds(60.0) == pytest.approx(10 / (5 / 2 + 5 / 60))
+
+
+def test_the_door_judges_by_the_task_that_asks() -> None:
+    door = DoorControl(Door(1.0), 60.0)
+    door.observe(5.0, flow_of({None: 40.0}, served=10.0), 1.5)
+    assert door.rejects(None, lambda: 0.0, 2.0) == pytest.approx(3.0)
+    assert door.rejects(None, lambda: 0.0, 5.0) is None
+    assert door.rejects(None, lambda: 0.0) is None
+    door.observe(6.0, flow_of({None: 40.0}, served=10.0), 30.0)
+    assert door.rejects(None, lambda: 0.0, 5.0) is not None
+    assert door.rejects(None, lambda: 0.0) is not None
+
+
+@given(st.lists(st.floats(0.02, 9.0), min_size=1, max_size=20))
+def test_lives_are_counted_by_their_harmonic_mean(lives: list[float]) -> None:
+    counter = FlowCounter(DEADLINE_SECONDS)
+    counter.offered(100.0, len(lives) + 1)
+    counter.offered_for(100.0, [*lives, DEADLINE_SECONDS])
+    flow = counter.flow(100.0)
+    mean = (len(lives) + 1) / (sum(1 / life for life in lives) + 1 / DEADLINE_SECONDS)
+    assert flow.life_seconds(DEADLINE_SECONDS) == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_task_is_counted_as_expired_in_the_window_of_its_deadline() -> None:
+    counter = FlowCounter(DEADLINE_SECONDS)
+    counter.expired(105.0, [79.0, 95.0, 104.0])
+    assert {window: counts["expired"] for window, counts in counter.take().items()} == {9: 1, 10: 1}

@@ -132,3 +132,21 @@ class TestForecaster:
         assert waiting.ages(100.0) == pytest.approx([2.0, 10.0, 10 + 20 / 3, 10 + 40 / 3, 30.0])
         assert WaitingTasks(1, 2.0, lambda: [98.0, 90.0]).ages(100.0) == [2.0]
         assert WaitingTasks(0, None, list).ages(100.0) == []
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_tasks_are_forecast_by_their_own_max_ages(order: Order) -> None:
+    """A queue of a minute whose tasks all live for 2 s has the future of a queue of 2 s."""
+    ages = [number / 8 for number in range(16)]
+    own = Moment(10.0, 5.0, 60.0, 0.2, 1, 1, ages, own_ratio=1.0, own_max_age_seconds=2.0)
+    reserve = ReserveRule(automatic=True).for_order(order, has_max_age=True)
+    found = forecast(own, OverloadRules(60.0, order, reserve))
+    alike = forecast(
+        replace(own, own_ratio=0.0, own_max_age_seconds=None), OverloadRules(2.0, order, reserve)
+    )
+    assert found.in_time_ratio.median == pytest.approx(0.5, abs=0.06)
+    assert found.more_slots == alike.more_slots
+    assert found.backlog_over_seconds is not None
+    assert found.backlog_over_seconds.high <= 2.1
+    half = forecast(replace(own, own_ratio=0.5), OverloadRules(60.0, order, reserve))
+    assert half.more_slots.median <= found.more_slots.median

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Shares of the deadline. Above 0.4 the newest goes first: an older task would reach the head too late to
 # be worth a slot. Below 0.2 the oldest goes first again. The gap is hysteresis: it prevents flapping.
@@ -15,6 +18,57 @@ FIFO_BELOW: Final = 0.2
 # than this, because a check costs a query.
 CHECKS_PER_DEADLINE: Final = 50
 MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
+# Live tasks with the nearest deadlines that a look reads, to find the one that has used most of its life.
+FIRST_TO_EXPIRE: Final = 100
+# The resolution of a clock.
+SHORTEST_LIFE_SECONDS: Final = 1e-6
+
+
+class Wait(NamedTuple):
+    """How long a live task has waited, and how long it could wait at most.
+
+    Attributes:
+        age_seconds: Its age.
+        life_seconds: Age at which it is stale, by its own deadline or the queue's max age.
+    """
+
+    age_seconds: float
+    life_seconds: float
+
+    @property
+    def used_share(self) -> float:
+        """The share of its life that has passed."""
+        return self.age_seconds / self.life_seconds
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the task is so old that it hardly is served in time after older ones."""
+        return self.age_seconds > LIFO_ABOVE * self.life_seconds
+
+
+def latest_wait(
+    now: float,
+    oldest_created: float | None,
+    max_age_seconds: float,
+    first_to_expire: Iterable[tuple[float, float]] = (),
+) -> Wait | None:
+    """Return the wait of the live task with the largest share of its life passed; None if no task waits.
+
+    Each task is judged by its own deadline: a queue whose tasks all have a shorter max age of their own is as
+    late as a queue with that max age.
+
+    Args:
+        now: Current time in seconds.
+        oldest_created: When the oldest live task was created, in seconds; None if no task waits.
+        max_age_seconds: The queue's max age, the longest life of a task.
+        first_to_expire: When the live tasks with the nearest deadlines were created, and their deadlines.
+    """
+    waits = [] if oldest_created is None else [Wait(now - oldest_created, max_age_seconds)]
+    for created, deadline in first_to_expire:
+        life_seconds = min(max_age_seconds, max(SHORTEST_LIFE_SECONDS, deadline - created))
+        waits.append(Wait(now - created, life_seconds))
+    # Of two tasks that have just come, the one that is stale first.
+    return max(waits, key=lambda wait: (wait.used_share, -wait.life_seconds), default=None)
 
 
 class Order(StrEnum):
@@ -73,7 +127,8 @@ class OrderSwitch:
     Attributes:
         at: When, in seconds.
         newest_first: The order from then on.
-        oldest_age_seconds: Age of the oldest live task that caused it; 0 if no task waited.
+        oldest_age_seconds: Age of the live task that caused it, the oldest by its own deadline; 0 if no task
+            waited.
     """
 
     at: float
@@ -84,7 +139,8 @@ class OrderSwitch:
 class OrderPolicy:
     """Decides which end of one line is served first.
 
-    An adaptive order goes by the age of the oldest live task, never by the age of what is dequeued:
+    An adaptive order goes by the age of the oldest live task, each measured by its own deadline, and never by
+    the age of what is dequeued:
     newest first, a dequeued task always looks fresh and would end the very order that made it so
     (load-shedding notes, finding 3). Facebook's "Fail at Scale" (ACM Queue 13(8), 2015) switches on
     the same evidence, a queue that has not been empty for a while.
@@ -95,9 +151,7 @@ class OrderPolicy:
     """
 
     __slots__ = (
-        "_check_interval_seconds",
-        "_fifo_below_seconds",
-        "_lifo_above_seconds",
+        "_deadline_seconds",
         "_switches",
         "check_at",
         "newest_first",
@@ -121,9 +175,7 @@ class OrderPolicy:
             msg = f"deadline_seconds: must be greater than 0, got {deadline_seconds}"
             raise ValueError(msg)
         self._switches = order.switches
-        self._lifo_above_seconds = LIFO_ABOVE * deadline_seconds
-        self._fifo_below_seconds = FIFO_BELOW * deadline_seconds
-        self._check_interval_seconds = min(MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / CHECKS_PER_DEADLINE)
+        self._deadline_seconds = deadline_seconds
         self.newest_first = False if self._switches else order.newest_first
         self.check_at = -math.inf if self._switches else math.inf
 
@@ -132,22 +184,28 @@ class OrderPolicy:
         """Whether it still has its initial state, so that it need not be kept."""
         return self.check_at == -math.inf
 
-    def observe(self, now: float, oldest_created: float | None) -> OrderSwitch | None:
-        """Record the age of the oldest live task; return the switch, if the order switched.
+    def observe(
+        self,
+        now: float,
+        oldest_created: float | None,
+        first_to_expire: Iterable[tuple[float, float]] = (),
+    ) -> OrderSwitch | None:
+        """Record how long the live tasks have waited; return the switch, if the order switched.
 
         Args:
             now: Current time in seconds.
-            oldest_created: When that task was created, in seconds; None if no live task waits.
+            oldest_created: When the oldest of them was created, in seconds; None if no live task waits.
+            first_to_expire: When those with the nearest deadlines were created, and their deadlines.
         """
         if not self._switches:
             return None
-        age_seconds = 0.0 if oldest_created is None else now - oldest_created
-        if self.newest_first:
-            switches = age_seconds < self._fifo_below_seconds
-        else:
-            switches = age_seconds > self._lifo_above_seconds
+        found = latest_wait(now, oldest_created, self._deadline_seconds, first_to_expire)
+        wait = found or Wait(0.0, self._deadline_seconds)
+        is_young = wait.age_seconds < FIFO_BELOW * wait.life_seconds
+        switches = is_young if self.newest_first else wait.is_late
         if switches:
             self.newest_first = not self.newest_first
-        empty = oldest_created is None and not self.newest_first
-        self.check_at = -math.inf if empty else now + self._check_interval_seconds
-        return OrderSwitch(now, self.newest_first, age_seconds) if switches else None
+        empty = found is None and not self.newest_first
+        interval_seconds = min(MAX_CHECK_INTERVAL_SECONDS, wait.life_seconds / CHECKS_PER_DEADLINE)
+        self.check_at = -math.inf if empty else now + interval_seconds
+        return OrderSwitch(now, self.newest_first, wait.age_seconds) if switches else None

@@ -11,7 +11,7 @@ from math import floor
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.fairness import LEAST_SECONDS, fair_share
-from freshq.policy.order import LIFO_ABOVE
+from freshq.policy.order import LIFO_ABOVE, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +22,6 @@ LATEST_RETRY: Final = 10.0
 # How often the door measures the pressure. At least every second.
 DOOR_CHECKS_PER_DEADLINE: Final = 10
 MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
-# A check of the door has no jitter; each rejected task gets its own.
-DOOR_UNIFORM: Final = 0.5
 # The flow is measured over the last deadline, but no longer than a producer would wait for news.
 LONGEST_WINDOW_SECONDS: Final = 60.0
 # A retry spreads the excess of one deadline, but no producer waits days for it.
@@ -35,8 +33,18 @@ SHORTEST_WINDOW_SECONDS: Final = 1.0
 GROUP_COUNTS: Final = 64
 # Groups whose counts a process need not compute again.
 MAX_KNOWN_GROUPS: Final = 10_000
-FLOW_NAMES: Final = ("offered", "served", "served_in_time", "shed_early", "work_us")
-# Servers are counted so that at most this share of the tasks waits too long.
+FLOW_NAMES: Final = (
+    *("offered", "served", "served_in_time", "shed_early", "work_us"),
+    *("expired", "own", "own_urgency"),
+)
+# Counts are whole numbers, and an urgency is 1 / seconds.
+URGENCY_SCALE: Final = 1e9
+# A shorter max age of a task counts as this one.
+SHORTEST_OWN_SECONDS: Final = 0.01
+# Deadlines are rounded to microseconds.
+ROUNDING_SECONDS: Final = 1e-5
+# Servers are counted so that at most this share of the tasks waits too long. If more expire, too much is
+# offered.
 LATE_RATIO: Final = 0.01
 # Beyond this many busy servers the spare ones are less than a hundredth.
 MOST_COUNTED_SERVERS: Final = 100_000
@@ -56,6 +64,9 @@ class Pressure:
             was done.
         wanted_servers: Slots that suffice for the offered work, by `wanted_servers`; None if the time of a
             task is not known.
+        own_ratio: Share of the tasks put with a max age of their own, shorter than the queue's.
+        own_max_age_seconds: The mean of these max ages (harmonic, so that the short ones count); None without
+            any.
 
     Examples:
         >>> queue.pressure().retry_after_seconds is None
@@ -69,14 +80,23 @@ class Pressure:
     retry_after_seconds: float | None
     service_seconds: float | None = None
     wanted_servers: int | None = None
+    own_ratio: float = 0.0
+    own_max_age_seconds: float | None = None
 
 
-def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float, uniform: float) -> Pressure:
+def assess(
+    flow: Flow,
+    oldest_age_seconds: float | None,
+    deadline_seconds: float,
+    uniform: float,
+    latest: Wait | None = None,
+) -> Pressure:
     """Return the degree of overload of a queue.
 
-    It is overloaded while the oldest live task is older than 0.4 of the deadline, or tasks are shed
-    early. Then a new task's chance is the share of the load that is served in time; else it is 1. The tasks
-    that the door rejects are no evidence of overload: they would keep the door closed.
+    It is overloaded while a live task is older than 0.4 of the time until its own deadline, or tasks are shed
+    early, or more than 1 in 100 expires. Then a new task's chance is the share of the load that is served in
+    time; else it is the share that does not expire. The tasks that the door rejects are no evidence of
+    overload: they would keep the door closed.
 
     Backlog over capacity does not estimate the wait here: newest first, a task does not wait for older
     ones. The retry spreads the excess of one deadline over the time that serving it takes.
@@ -84,26 +104,29 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
     Args:
         flow: Recent flow.
         oldest_age_seconds: Age of the oldest live task; None if none waits.
-        deadline_seconds: Age at which a task is stale.
+        deadline_seconds: The queue's max age: the longest life of a task.
         uniform: A random number from [0, 1), for the jitter.
+        latest: The wait of the live task that has used most of its own life; None if it is not known.
     """
-    old = oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds
-    overloaded = old or flow.shed_early > 0
+    life_seconds = flow.life_seconds(deadline_seconds)
+    overloaded = flow.shed_early > 0 or flow.expired > LATE_RATIO * flow.offered
+    if latest is not None and latest.is_late:
+        life_seconds, overloaded = min(life_seconds, latest.life_seconds), True
+    elif oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds:
+        overloaded = True
     chance = 1.0
-    retry_after_seconds = None
-    if overloaded:
-        if flow.offered > 0:
-            chance = min(1.0, flow.served_in_time / flow.offered)
-        excess = flow.offered / flow.served - 1 if flow.served > 0 else LATEST_RETRY
-        bounded = min(LATEST_RETRY, max(SOONEST_RETRY, excess))
-        spread_seconds = min(deadline_seconds, LONGEST_SPREAD_SECONDS)
-        retry_after_seconds = spread_seconds * bounded * (0.5 + uniform)
+    if flow.offered > 0:
+        in_time = flow.served_in_time if overloaded else flow.offered - flow.expired
+        chance = min(1.0, in_time / flow.offered)
+    retry_after_seconds = flow.spread_seconds(life_seconds) * (0.5 + uniform) if overloaded else None
     service_seconds = flow.work / flow.served if flow.served > 0 else None
     wanted = 0 if flow.offered == 0 else None
     if wanted is None and service_seconds is not None:
-        wanted = wanted_servers(flow.offered, service_seconds, deadline_seconds)
+        wanted = wanted_servers(flow.offered, service_seconds, flow.life_seconds(deadline_seconds))
     return Pressure(
-        flow.offered, flow.served, chance, overloaded, retry_after_seconds, service_seconds, wanted
+        *(flow.offered, flow.served, chance, overloaded, retry_after_seconds, service_seconds, wanted),
+        own_ratio=min(1.0, flow.own / flow.offered) if flow.offered > 0 else 0.0,
+        own_max_age_seconds=flow.own_seconds,
     )
 
 
@@ -166,13 +189,19 @@ class Door:
             pressure: How overloaded the queue is.
             flow: Recent flow by group.
         """
-        if not pressure.overloaded:
-            return math.inf
+        return self.overloaded_share(flow) if pressure.overloaded else math.inf
+
+    def overloaded_share(self, flow: Flow) -> float:
+        """Return the time that each group may put, per second, while the queue is overloaded."""
         return fair_share(flow.demands(), self.multiple * flow.served)
 
 
 class DoorControl:
-    """Rejects tasks at the door, by the pressure and the flow that it last observed.
+    """Rejects tasks at the door, by the wait and the flow that it last observed.
+
+    Whether the queue is overloaded depends on the task that asks: on whether the oldest live task is older
+    than 0.4 of the time until the deadline of the new one. Expired tasks are no evidence here: if the
+    downstream was down, they would keep the door closed after it is back.
 
     Attributes:
         check_at: When to call `observe` again, in seconds.
@@ -183,7 +212,7 @@ class DoorControl:
         "_deadline_seconds",
         "_door",
         "_flow",
-        "_retry_after_seconds",
+        "_oldest_age_seconds",
         "_share_per_second",
         "check_at",
     )
@@ -202,7 +231,7 @@ class DoorControl:
         )
         self._share_per_second = math.inf
         self._flow: Flow | None = None
-        self._retry_after_seconds = 0.0
+        self._oldest_age_seconds = -math.inf
         self.check_at = -math.inf
 
     def observe(self, now: float, flow: Flow, oldest_age_seconds: float | None) -> None:
@@ -213,27 +242,30 @@ class DoorControl:
             flow: Recent flow by group.
             oldest_age_seconds: Age of the oldest live task; None if none waits.
         """
-        pressure = assess(flow, oldest_age_seconds, self._deadline_seconds, DOOR_UNIFORM)
-        # In this order: another thread that sees the share also sees the flow and the time.
-        self._retry_after_seconds = pressure.retry_after_seconds or 0.0
+        # In this order: another thread that sees the share also sees the flow and the age.
+        self._oldest_age_seconds = -math.inf if oldest_age_seconds is None else oldest_age_seconds
         self._flow = flow
-        self._share_per_second = self._door.share_per_second(pressure, flow)
+        self._share_per_second = self._door.overloaded_share(flow)
         self.check_at = now + self._check_interval_seconds
 
-    def rejects(self, group: str | None, uniform: Callable[[], float]) -> float | None:
+    def rejects(
+        self, group: str | None, uniform: Callable[[], float], life_seconds: float = math.inf
+    ) -> float | None:
         """Return after how many seconds a rejected task may be put again; None to admit it.
 
         Args:
             group: The group of the task.
             uniform: Draws a random number from [0, 1).
+            life_seconds: Age at which the task is stale, if that is before the queue's max age.
         """
         share, flow = self._share_per_second, self._flow
-        if flow is None or share == math.inf:
+        wait = Wait(self._oldest_age_seconds, min(life_seconds, self._deadline_seconds))
+        if flow is None or not (wait.is_late or flow.shed_early > 0):
             return None
         offered = flow.offered_by(group)
         if offered <= share or uniform() >= 1.0 - share / offered:
             return None
-        return self._retry_after_seconds * (0.5 + uniform())
+        return flow.spread_seconds(wait.life_seconds) * (0.5 + uniform())
 
 
 @lru_cache(MAX_KNOWN_GROUPS)
@@ -265,6 +297,9 @@ class Flow:
         by_group: The offered tasks by the counts of `group_counts`, if they are counted.
         work: Seconds for which workers held the tasks whose attempts ended.
         lengths: The mean service time of a group's tasks, relative to all tasks, by its first count.
+        expired: Tasks that went stale while they waited.
+        own: Tasks put with a max age of their own, shorter than the queue's.
+        own_urgency: Sum of 1 / max age of these, per second.
     """
 
     offered: float
@@ -274,6 +309,34 @@ class Flow:
     by_group: Mapping[str, float] = field(default_factory=dict)
     work: float = 0.0
     lengths: Mapping[str, float] = field(default_factory=dict)
+    expired: float = 0.0
+    own: float = 0.0
+    own_urgency: float = 0.0
+
+    @property
+    def own_seconds(self) -> float | None:
+        """The harmonic mean of the max ages of tasks with their own; None without any."""
+        return self.own / self.own_urgency if self.own_urgency > 0 else None
+
+    def life_seconds(self, max_age_seconds: float) -> float:
+        """Return the harmonic mean of the ages at which the offered tasks are stale.
+
+        Args:
+            max_age_seconds: The queue's max age.
+        """
+        if not (self.own_urgency > 0 and self.offered > 0):
+            return max_age_seconds
+        others = max(0.0, self.offered - self.own)
+        return min(max_age_seconds, self.offered / (self.own_urgency + others / max_age_seconds))
+
+    def spread_seconds(self, life_seconds: float) -> float:
+        """Return the time over which producers should spread the excess of the load that one life brings.
+
+        Args:
+            life_seconds: Age at which a task is stale.
+        """
+        excess = self.offered / self.served - 1 if self.served > 0 else LATEST_RETRY
+        return min(life_seconds, LONGEST_SPREAD_SECONDS) * min(LATEST_RETRY, max(SOONEST_RETRY, excess))
 
     def offered_by(self, group: str | None) -> float:
         """Return the time that a group offers, in mean service times; slightly more if it shares its counts.
@@ -318,9 +381,16 @@ def flow_between(
         return (current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds
 
     names = sorted({*current, *before}.difference(FLOW_NAMES))
-    offered, served, served_in_time, shed_early, work_us = map(rate, FLOW_NAMES)
-    by_group = {name: rate(name) for name in names if name[0] in "gh"}
-    return Flow(offered, served, served_in_time, shed_early, by_group, work_us / 1e6, _lengths(names, rate))
+    offered, served, served_in_time, shed_early, work_us, expired, own, urgency = map(rate, FLOW_NAMES)
+    return Flow(
+        *(offered, served, served_in_time, shed_early),
+        by_group={name: rate(name) for name in names if name[0] in "gh"},
+        work=work_us / 1e6,
+        lengths=_lengths(names, rate),
+        expired=expired,
+        own=own,
+        own_urgency=urgency / URGENCY_SCALE,
+    )
 
 
 def _lengths(names: Iterable[str], rate: Callable[[str], float]) -> dict[str, float]:
@@ -340,7 +410,7 @@ class FlowCounter:
         window_seconds: Length of a window.
     """
 
-    __slots__ = ("_windows", "window_seconds")
+    __slots__ = ("_shorter_than_seconds", "_windows", "window_seconds")
 
     def __init__(self, deadline_seconds: float) -> None:
         """Start with nothing counted.
@@ -348,6 +418,7 @@ class FlowCounter:
         Args:
             deadline_seconds: Age at which tasks of the queue are stale.
         """
+        self._shorter_than_seconds = deadline_seconds - ROUNDING_SECONDS
         self.window_seconds = flow_window_seconds(deadline_seconds)
         self._windows: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
@@ -362,6 +433,27 @@ class FlowCounter:
     def offered(self, now: float, count: int = 1) -> None:
         """Count tasks that were put, including rejected ones."""
         self._windows[floor(now / self.window_seconds)]["offered"] += count
+
+    def offered_for(self, now: float, lives_seconds: Iterable[float]) -> None:
+        """Count the tasks with a max age of their own among the offered ones.
+
+        Args:
+            now: When they were put, in seconds.
+            lives_seconds: Age at which each offered task is stale.
+        """
+        shorter_than = self._shorter_than_seconds
+        own = [max(SHORTEST_OWN_SECONDS, seconds) for seconds in lives_seconds if seconds < shorter_than]
+        if own:
+            counts = self.counts(self.window(now))
+            counts["own"] += len(own)
+            counts["own_urgency"] += round(sum(URGENCY_SCALE / seconds for seconds in own))
+
+    def expired(self, now: float, deadlines: Iterable[float]) -> None:
+        """Count tasks that expired, each in the window of its deadline (seconds); leave out old ones."""
+        oldest = self.window(now) - 1
+        for deadline in deadlines:
+            if (window := self.window(deadline)) >= oldest:
+                self.counts(window)["expired"] += 1
 
     def offered_by(self, group: str | None, now: float) -> None:
         """Count a task of a group that was put, rejected or not."""

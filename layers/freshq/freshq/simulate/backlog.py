@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from itertools import chain
 from math import inf
 from operator import lt
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from freshq.policy.backlog_limit import Victim
 from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRoom, RunningCounts, StartLog
+from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND, ShedReason
 
 if TYPE_CHECKING:
@@ -407,9 +408,19 @@ class LineBacklog:
         self._skip(now, now - self._max_age_seconds + reserve_seconds)
         claimable = (task for task in self.waiting if self._deadline[task] > now + reserve_seconds)
         oldest = next(claimable, None)
-        switch = self._order.observe(now, None if oldest is None else self._created[oldest])
+        nearest = self._first_to_expire(now + reserve_seconds)
+        switch = self._order.observe(now, None if oldest is None else self._created[oldest], nearest)
         if switch is not None:
             self._fates.switches.append(switch)
+
+    def _first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
+        """Return when the tasks with the nearest deadlines of their own were created, and their deadlines."""
+        waits = (
+            (deadline, task)
+            for deadline, task in self._own_deadlines
+            if deadline > deadline_after and self._fates.codes[task] == Fates.WAITING
+        )
+        return [(self._created[task], deadline) for deadline, task in nsmallest(FIRST_TO_EXPIRE, waits)]
 
     def codel_of(self, task: int) -> Codel | None:
         """Return the CoDel of a task's line."""

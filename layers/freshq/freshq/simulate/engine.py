@@ -42,6 +42,7 @@ class Admission:
             seed: Seed of the door's random draws.
         """
         self._created = load.created
+        self._deadline = load.deadline
         self._backlog = backlog
         self._fates = fates
         self._limit = rules.backlog
@@ -55,20 +56,20 @@ class Admission:
             self._put(task, now)
             return
         group = self._backlog.group_of(task)
-        if self._rejects(self._door, group, now):
+        if self._rejects(self._door, group, now, self._deadline[task] - self._created[task]):
             self._fates.shed(task, ShedReason.DOOR)
         else:
             self._put(task, now)
         self._flow.offered(now)
         self._flow.offered_by(group, now)
 
-    def _rejects(self, door: DoorControl, group: str | None, now: float) -> bool:
+    def _rejects(self, door: DoorControl, group: str | None, now: float, life_seconds: float) -> bool:
         if now >= door.check_at:
             self._backlog.expire(now)
             oldest = self._backlog.oldest()
             age_seconds = None if oldest is None else now - self._created[oldest]
             door.observe(now, self._flow.flow(now), age_seconds)
-        return door.rejects(group, self._uniform) is not None
+        return door.rejects(group, self._uniform, life_seconds) is not None
 
     def _put(self, task: int, now: float) -> None:
         """Add a task to the backlog, within its bound."""

@@ -36,6 +36,8 @@ MOST_TASKS: Final = 3000
 # Tasks put within this many seconds are followed, for at most this many seconds more.
 FOLLOWED_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 600.0
+# The life of a task that is older than the mean max age, as a multiple of its age.
+LEFT_OF_LIFE: Final = 1.05
 # No change is named if this share of the tasks is done in time.
 ENOUGH_RATIO: Final = 0.99
 # How long slots are remembered, and how often a forecast is made.
@@ -99,6 +101,8 @@ class Moment:
         slots: Number of tasks that can run at a time.
         in_work: Tasks in work.
         ages: Age of each waiting task, in seconds.
+        own_ratio: Share of the tasks put with a max age of their own, shorter than the queue's.
+        own_max_age_seconds: Mean of these max ages; None without any.
     """
 
     offered_per_second: float
@@ -108,6 +112,14 @@ class Moment:
     slots: int
     in_work: int
     ages: Sequence[float]
+    own_ratio: float = 0.0
+    own_max_age_seconds: float | None = None
+
+    def life_seconds(self, max_age_seconds: float) -> float:
+        """Return the harmonic mean of the ages at which tasks are stale, given the queue's max age."""
+        if self.own_max_age_seconds is None:
+            return max_age_seconds
+        return 1 / (self.own_ratio / self.own_max_age_seconds + (1 - self.own_ratio) / max_age_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +249,13 @@ class _Run:
     def __init__(self, moment: Moment, scale: _Scale, rules: OverloadRules, rng: Random) -> None:
         self._scale = scale
         self._age_seconds = rules.deadline_seconds
+        self._own = (moment.own_ratio, moment.own_max_age_seconds)
         window_seconds = moment.window_seconds
         # The posteriors of a rate and of a mean, by the prior of Jeffreys.
         rate = rng.gammavariate(moment.offered_per_second * window_seconds + 0.5, 1 / window_seconds)
         served = moment.served_per_second * window_seconds
         seconds = moment.service_seconds * served / rng.gammavariate(served + 0.5, 1)
-        self.wanted = wanted_servers(rate, seconds, rules.deadline_seconds)
+        self.wanted = wanted_servers(rate, seconds, moment.life_seconds(rules.deadline_seconds))
         self.service_seconds = seconds * scale.stretch
         ages = sorted(moment.ages)[:: scale.batch]
         self._waiting = len(ages)
@@ -264,8 +277,19 @@ class _Run:
         service = array("d", [rng.expovariate(1 / self.service_seconds) for _ in created])
         for task in range(servers):
             service[task] = (service[task] if task < in_work else 0.0) - begin
-        deadline = array("d", [at + self._age_seconds for at in created])
+        deadline = array("d", [at + self._life_seconds(rng, at) for at in created])
         return Load(created, service, deadline, self._scale.horizon_seconds)
+
+    def _life_seconds(self, rng: Random, created: float) -> float:
+        """Return the age at which a task is stale, by the share of tasks with a max age of their own.
+
+        Max ages differ around their mean, so a task that waits longer is about to be stale.
+        """
+        ratio, own_seconds = self._own
+        if own_seconds is None or rng.random() >= ratio:
+            return self._age_seconds
+        waited_seconds = max(0.0, -created)
+        return min(self._age_seconds, max(own_seconds, LEFT_OF_LIFE * waited_seconds))
 
     def outcome(self, rules: OverloadRules) -> _Outcome:
         """Return the fates of the tasks under some rules."""
@@ -367,6 +391,8 @@ class Forecaster:
                 slots=min(MAX_SERVERS, max(1, slots)),
                 in_work=taken,
                 ages=waiting.ages(now),
+                own_ratio=pressure.own_ratio,
+                own_max_age_seconds=pressure.own_max_age_seconds,
             )
             self._last = forecast(moment, rules)
         return self._last

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from freshq.errors import FreshqError, StoreError, quoted
 from freshq.model.answers import Claim, PutOutcome
@@ -15,7 +16,7 @@ from freshq.model.task import LIVE, TaskStatus
 from freshq.stores.wakes import Wakes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 T = TypeVar("T")
+# Stale tasks that a count of the recently expired reads at most.
+MOST_STALE: Final = 1_000
+# Deadlines of expired tasks that a process keeps until they are counted.
+MOST_EXPIRED: Final = 100_000
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # The outcome of the put, or the error that prevented it.
 PutResult: TypeAlias = "PutOutcome | FreshqError"
@@ -446,6 +451,26 @@ class Stats:
     ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+class ExpiredTasks:
+    """The deadlines of stale tasks that this process took out of their lines. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._deadlines: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=MOST_EXPIRED))
+
+    def note(self, queue: str, deadlines: Iterable[float]) -> None:
+        """Note the deadlines, in seconds, of tasks of a queue that were waiting until then."""
+        self._deadlines[queue].extend(deadlines)
+
+    def any(self, queue: str) -> bool:
+        """Return whether there are any since the last call of `take`."""
+        return bool(self._deadlines.get(queue))
+
+    def take(self, queue: str) -> list[float]:
+        """Return the deadlines of a queue's tasks since the last call."""
+        noted = self._deadlines.get(queue, ())
+        return [noted.popleft() for _ in range(len(noted))] if noted else []
+
+
 class Tasks(Protocol):
     """Tasks by their ids: put, read, change and delete them."""
 
@@ -598,6 +623,22 @@ class Lines(Protocol):
 
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
+
+    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        """Return when some tasks claimable at `now` were created, and their deadlines: the nearest, if known.
+
+        They show whether a task is late by its own deadline, which may be nearer than that of the oldest one.
+        """
+
+    def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
+        """Count the tasks in the lines that went stale between two times; at least, if they are many.
+
+        Args:
+            queue: Name of the queue.
+            since: Not those that were stale at this time, in seconds.
+            now: Current time in seconds.
+            life_seconds: Age at which most of the tasks are stale.
+        """
 
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
         """Return the oldest claimable tasks, the lowest priority level first."""
@@ -791,6 +832,11 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     def wakes(self) -> Wakes:
         """Wakes waiters for tasks: shared by all stores of this process on the same table."""
         return Wakes()
+
+    @cached_property
+    def expired(self) -> ExpiredTasks:
+        """The stale tasks that this process took out of their lines."""
+        return ExpiredTasks()
 
     @property
     def shards(self) -> int | None:

@@ -56,13 +56,21 @@ class LineOrders:
         self._checking: set[Line] = set()
         self._switches: list[OrderSwitch] = []
 
-    def newest_first(self, line: Line, now: float, oldest_created: Callable[[], float | None]) -> bool:
+    def newest_first(
+        self,
+        line: Line,
+        now: float,
+        oldest_created: Callable[[], float | None],
+        first_to_expire: Callable[[], Iterable[tuple[float, float]]] = tuple,
+    ) -> bool:
         """Return whether to serve the newest task of a line first.
 
         Args:
             line: The line.
             now: Current time in seconds.
             oldest_created: Reads when the oldest live task of the line was created; None if it is empty.
+            first_to_expire: Reads when its live tasks with the nearest deadlines were created, and their
+                deadlines.
         """
         if self.constant is not None:
             return self.constant
@@ -72,16 +80,15 @@ class LineOrders:
                 return policy.newest_first
             self._checking.add(line)
         try:
-            created = oldest_created()
+            created, nearest = oldest_created(), first_to_expire()
             with self._lock:
-                self._observe(line, policy, now, created)
+                self._observe(line, policy, policy.observe(now, created, nearest))
         finally:
             with self._lock:
                 self._checking.discard(line)
         return policy.newest_first
 
-    def _observe(self, line: Line, policy: OrderPolicy, now: float, oldest_created: float | None) -> None:
-        switch = policy.observe(now, oldest_created)
+    def _observe(self, line: Line, policy: OrderPolicy, switch: OrderSwitch | None) -> None:
         if switch is not None:
             self._switches.append(switch)
         if policy.unused:

@@ -20,6 +20,7 @@ from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
 from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, RunningCounts, StartLog
+from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import (
     Conflict,
     DeadLetters,
@@ -133,6 +134,16 @@ class StateCounts:
     def oldest_created(self, now: float, created_after: float) -> float | None:
         """Return when the oldest of the first tasks to become stale was created; None if there is none."""
         return min(self._created(now, created_after, reverse=False), default=None)
+
+    def first_to_expire(self, now: float, created_after: float) -> list[_CountedEntry]:
+        """Return the claimable tasks with the nearest deadlines."""
+        first = islice(self._live(now, reverse=False), FIRST_TO_EXPIRE)
+        return [entry for entry in first if entry[2] > created_after]
+
+    def count_stale(self, since: float, now: float) -> int:
+        """Count the tasks in the lines whose deadline has passed since a time."""
+        stale: int = self._in_line.bisect_right((now, LAST_ID)) - self._in_line.bisect_right((since, LAST_ID))
+        return stale
 
     def stats(self, now: float, created_after: float) -> Stats:
         """Return the counts; ages of the oldest and newest task are bounds if there are many.
@@ -643,7 +654,12 @@ class MemoryLines(MemoryPart):
 
         def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
             looked_at.append(line)
-            newest_first = request.orders.newest_first(line, moment.now, lambda: waiting.oldest(moment))
+            newest_first = request.orders.newest_first(
+                line,
+                moment.now,
+                lambda: waiting.oldest(moment),
+                lambda: self._first_to_expire(request.queue, line, moment),
+            )
             yield from waiting.claimable(moment, newest_first=newest_first)
 
         for level, lines in self._lines[request.queue].windows(room):
@@ -687,6 +703,26 @@ class MemoryLines(MemoryPart):
                 return self._states[queue].oldest_created(now, created_after)
             oldest = (next(line.waiting(created_after, now), None) for _, line in lines)
             return min((first[0] for first in oldest if first is not None), default=None)
+
+    def _first_to_expire(self, queue: str, line: Line, moment: ClaimMoment) -> list[tuple[float, float]]:
+        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
+        nearest = self._states[queue].first_to_expire(moment.deadline_after, moment.created_after)
+        return [
+            (created, deadline)
+            for deadline, task_id, created, group in nearest
+            if group == line[1] and self._tasks[task_id].priority == line[0]
+        ]
+
+    @override
+    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        with self._lock:
+            nearest = self._states[queue].first_to_expire(now, created_after)
+            return [(created, deadline) for deadline, _id, created, _group in nearest]
+
+    @override
+    def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
+        with self._lock:
+            return self._states[queue].count_stale(since, now)
 
     @override
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
@@ -741,6 +777,8 @@ class MemoryAgenda(MemoryPart):
             # Due tasks are brought in first.
             over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
             doomed = list(islice(over, limit))
+            waited = (self._tasks[task_id] for task_id in doomed)
+            self.expired.note(queue, [task.stale_at for task in waited if task.status is TaskStatus.PENDING])
             for task_id in doomed:
                 self._forget(task_id)
             return len(doomed)

@@ -71,7 +71,8 @@ class AdmissionControl:
                 door.observe(now, *self._meter.measure(now))
             finally:
                 self._checking.release()
-        retry_after_seconds = door.rejects(task.group, self._uniform)
+        life_seconds = task.stale_at - task.created
+        retry_after_seconds = door.rejects(task.group, self._uniform, life_seconds)
         if retry_after_seconds is None:
             return None
         return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 from freshq.errors import StoreError
+from freshq.policy.order import latest_wait
 from freshq.policy.pressure import FlowCounter, assess
 from freshq.policy.reserve import (
     MOST_KEPT,
@@ -123,12 +124,13 @@ class FlowMeter:
     @property
     def is_unused(self) -> bool:
         """Whether nothing was counted yet."""
-        return self._flush_at == -math.inf
+        return self._flush_at == -math.inf and not self._store.expired.any(self._queue)
 
     def offered(self, now: float, tasks: Sequence[Task]) -> None:
         """Count tasks that were put, including those turned away."""
         with self._lock:
             self._counter.offered(now, len(tasks))
+            self._counter.offered_for(now, [task.stale_at - task.created for task in tasks])
             if self._counts_groups:
                 for task in tasks:
                     self._counter.offered_by(task.group, now)
@@ -168,7 +170,7 @@ class FlowMeter:
 
     def _flush_or_begin(self, now: float) -> None:
         """Write the counts; after the first count, only schedule the write."""
-        if self.is_unused:
+        if self._flush_at == -math.inf:
             self._flush_at = now + self._flush_seconds
         else:
             self.flush(now)
@@ -176,6 +178,7 @@ class FlowMeter:
     def flush(self, now: float) -> None:
         """Add the counts to the queue's; keep counts that cannot be written for the next time."""
         with self._lock:
+            self._counter.expired(now, self._store.expired.take(self._queue))
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()
             self._flush_at = now + self._flush_seconds
@@ -202,12 +205,28 @@ class FlowMeter:
         Raises:
             StoreError: If the store did not answer.
         """
+        return self._counter.between(now, *self._counts(now))
+
+    def _counts(self, now: float) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the counts of all processes in this window and the one before."""
         self.flush(now)
         number = self._counter.window(now)
         current, before = (
             self._store.read_counts(self._queue, _record(window)) for window in (number, number - 1)
         )
-        return self._counter.between(now, current, before)
+        return current, before
+
+    def flow_with_stale(self, now: float) -> Flow:
+        """Return the flow, including expired tasks that nobody has taken out of their lines yet.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        current, before = self._counts(now)
+        since = now - self._counter.window_seconds
+        life_seconds = self._counter.between(now, current, before).own_seconds or self._deadline_seconds
+        stale = self._store.count_stale(self._queue, since, now, life_seconds)
+        return self._counter.between(now, current | {"expired": current.get("expired", 0) + stale}, before)
 
     def measure(self, now: float) -> tuple[Flow, float | None]:
         """Return the recent flow, and the age of the oldest live task in seconds.
@@ -215,8 +234,12 @@ class FlowMeter:
         Raises:
             StoreError: If the store did not answer.
         """
+        oldest_age_seconds = self._oldest_age_seconds(now)
+        return self.flow(now), oldest_age_seconds
+
+    def _oldest_age_seconds(self, now: float) -> float | None:
         oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
-        return self.flow(now), None if oldest is None else now - oldest
+        return None if oldest is None else now - oldest
 
     def pressure(self, now: float, uniform: float) -> Pressure:
         """Return how overloaded the queue is.
@@ -228,7 +251,11 @@ class FlowMeter:
         Raises:
             StoreError: If the store did not answer.
         """
-        return assess(*self.measure(now), self._deadline_seconds, uniform)
+        oldest_age_seconds = self._oldest_age_seconds(now)
+        nearest = self._store.first_to_expire(self._queue, now, now - self._deadline_seconds)
+        latest = latest_wait(now, None, self._deadline_seconds, nearest)
+        flow = self.flow_with_stale(now)
+        return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform, latest)
 
 
 def _record(window: int) -> str:

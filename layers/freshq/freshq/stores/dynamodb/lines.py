@@ -7,6 +7,7 @@ import logging
 import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import chain, islice, zip_longest
 from math import ceil
 from operator import attrgetter
@@ -74,8 +75,18 @@ BOUNDS_OF_SOME_LINES = {
 }
 
 
+def lives_of(entries: Iterable[IndexEntry]) -> list[tuple[float, float]]:
+    """Return when tasks were created, and their deadlines, as far as the index shows them."""
+    return [(entry.created, entry.deadline) for entry in entries if entry.deadline is not None]
+
+
 class DynamoCounts(DynamoPart):
     """Counts and times of the claimable tasks of a queue, from the status index."""
+
+    def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
+        super().__init__(calls, shards, status_index)
+        # Where claims and looks ran out of pages, with nothing but stale tasks up to there.
+        self.resume_at: queries.ResumeAt = {}
 
     @override
     def count_waiting(
@@ -115,11 +126,32 @@ class DynamoCounts(DynamoPart):
 
     def oldest_of(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> float | None:
         """Return the creation time of the oldest live task of some lines; None if there is none."""
-        oldest = (
-            next(queries.oldest_claimable(self.calls, partition, live, 1), None)
+        return min((entry.created for entry in self.first_entries(queue, live, lines)), default=None)
+
+    def first_entries(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> list[IndexEntry]:
+        """Return the oldest live tasks of some lines, about a page of each partition."""
+        return [
+            entry
+            for partition in self.keyspace.pending_partitions(queue, lines)
+            for entry in queries.first_entries(self.calls, partition, live, self.resume_at)
+        ]
+
+    @override
+    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        """Return times of the oldest claimable tasks; no index has an order by deadlines."""
+        lines = self.line_records.all_lines(queue, now)
+        return lives_of(self.first_entries(queue, self.status_index.live(created_after, now), lines))
+
+    @override
+    def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
+        """Count on a page of each partition, of up to `MAX_LINES` lines; 0 if the index has no deadlines."""
+        if not self.status_index.has_deadlines:
+            return 0
+        lines = islice(self.line_records.all_lines(queue, now), MAX_LINES)
+        return sum(
+            queries.count_expired(self.calls, partition, self.status_index, since, now, life_seconds)
             for partition in self.keyspace.pending_partitions(queue, lines)
         )
-        return min((entry[0] for entry in oldest if entry is not None), default=None)
 
     @override
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
@@ -162,11 +194,6 @@ class DynamoCounts(DynamoPart):
 
 class DynamoLines(DynamoCounts):
     """The claimable tasks of a queue, by priority level and group."""
-
-    def __init__(self, calls: TableCalls, shards: int = 1, status_index: StatusIndex | None = None) -> None:
-        super().__init__(calls, shards, status_index)
-        # Where claims ran out of pages, with nothing but stale tasks up to there.
-        self.resume_at: queries.ResumeAt = {}
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
@@ -290,10 +317,12 @@ class Candidates:
                 return
             search = GroupSearch(line, len(partitions))
             self._searches.append(search)
+        entries = cache(partial(store.first_entries, request.queue, self._live, [line]))
         newest_first = request.orders.newest_first(
             line,
             self.moment.now,
-            lambda: store.oldest_of(request.queue, self._live, [line]),
+            lambda: min((entry.created for entry in entries()), default=None),
+            lambda: lives_of(entries()),
         )
         shards = [self._shard(partition, search, newest_first=newest_first) for partition in partitions]
         yield from heapq.merge(*shards, key=attrgetter("position"), reverse=newest_first)

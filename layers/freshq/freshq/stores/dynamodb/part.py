@@ -60,4 +60,4 @@ class DynamoPart(Store):
         self.line_records = LineRecords(calls, self.control, self.keyspace, self.status_index)
         self.lease_records = LeaseRecords(calls, self.keyspace)
         self.quarantine = Quarantine(calls, self.keyspace)
-        self.stale_items = StaleItems(calls, self.keyspace, self.status_index)
+        self.stale_items = StaleItems(calls, self.keyspace, self.status_index, self.expired)

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from itertools import chain, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from freshq.model.task import TaskStatus
+from freshq.stores.base import MOST_STALE
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
-from freshq.stores.dynamodb.schema import CREATED_ATTRIBUTE, DUE_INDEX, STATUS_INDEX, IndexEntry
+from freshq.stores.dynamodb.schema import (
+    CREATED_ATTRIBUTE,
+    DUE_INDEX,
+    STATUS_INDEX,
+    STATUS_INDEX_ATTRIBUTE,
+    IndexEntry,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +89,11 @@ class StatusIndex:
     def entry(self, item: Item) -> IndexEntry:
         """Return an item of the index as an entry."""
         created = seconds(item[CREATED_ATTRIBUTE])
-        return IndexEntry(created if self.by_time else self.place(item), created, item["taskId"]["S"])
+        place = created if self.by_time else self.place(item)
+        deadline = item.get(STATUS_INDEX_ATTRIBUTE)
+        return IndexEntry(
+            place, created, item["taskId"]["S"], None if deadline is None else seconds(deadline)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +265,55 @@ def oldest_claimable(
         return ((entry.created, entry.task_id) for entry in entries)
     items = chain.from_iterable(page["Items"] for page in pages_of(calls, live.query(partition)))
     return iter(sorted((seconds(item["taskCreated"]), item["taskId"]["S"]) for item in items))
+
+
+def first_entries(
+    calls: TableCalls, partition: str, live: LiveTasks, resume_at: ResumeAt | None = None
+) -> list[IndexEntry]:
+    """Return the oldest live tasks of a partition, about a page.
+
+    If time is not the order, it reads the whole partition.
+
+    Args:
+        calls: Calls to the table.
+        partition: The partition of the status index.
+        live: Which tasks are live.
+        resume_at: As in `claimable_pages`.
+    """
+    if not live.index.by_time:
+        items = chain.from_iterable(page["Items"] for page in pages_of(calls, live.query(partition)))
+        return sorted(map(live.index.entry, items), key=attrgetter("created"))
+    pages = claimable_pages(calls, partition, live, 1, newest_first=False, resume_at=resume_at)
+    return next((page.entries for page in pages if page.entries), [])
+
+
+def count_expired(
+    calls: TableCalls, partition: str, index: StatusIndex, since: float, now: float, life_seconds: float
+) -> int:
+    """Count the tasks of a partition that went stale between two times, on one page.
+
+    Args:
+        calls: Calls to the table.
+        partition: The partition of the status index.
+        index: The index.
+        since: Not those that were stale at this time, in seconds.
+        now: Current time in seconds.
+        life_seconds: Age at which most tasks are stale; the page begins with those that went stale last.
+    """
+    arguments = index.query(partition, "<=", now - life_seconds) | {
+        "ScanIndexForward": False,
+        "Limit": MOST_STALE,
+        "Select": "COUNT",
+        "FilterExpression": "#deadline BETWEEN :since AND :now",
+    }
+    if index.by_time:
+        between = "#pendingShard = :shard AND #taskCreated BETWEEN :from AND :created"
+        arguments["KeyConditionExpression"] = between
+        arguments["ExpressionAttributeValues"][":from"] = milliseconds(since - life_seconds)
+    else:
+        arguments["FilterExpression"] += " AND #taskCreated <= :created"
+    arguments["ExpressionAttributeValues"] |= {":since": milliseconds(since), ":now": milliseconds(now)}
+    return int(calls.query(arguments)["Count"])
 
 
 def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:

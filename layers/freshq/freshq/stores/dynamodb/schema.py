@@ -76,11 +76,13 @@ class IndexEntry(NamedTuple):
         position: Its place in the order; comparable among the tasks of a table.
         created: Its creation time, in seconds.
         task_id: Its id.
+        deadline: Its deadline, in seconds; None if it has none, or the index does not show it.
     """
 
     position: Any
     created: float
     task_id: str
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

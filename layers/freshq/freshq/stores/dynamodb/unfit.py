@@ -31,6 +31,7 @@ from freshq.stores.dynamodb.queries import LiveTasks, stale_page
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
+    from freshq.stores.base import ExpiredTasks
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.queries import StatusIndex
@@ -57,8 +58,11 @@ SPARE: Final = (
 class StaleItems:
     """Sheds tasks past their own deadline that claims tried or passed over. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex) -> None:
+    def __init__(
+        self, calls: TableCalls, keyspace: Keyspace, status_index: StatusIndex, expired: ExpiredTasks
+    ) -> None:
         self._calls = calls
+        self._expired = expired
         self._keyspace = keyspace
         self._index = status_index
         self._lock = threading.Lock()
@@ -132,6 +136,8 @@ class StaleItems:
             self._calls.update(update)
         except ConditionFailed:
             logger.debug("task %s changed before it could be shed", task.task_id)
+        else:
+            self._expired.note(task.queue, [task.stale_at] if reason is ShedReason.EXPIRED else [])
 
 
 @dataclass(slots=True)

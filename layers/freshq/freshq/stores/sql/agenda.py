@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -16,9 +16,10 @@ from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
 from freshq.stores.sql.statements import ONE, SqlPart, Statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from freshq.model.task import Task
+    from freshq.stores.base import ExpiredTasks
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.horizon import Horizon
     from freshq.stores.sql.schema import Schema
@@ -88,6 +89,11 @@ class StaleStatements(AgendaStatements):
         return self.first_past(STALE, self.tasks.c.task_id)
 
     @cached_property
+    def stale_tasks(self) -> sa.Select[Any]:
+        """As `stale_ids`, with their deadlines."""
+        return self.first_past(STALE, self.tasks.c.task_id, self.tasks.c.deadline_us)
+
+    @cached_property
     def leave_line(self) -> sa.Update:
         """Remove locked tasks from their lines."""
         leave = sa.update(self.tasks).where(self.in_queue, self.listed)
@@ -95,9 +101,9 @@ class StaleStatements(AgendaStatements):
 
     @cached_property
     def leave_line_first(self) -> PreparedStatement:
-        """Remove the first stale tasks from their lines, on PostgreSQL and SQLite."""
+        """Remove the first stale tasks from their lines, on PostgreSQL and SQLite; return their deadlines."""
         update = sa.update(self.tasks).where(self.among(self.stale_ids)).values(self._out_of_line)
-        return self.prepared(update)
+        return self.prepared(update.returning(self.tasks.c.deadline_us))
 
 
 def page_of(rows: int) -> dict[str, int]:
@@ -108,13 +114,14 @@ def page_of(rows: int) -> dict[str, int]:
 class StaleTasks:
     """Removes tasks that are past their deadline from their lines."""
 
-    def __init__(self, database: Database, schema: Schema, horizon: Horizon) -> None:
+    def __init__(self, database: Database, schema: Schema, horizon: Horizon, expired: ExpiredTasks) -> None:
         self._database = database
+        self._expired = expired
         self._horizon = horizon
         self._sql = StaleStatements.shared(schema, database.engine.dialect)
 
     def leave_lines(self, queue: str, now: float, limit: int) -> int:
-        """Remove up to `limit` stale tasks from their lines; return how many.
+        """Remove up to `limit` stale tasks from their lines, and note their deadlines; return how many.
 
         Raises:
             StoreError: If the database failed.
@@ -124,18 +131,22 @@ class StaleTasks:
         if self._database.dialect != "postgresql" and not self._database.rows(self._sql.any_stale, where):
             return 0
         if self._sql.has_returning:
-            left = self._database.execute(self._sql.leave_line_first, where | {"page": limit}).changed
-            if left < limit:
+            rows = self._database.execute(self._sql.leave_line_first, where | {"page": limit}).rows
+            deadlines_us = [row[0] for row in rows]
+            if len(deadlines_us) < limit:
                 self._horizon.none_past(where, STALE)
-            return left
+        else:
+            deadlines_us = self._database.transaction(partial(self._leave, where, limit))
+        self._expired.note(queue, [deadline_us / 1e6 for deadline_us in deadlines_us])
+        return len(deadlines_us)
 
-        def leave(connection: sa.Connection) -> int:
-            ids = sorted(connection.execute(self._sql.stale_ids, where | page_of(limit)).scalars())
-            if ids:
-                connection.execute(self._sql.leave_line, where | {"ids": ids})
-            return len(ids)
-
-        return self._database.transaction(leave)
+    def _leave(self, where: Mapping[str, Any], limit: int, connection: sa.Connection) -> list[int]:
+        """Remove the first stale tasks from their lines, on MariaDB and MySQL; return their deadlines."""
+        found = connection.execute(self._sql.stale_tasks, {**where, **page_of(limit)}).all()
+        if found:
+            ids = sorted(row.task_id for row in found)
+            connection.execute(self._sql.leave_line, {**where, "ids": ids})
+        return [row.deadline_us for row in found]
 
 
 class UpkeepStatements(AgendaStatements):
@@ -214,7 +225,7 @@ class SqlAgenda(SqlPart):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.upkeep_sql = UpkeepStatements.shared(schema, database.engine.dialect)
-        self._stale = StaleTasks(database, schema, self.horizon)
+        self._stale = StaleTasks(database, schema, self.horizon, self.expired)
         self.history: SqlHistory = SqlHistory(database, schema)
 
     @override

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.task import TaskStatus
+from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import Stats
+from freshq.stores.base import MOST_STALE, Stats
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
 from freshq.stores.sql.statements import PENDING, SqlPart, Statements
 from freshq.stores.sql.windows import (
@@ -116,6 +117,28 @@ class WaitingStatements(Statements):
         """Creation time of the newest claimable task among the tasks with the latest deadlines."""
         waiting = self._last_to_expire()
         return sa.select(sa.func.max(waiting.c.created_us)).where(self._young(waiting))
+
+    @cached_property
+    def nearest_deadlines(self) -> sa.Select[Any]:
+        """Creation times and deadlines of the claimable tasks with the earliest deadlines."""
+        waiting = self._first_to_expire(self.tasks.c.deadline_us)
+        return sa.select(waiting.c.created_us, waiting.c.deadline_us).where(self._young(waiting))
+
+    @cached_property
+    def nearest_of_line(self) -> sa.Select[Any]:
+        """As `nearest_deadlines`, of those that are in the line `of_line`."""
+        waiting = self._first_to_expire(self.tasks.c.deadline_us, self.tasks.c.line)
+        of_line = waiting.c.line == sa.bindparam("of_line", type_=self.tasks.c.line.type)
+        return sa.select(waiting.c.created_us, waiting.c.deadline_us).where(self._young(waiting), of_line)
+
+    @cached_property
+    def count_stale(self) -> sa.Select[Any]:
+        """Number of tasks in the lines that went stale after `since_us`, counting at most `page` tasks."""
+        tasks = self.tasks
+        due = (tasks.c.due_us > sa.bindparam("since_us"), tasks.c.due_us <= sa.bindparam("now_us"))
+        page = sa.select(tasks.c.due_us).where(self.in_queue, tasks.c.agenda == STALE, *due)
+        counted = page.limit(sa.bindparam("page")).subquery("stale")
+        return sa.select(sa.func.count()).select_from(counted)
 
     @cached_property
     def first_to_expire(self) -> sa.Select[Any]:
@@ -279,6 +302,17 @@ class SqlCounts(SqlPart):
         return None if created_us is None else created_us / 1e6
 
     @override
+    def first_to_expire(self, queue: str, now: float, created_after: float) -> list[tuple[float, float]]:
+        page = on_agenda(queue, now, created_after, FIRST_TO_EXPIRE)
+        return in_seconds(self.database.rows(self.waiting_sql.nearest_deadlines, page))
+
+    @override
+    def count_stale(self, queue: str, since: float, now: float, life_seconds: float) -> int:
+        between = {"since_us": microseconds(since), "now_us": microseconds(now)}
+        page = {"of_queue": queue, **between, "page": MOST_STALE}
+        return sum(row[0] for row in self.database.rows(self.waiting_sql.count_stale, page))
+
+    @override
     def oldest_tasks(self, request: OldestRequest) -> list[Task]:
         queue, now, created_after = request.queue, request.now, request.created_after
 
@@ -380,6 +414,11 @@ class SqlCounts(SqlPart):
         bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
         page = on_agenda(queue, now, created_after, LOOKED_ROWS)
         return [connection.execute(self.waiting_sql.newest_waiting, page).scalar()]
+
+
+def in_seconds(rows: Iterable[Any]) -> list[tuple[float, float]]:
+    """Return rows of two times in microseconds, in seconds."""
+    return [(row[0] / 1e6, row[1] / 1e6) for row in rows]
 
 
 def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from typing_extensions import override
 
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import TaskStatus
+from freshq.policy.order import FIRST_TO_EXPIRE
 from freshq.stores.base import Conflict, Guard
 from freshq.stores.sql.agenda import StaleTasks
-from freshq.stores.sql.counts import SqlCounts
+from freshq.stores.sql.counts import SqlCounts, in_seconds, on_agenda
 from freshq.stores.sql.horizon import COMMIT_US, EVER_US
 from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
 from freshq.stores.sql.statements import ONE, TAKEN, Conditions, Statements, rows_of
@@ -313,7 +314,7 @@ class SqlLines(SqlCounts):
         super().__init__(database, schema, queue)
         self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
         self.window = LineWindow(schema, database.engine.dialect)
-        self._stale_tasks = StaleTasks(database, schema, self.horizon)
+        self._stale_tasks = StaleTasks(database, schema, self.horizon, self.expired)
         self.limited = LimitedLines(database, schema, self.window)
 
     def candidates(
@@ -370,8 +371,7 @@ class SqlLines(SqlCounts):
         pages: Mapping[bool, sa.Select[Any]],
     ) -> Iterator[Stored]:
         """Yield claimable tasks of a line, best first, from a small page and then a larger one."""
-        oldest = partial(self.oldest_of_line, request, line, connection)
-        newest_first = request.orders.newest_first(line, moment.now, oldest)
+        newest_first = self._newest_first(request, line, moment.now, connection)
         parameters = in_time(request.queue, moment) | {"of_line": line_key(*line)}
         spans = [(parameters["created_after_us"], EVER_US)]
         if pages is self.claim_sql.page:
@@ -391,6 +391,28 @@ class SqlLines(SqlCounts):
                     if each.task.task_id not in seen:
                         seen.add(each.task.task_id)
                         yield each
+
+    def _newest_first(
+        self, request: ClaimRequest, line: Line, now: float, connection: sa.Connection | None = None
+    ) -> bool:
+        """Return whether to serve the newest task of a line first."""
+        oldest = partial(self.oldest_of_line, request, line, connection)
+        nearest = partial(self.nearest_of_line, request, line, connection)
+        return request.orders.newest_first(line, now, oldest, nearest)
+
+    def nearest_of_line(
+        self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
+    ) -> list[tuple[float, float]]:
+        """Return when tasks of a line were created, and their deadlines: of the queue's nearest ones."""
+        moment = request.moment()
+        page = on_agenda(request.queue, moment.deadline_after, moment.created_after, FIRST_TO_EXPIRE)
+        page["of_line"] = line_key(*line)
+        statement = self.waiting_sql.nearest_of_line
+        return in_seconds(
+            self.database.rows(statement, page)
+            if connection is None
+            else connection.execute(statement, page).all()
+        )
 
     def oldest_of_line(
         self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
@@ -553,8 +575,7 @@ class SqlLines(SqlCounts):
         by_order: dict[bool, dict[str | None, int]] = {}
         for group, count in counts.items():
             line = (level, group)
-            oldest = partial(self.oldest_of_line, request, line)
-            newest_first = request.orders.newest_first(line, now, oldest)
+            newest_first = self._newest_first(request, line, now)
             by_order.setdefault(newest_first, {})[group] = count
         return by_order
 
@@ -709,8 +730,7 @@ class SqlLines(SqlCounts):
         def rank(each: Stored) -> tuple[int, float, str]:
             task = each.task
             line = (task.priority, task.group)
-            oldest = partial(self.oldest_of_line, request, line, connection)
-            newest_first = request.orders.newest_first(line, moment.now, oldest)
+            newest_first = self._newest_first(request, line, moment.now, connection)
             return -task.priority, -task.created if newest_first else task.created, task.task_id
 
         parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
