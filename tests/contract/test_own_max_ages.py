@@ -65,9 +65,7 @@ class Traffic:
             self.ends["turned away"] += 1
 
 
-@pytest.mark.parametrize(
-    ("order", "max_age_seconds"), [("lifo", 20.0), ("fifo", 3600.0), ("adaptive", 20.0)]
-)
+@pytest.mark.parametrize(("order", "max_age_seconds"), [("lifo", 20.0), ("fifo", 3600.0), ("adaptive", 20.0)])
 def test_every_figure_says_that_half_of_the_tasks_expires(
     store: StoreUnderTest, order: str, max_age_seconds: float
 ) -> None:
@@ -129,6 +127,28 @@ def test_the_door_opens_again_when_the_downstream_is_back(store: StoreUnderTest)
     traffic.ends.clear()
     traffic.run(5, load=0.5)
     assert traffic.ends["turned away"] == 0
+
+
+@pytest.mark.parametrize("order", ["fifo", "adaptive"])
+def test_a_reserve_learned_while_services_were_slow_does_not_lock_short_lived_tasks_out(
+    store: StoreUnderTest, order: str
+) -> None:
+    queue = store.queue(max_age_seconds=60.0, order=order)
+    for number in range(24):
+        queue.put(number, max_age_seconds=4.0)
+        claims = queue.claim(1)
+        store.clock.advance(3)
+        for claim in claims:
+            queue.complete(claim)
+    done = 0
+    for number in range(20):
+        queue.put(number, max_age_seconds=OWN_SECONDS)
+        for claim in queue.claim(1):
+            store.clock.advance(0.1)
+            queue.complete(claim)
+            done += 1
+        store.clock.advance(1)
+    assert done >= 10
 
 
 @pytest.mark.parametrize("max_age_seconds", [60.0, 3600.0, None])

@@ -189,3 +189,23 @@ def test_the_kind_that_was_served_longest_ago_is_forgotten() -> None:
             times.observe(str(kind), 1.0, 0.0)
     assert times.seconds("1", 0.9, 0.0) == 0
     assert min(times.seconds(kind, 0.9, 0.0) for kind in ("0", "2", "new")) > 0
+
+
+def test_a_reserve_leaves_tasks_with_a_short_max_age_half_of_their_life() -> None:
+    reserve = LearnedReserve(lambda sketch: QuantileReserve(0.9, 60.0, sketch))
+    for _ in range(QuantileReserve.LEAST):
+        reserve.observe(3.0)
+    learned = reserve.seconds
+    assert learned >= 3.0
+    reserve.bound([(0.0, 2.0), (1.0, 2.0)])
+    assert reserve.seconds == 1.0
+    reserve.observe(3.0)
+    assert reserve.seconds == 1.0
+    reserve.bound([(0.0, 2.0), (0.0, 60.0)])
+    assert reserve.seconds == learned, "a task that lives longer can still be claimed, and teach"
+    reserve.bound([(0.0, 2.0)])
+    reserve.abort_sync(reserve.begin_sync(1.0))
+    assert reserve.seconds == learned
+    fixed = LearnedReserve(lambda _: FixedReserve(3.0))
+    fixed.bound([(0.0, 2.0)])
+    assert fixed.seconds == 3.0

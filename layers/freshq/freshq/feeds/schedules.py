@@ -609,18 +609,21 @@ class Scheduler:
 def _skipped_and_left(
     schedule: Schedule, state: ScheduleState, now: float
 ) -> tuple[list[float], list[float]]:
-    """Return the ticks to skip, replaced by `catch_up` newer ones, and the ticks to fire.
-
-    Of more than `MAX_MISSED` missed ticks, those in the middle are left out: the last one stands for them.
-    """
+    """Return the ticks to skip, replaced by `catch_up` newer ones, and the ticks to fire."""
     start = min([state.last, *state.failed])
-    recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED + 1))
-    if len(recent) > MAX_MISSED:
-        latest = _latest_ticks(schedule, start, now)
-        recent += [tick for tick in latest if tick > recent[-1]]
+    recent = _missed_ticks(schedule, start, now)
     first = recent[-schedule.catch_up] if len(recent) >= schedule.catch_up else -math.inf
     ticks = [*state.failed, *(tick for tick in recent if tick > state.last)]
     return [tick for tick in ticks if tick < first], [tick for tick in ticks if tick >= first]
+
+
+def _missed_ticks(schedule: Schedule, start: float, now: float) -> list[float]:
+    """Return the ticks after `start` up to `now`; of more than `MAX_MISSED`, not those in the middle."""
+    ticks = takewhile(lambda tick: tick <= now, schedule.when.ticks(start))
+    missed = list(islice(ticks, MAX_MISSED + 1))
+    if len(missed) <= MAX_MISSED:
+        return missed
+    return missed + [tick for tick in _latest_ticks(schedule, start, now) if tick > missed[-1]]
 
 
 def _latest_ticks(schedule: Schedule, start: float, now: float) -> list[float]:

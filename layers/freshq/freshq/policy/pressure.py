@@ -95,11 +95,9 @@ def assess(
 
     It is overloaded while a live task is older than 0.4 of the time until its own deadline, or tasks are shed
     early, or more than 1 in 100 expires. Then a new task's chance is the share of the load that is served in
-    time; else it is the share that does not expire. The tasks that the door rejects are no evidence of
-    overload: they would keep the door closed.
-
-    Backlog over capacity does not estimate the wait here: newest first, a task does not wait for older
-    ones. The retry spreads the excess of one deadline over the time that serving it takes.
+    time; else it is the share that does not expire. Backlog over capacity does not estimate the wait here:
+    newest first, a task does not wait for older ones. The retry spreads the excess of one deadline over the
+    time that serving it takes.
 
     Args:
         flow: Recent flow.
@@ -108,24 +106,21 @@ def assess(
         uniform: A random number from [0, 1), for the jitter.
         latest: The wait of the live task that has used most of its own life; None if it is not known.
     """
+    late = latest is not None and latest.is_late
+    old = oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds
+    overloaded = late or old or flow.shed_early > 0 or flow.expired > LATE_RATIO * flow.offered
     life_seconds = flow.life_seconds(deadline_seconds)
-    overloaded = flow.shed_early > 0 or flow.expired > LATE_RATIO * flow.offered
-    if latest is not None and latest.is_late:
-        life_seconds, overloaded = min(life_seconds, latest.life_seconds), True
-    elif oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds:
-        overloaded = True
-    chance = 1.0
-    if flow.offered > 0:
-        in_time = flow.served_in_time if overloaded else flow.offered - flow.expired
-        chance = min(1.0, in_time / flow.offered)
-    retry_after_seconds = flow.spread_seconds(life_seconds) * (0.5 + uniform) if overloaded else None
-    service_seconds = flow.work / flow.served if flow.served > 0 else None
-    wanted = 0 if flow.offered == 0 else None
-    if wanted is None and service_seconds is not None:
-        wanted = wanted_servers(flow.offered, service_seconds, flow.life_seconds(deadline_seconds))
+    shortest_seconds = life_seconds if latest is None else min(life_seconds, latest.life_seconds)
+    spread_seconds = flow.spread_seconds(shortest_seconds) * (0.5 + uniform)
     return Pressure(
-        *(flow.offered, flow.served, chance, overloaded, retry_after_seconds, service_seconds, wanted),
-        own_ratio=min(1.0, flow.own / flow.offered) if flow.offered > 0 else 0.0,
+        flow.offered,
+        flow.served,
+        flow.chance(overloaded=overloaded),
+        overloaded,
+        spread_seconds if overloaded else None,
+        flow.service_seconds,
+        flow.wanted_servers(life_seconds),
+        own_ratio=flow.own_ratio,
         own_max_age_seconds=flow.own_seconds,
     )
 
@@ -312,6 +307,34 @@ class Flow:
     expired: float = 0.0
     own: float = 0.0
     own_urgency: float = 0.0
+
+    @property
+    def service_seconds(self) -> float | None:
+        """Time that workers held tasks per task done; None if none was done."""
+        return self.work / self.served if self.served > 0 else None
+
+    def wanted_servers(self, life_seconds: float) -> int | None:
+        """Return the slots that suffice for the offered work; None if the time of a task is not known.
+
+        Args:
+            life_seconds: Age at which a task is stale.
+        """
+        if self.offered == 0:
+            return 0
+        seconds = self.service_seconds
+        return None if seconds is None else wanted_servers(self.offered, seconds, life_seconds)
+
+    def chance(self, *, overloaded: bool) -> float:
+        """Return the chance of a new task to be served in time."""
+        if self.offered <= 0:
+            return 1.0
+        in_time = self.served_in_time if overloaded else self.offered - self.expired
+        return min(1.0, in_time / self.offered)
+
+    @property
+    def own_ratio(self) -> float:
+        """Share of the offered tasks with a max age of their own."""
+        return min(1.0, self.own / self.offered) if self.offered > 0 else 0.0
 
     @property
     def own_seconds(self) -> float | None:

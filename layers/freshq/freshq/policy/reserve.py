@@ -161,13 +161,17 @@ class LearnedReserve:
 
     A sync is `begin_sync`, `merged` with the shared counts, then `end_sync`; or `abort_sync`.
 
+    A learned reserve is at most half of the queue's max age. If all waiting tasks have a shorter max age of
+    their own, `bound` lowers it until the next sync: otherwise services that once took longer than that would
+    keep it up for ever, because no task would be claimed.
+
     Attributes:
         seconds: The reserve now.
         learns: Whether it depends on the service times.
         next_sync: When the next sync is due, in seconds; infinite for a fixed reserve.
     """
 
-    __slots__ = ("_new_reserve", "_reserve", "_seen", "learns", "next_sync", "seconds")
+    __slots__ = ("_most_seconds", "_new_reserve", "_reserve", "_seen", "learns", "next_sync", "seconds")
 
     def __init__(self, new_reserve: Callable[[QuantileSketch | None], Reserve]) -> None:
         """Start with nothing seen.
@@ -177,6 +181,7 @@ class LearnedReserve:
         """
         self._new_reserve = new_reserve
         self._reserve = new_reserve(None)
+        self._most_seconds = math.inf
         self.seconds = self._reserve.seconds
         self._seen: deque[float] = deque(maxlen=MOST_KEPT)
         self.learns = not isinstance(self._reserve, FixedReserve)
@@ -186,8 +191,19 @@ class LearnedReserve:
         """Record how long a task took."""
         if self.learns:
             self._reserve.observe(service_seconds)
-            self.seconds = self._reserve.seconds
+            self.seconds = min(self._reserve.seconds, self._most_seconds)
             self._seen.append(service_seconds)
+
+    def bound(self, waiting: Iterable[tuple[float, float]]) -> None:
+        """Lower a learned reserve to half of the longest life of the tasks that wait, until the next sync.
+
+        Args:
+            waiting: When tasks were created, and their deadlines, in seconds.
+        """
+        longest_seconds = max((deadline - created for created, deadline in waiting), default=math.inf)
+        if self.learns:
+            self._most_seconds = longest_seconds / 2
+            self.seconds = min(self._reserve.seconds, self._most_seconds)
 
     def begin_sync(self, now: float) -> list[float]:
         """Return the service times seen since the last sync; `now` is in seconds."""
@@ -212,10 +228,13 @@ class LearnedReserve:
     def end_sync(self, sketch: QuantileSketch) -> None:
         """Continue with the counts of all processes."""
         self._reserve = self._new_reserve(sketch)
+        self._most_seconds = math.inf
         self.seconds = self._reserve.seconds
 
     def abort_sync(self, seen: Iterable[float]) -> None:
         """Keep unshared counts for the next sync."""
+        self._most_seconds = math.inf
+        self.seconds = self._reserve.seconds
         self._seen = deque([*seen, *self._seen], maxlen=MOST_KEPT)
 
 

@@ -557,12 +557,10 @@ class Claiming(Verbs):
         if core.store.paused(self.name):
             yield None
             return
-        lease_seconds = core.config.lease_seconds
-        if core.upkeep.look_is_due(lease_seconds, core.now()):
+        if core.upkeep.look_is_due(lease_seconds := core.config.lease_seconds, core.now()):
             core.bring_in_due()
-        shedding = ShedWhenHeld(core)
-        request = partial(claim_request, core, 1, lease_seconds)
-        block = transactions.hold(lambda: request(shedding.longest_wait_seconds), core, shedding.shed_version)
+        shed, request = ShedWhenHeld(core), partial(claim_request, core, 1, lease_seconds)
+        block = transactions.hold(lambda: request(shed.longest_wait_seconds), core, shed.shed_version)
         work: HeldTask | None = None
         try:
             with ExitStack() as stack:
@@ -576,6 +574,8 @@ class Claiming(Verbs):
                 self._core.store.wakes.changed(self.name, [work.settled, work.failed])
         if work is not None:
             _count_end(self._core, work)
+        else:
+            self._note_skipped(request(), short=True)
 
     def _take(
         self, effort: Effort, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
@@ -586,16 +586,20 @@ class Claiming(Verbs):
         tasks = core.store.claim(request)
         core.turns.claimed(tasks)
         effort.bounded = request.effort.bounded
-        if request.reserve_seconds:
-            self._note_skipped(request, short=len(tasks) < limit)
+        self._note_skipped(request, short=len(tasks) < limit)
         claims = [Claim.of(task) for task in tasks]
         return claims if running is None else within_limits(core, running, claims)
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
-        """Record live tasks that this claim would have taken without the reserve."""
+        """Record live tasks that this claim would have taken without the reserve, if it has one."""
         reserve, seconds = self._core.reserve, request.reserve_seconds
+        if not seconds:
+            return
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds
-            oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
-            reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
+            store = self._core.store
+            oldest = store.oldest_created(self.name, moment.now, created_after)
+            found = reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
+            if found and short:
+                reserve.bound(store.first_to_expire(self.name, moment.now, created_after))

@@ -38,7 +38,7 @@ from freshq.simulate.results import summarize
 from freshq.simulate.stress import Clients, Dip, Stress, simulate_stressed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from freshq.simulate.load import Recording
 
@@ -500,12 +500,12 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
     now = samples.outcome(today)
     others = [each for each in candidates(today, age_seconds, objective) if each.difference(today)]
     outcomes = sorted((now, *map(samples.outcome, others)), key=lambda each: -each.share)
-    gains = {id(each): samples.gain(each, now) for each in outcomes}
-    best = next((each for each in outcomes if gains[id(each)].low > 0), now)
     shown = {
-        id(each): Compared(each.settings.difference(today), each.share, gains[id(each)]) for each in outcomes
+        id(each): Compared(each.settings.difference(today), each.share, samples.gain(each, now))
+        for each in outcomes
     }
-    alike = [each for each in outcomes if each is not best and not samples.gain(each, best).is_told]
+    best = next((each for each in outcomes if shown[id(each)].gain.low > 0), now)
+    alike = _alike(samples, best, outcomes)
     more = samples.outcome(best.settings.changed(servers=best.settings.servers + 1))
     return Advice(
         settings=best.settings,
@@ -518,6 +518,11 @@ def advise(recording: Recording, today: Settings, objective: Objective, seed: in
         tasks=len(samples.recording),
         drawn=samples.drawn,
     )
+
+
+def _alike(samples: Samples, best: Outcome, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the other outcomes that cannot be told apart from the best."""
+    return [each for each in outcomes if each is not best and not samples.gain(each, best).is_told]
 
 
 def enough_servers(samples: Samples, settings: Settings) -> int | None:

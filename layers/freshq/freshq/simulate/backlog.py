@@ -7,7 +7,7 @@ from functools import partial
 from heapq import heappop, heappush, nsmallest
 from itertools import chain
 from math import inf
-from operator import lt
+from operator import itemgetter, lt
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from freshq.policy.backlog_limit import Victim
@@ -105,6 +105,9 @@ class Backlog(Protocol):
 
     def oldest(self) -> int | None:
         """Return the oldest task."""
+
+    def first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
+        """Return when tasks with the nearest deadlines were created, and their deadlines, if lives differ."""
 
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task to shed; None if there is none."""
@@ -257,6 +260,11 @@ class LevelBacklog:
         oldest = (line.oldest() for line in self.waiting.values())
         return min((task for task in oldest if task is not None), default=None)
 
+    def first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
+        """Return when tasks with the nearest deadlines were created, and their deadlines, if lives differ."""
+        found = (line.first_to_expire(deadline_after) for line in self.waiting.values())
+        return nsmallest(FIRST_TO_EXPIRE, chain.from_iterable(found), key=itemgetter(1))
+
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task to shed; None if there is none."""
         for number, level in reversed(self._levels.items()):
@@ -408,13 +416,13 @@ class LineBacklog:
         self._skip(now, now - self._max_age_seconds + reserve_seconds)
         claimable = (task for task in self.waiting if self._deadline[task] > now + reserve_seconds)
         oldest = next(claimable, None)
-        nearest = self._first_to_expire(now + reserve_seconds)
+        nearest = self.first_to_expire(now + reserve_seconds)
         switch = self._order.observe(now, None if oldest is None else self._created[oldest], nearest)
         if switch is not None:
             self._fates.switches.append(switch)
 
-    def _first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
-        """Return when the tasks with the nearest deadlines of their own were created, and their deadlines."""
+    def first_to_expire(self, deadline_after: float) -> list[tuple[float, float]]:
+        """Return when tasks with the nearest deadlines were created, and their deadlines, if lives differ."""
         waits = (
             (deadline, task)
             for deadline, task in self._own_deadlines

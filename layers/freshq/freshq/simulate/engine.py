@@ -189,6 +189,8 @@ class SimulatedClaimer:
         created_after = now - self._max_age_seconds + reserve_seconds
         if self._skipped.found(now, reserve_seconds, oldest, created_after, short=short):
             self.spans = ReserveSpans(self.spans.extended(now, reserve_seconds))
+            if short:
+                self._reserve.bound(self._backlog.first_to_expire(now))
 
 
 @dataclass(frozen=True, slots=True)

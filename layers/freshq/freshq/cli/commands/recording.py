@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from freshq.simulate.advice import Advice, Compared, Interval, Outage
+    from freshq.simulate.load import Recording
 
 
 Queue = Annotated[
@@ -344,15 +345,26 @@ def advise(
     found = advice_on(recording, today, goal, seed)
     tipped: list[Outage] = []
     if outage:
-        timeout = client_timeout or today.age_seconds(recording.max_age_seconds)
-        if timeout is None:
-            raise ValueError("client_timeout: give one, because no task of the recording has a deadline")
-        tipped = outages_of(recording, today, Clients(timeout, client_retries), seed)
+        tipped = outages_of(
+            recording, today, _clients(recording, today, client_timeout, client_retries), seed
+        )
     if plot is not None:
         _draw(found, plot)
     _tell_advice(found, goal, tipped, table=table, as_json=as_json)
     if settings is None and queue is None:
         typer.echo("compared with the options of a new queue; name yours by --queue or --settings", err=True)
+
+
+def _clients(recording: Recording, today: Settings, timeout: float | None, retries: int) -> Clients:
+    """Return clients that try again, by default after the deadline.
+
+    Raises:
+        ValueError: If there is no deadline.
+    """
+    timeout_seconds = timeout or today.age_seconds(recording.max_age_seconds)
+    if timeout_seconds is None:
+        raise ValueError("client_timeout: give one, because no task of the recording has a deadline")
+    return Clients(timeout_seconds, retries)
 
 
 def _todays(settings: Path | None, queue: str | None, name: str | None) -> Settings:

@@ -24,7 +24,7 @@ from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.pressure import Flow, Pressure
@@ -370,13 +370,13 @@ class SharedReserve:
 
     def note_skipped(
         self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool
-    ) -> None:
-        """Record whether a claim skipped tasks because of the reserve; see `SkippedTasks.found`.
+    ) -> bool:
+        """Record whether a claim skipped tasks because of the reserve, and return it (`SkippedTasks.found`).
 
         The record shows later whether a stale task was shed by the reserve or by its age alone.
         """
         if not self._skipped.found(now, reserve_seconds, oldest, created_after, short=short):
-            return
+            return False
 
         def extend(values: Mapping[str, Any]) -> dict[str, Any]:
             return {"spans": ReserveSpans(values.get("spans", ())).extended(now, reserve_seconds)}
@@ -385,6 +385,12 @@ class SharedReserve:
             change_record(self._store, self._queue, SPANS, extend)
         except StoreError:
             logger.warning("queue %r: could not record the reserve", self._queue, exc_info=True)
+        return True
+
+    def bound(self, waiting: Iterable[tuple[float, float]]) -> None:
+        """Lower the reserve for tasks with a short max age of their own; see `LearnedReserve.bound`."""
+        with self._lock:
+            self._reserve.bound(waiting)
 
     def spans(self) -> ReserveSpans:
         """Return the times at which claims skipped tasks because of the reserve.
