@@ -10,6 +10,7 @@ from freshq import Overloaded
 from freshq.cli.commands.watch import Watcher
 from freshq.cli.dashboard.snapshots import PageWatcher, queue_row
 from freshq.model.answers import Claim
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.pressure import Door
 from freshq.queue.core import core_of
 from freshq.queue.gauges import gauges
@@ -182,3 +183,13 @@ def test_each_task_that_expires_is_counted_once(store: StoreUnderTest) -> None:
         now = store.clock()
         flow = meter.flow_with_stale(now)
         assert flow.expired == pytest.approx(flow.offered)
+
+
+def test_a_full_backlog_tells_each_task_to_come_back_within_its_own_life(store: StoreUnderTest) -> None:
+    limit = BacklogLimit(1, when_full=WhenFull.REFUSE_NEWEST)
+    queue = store.queue(max_age_seconds=3600.0, backlog=limit)
+    queue.put("first")
+    for max_age_seconds, retry_seconds in ((OWN_SECONDS, 0.2), (None, 360.0)):
+        with pytest.raises(Overloaded) as refused:
+            queue.put("second", max_age_seconds=max_age_seconds)
+        assert refused.value.retry_after_seconds == pytest.approx(retry_seconds)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # How long a count of the waiting tasks is used, while other processes also put and claim.
 COUNT_SECONDS: Final = 1.0
+# A task that found the backlog full may be put again so often before it would be stale.
+RETRIES_PER_LIFE: Final = 10
 
 
 class AdmissionControl:
@@ -111,7 +113,6 @@ class BacklogBound:
         self._queue = queue
         self._limit = limit
         self._deadline_seconds = deadline_seconds
-        self._retry_after_seconds = min(deadline_seconds, LONGEST_SPREAD_SECONDS) / 10
         self._lifecycle = lifecycle
         self._meter = meter
         self._lock = threading.Lock()
@@ -145,9 +146,15 @@ class BacklogBound:
             self._room, self._counted_at = backlog.room, now
         self._evict(filter(None, evictions), now)
         return [
-            None if eviction is None else Overloaded(task.task_id, eviction.reason, self._retry_after_seconds)
+            None if eviction is None else self._overloaded(task, eviction)
             for task, eviction in zip(tasks, rejected, strict=True)
         ]
+
+    def _overloaded(self, task: Task, eviction: Eviction) -> Overloaded:
+        life_seconds = min(self._deadline_seconds, task.stale_at - task.created)
+        return Overloaded(
+            task.task_id, eviction.reason, min(life_seconds, LONGEST_SPREAD_SECONDS) / RETRIES_PER_LIFE
+        )
 
     def make_room(self, count: int, now: float) -> None:
         """Evict old tasks for `count` new tasks, if the rule drops the oldest.
