@@ -1,9 +1,15 @@
 """Groups share the servers' time: the promises of docs/overload.md about groups."""
 
+from array import array
+from dataclasses import replace
+from random import Random
+
 import pytest
 from benchmarks.fair import (
     DEADLINE,
     FLOOD,
+    KEYS,
+    ONE_PARENT,
     QUIET,
     SERVERS,
     SHORT_DEADLINE,
@@ -45,6 +51,19 @@ def test_a_victim_is_in_time_beside_forty_keys_of_one_parent_and_weights_are_kep
     assert found["victim_without_parent"] < 0.2
     assert found["victim"] >= 0.99
     assert found["ratio"] == pytest.approx(3, rel=0.05)
+
+
+@pytest.mark.parametrize(("slower", "is_in_time"), [(1.2, True), (1.4, False)])
+def test_stalls_of_a_machine_cost_a_victim_nothing_until_its_work_exceeds_its_half(
+    slower: float, is_in_time: bool
+) -> None:
+    """It offers 0.4 of the capacity. On a busy machine tasks take longer, now and then much longer."""
+    rng = Random(1)
+    shares = {"victim": 0.4} | {f"acme/{number}": 0.05 for number in range(KEYS)}
+    load = offered(shares, dict.fromkeys(shares, 1.0), DURATION / 2, DEADLINE)
+    stalled = [seconds * (1 + (slower - 1) * rng.paretovariate(1.5) / 3) for seconds in load.service]
+    found = simulated(replace(load, service=array("d", stalled)), groups=ONE_PARENT).share("victim")
+    assert (found >= 0.99) is is_in_time
 
 
 def test_weights_hold_when_the_heavier_group_has_longer_tasks() -> None:
