@@ -12,7 +12,7 @@ PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0, wa
 def test_each_figure_has_its_name() -> None:
     ages = (6.0, 0.0, 9.0, 7.0)
     stats = Stats(1, 2, 3, 0, 5, 0, 4, *ages, dead_rows=10)
-    found = gauges(stats, PRESSURE, paused=True)
+    found = gauges(stats, PRESSURE, paused=True, slowed=2)
     assert found == {
         "TasksPending": 1,
         "TasksDelayed": 2,
@@ -28,6 +28,7 @@ def test_each_figure_has_its_name() -> None:
         "ServedPerSecond": 7.0,
         "ShedRatio": 0.25,
         "WantedServers": 9,
+        "WorkersSlowed": 2.0,
         "QueuePaused": 1.0,
     }
     assert found.keys() == GAUGES.keys()

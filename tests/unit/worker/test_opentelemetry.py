@@ -529,6 +529,7 @@ class TestMetrics:
             **dict.fromkeys(["freshq.oldest_pending_seconds", "freshq.newest_pending_seconds"], "s"),
             **dict.fromkeys(["freshq.offered_per_second", "freshq.served_per_second"], "{task}/s"),
             "freshq.shed_ratio": "1",
+            "freshq.workers_slowed": "{worker}",
             "freshq.queue_paused": "",
         }
         assert {tuple(attributes.items()) for _unit, attributes, _point in metrics.values()} == {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, Json
@@ -29,16 +29,18 @@ from freshq.queue.claim import has_claimable
 from freshq.queue.core import core_of
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome, raised_by
 from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
-from freshq.worker.worker import Worker
+from freshq.worker.worker import Worker, go_on_with
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.pass_options import PassOptions
     from freshq.model.task import Task
+    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue
     from freshq.worker.report import RunReport
     from freshq.worker.runner import Runner
+    from freshq.worker.slowing import RunBreaker
 
 # The part of `settle_seconds` that is reserved for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0
@@ -234,6 +236,12 @@ class MetricsObserver(Observer):
         of_run = fields(task_id=claim.task.task_id, run_seconds=round(run_seconds, 3))
         logger.error("task overran", **of_run)
 
+    def slowed(self, task: Task, change: BreakerChange) -> None:
+        """Count a pass that slowed down; freshq logs it."""
+        del task
+        if change.opened:
+            count("BreakersOpened")
+
     @override
     def switched(self, switch: OrderSwitch) -> None:
         count("OrderSwitches")
@@ -251,11 +259,13 @@ class Connections:
         queue: The queue.
         runner: Runs the tasks.
         wakeup: Rings the doorbell, and counts the passes.
+        breakers: The breakers of earlier passes, by queue.
     """
 
     queue: BaseQueue
     runner: Runner
     wakeup: WakeUp
+    breakers: dict[str, RunBreaker] = field(default_factory=dict)
 
     @classmethod
     def open(cls, advice: str) -> Self:
@@ -291,6 +301,7 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
     options = stored.current()
     sample_logs(options.log_sample_ratio)
     worker = pass_worker(options, queue, connections.runner, MetricsObserver())
+    go_on_with(worker, connections.breakers)
     with stored.watched(options, worker.stop):
         return worker.run(until=queue.admin.now() + claiming_seconds(options, remaining_seconds))
 
@@ -308,6 +319,8 @@ def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
     """
     queue, max_hops = connections.queue, connections.wakeup.options.current().max_hops
     core_of(queue).store.reread_lines(queue.name)  # a line that opened since the last claim has work, too
+    if any(breaker.slows for breaker in connections.breakers.values()):
+        return False  # the sweep rings every minute
     stats = queue.stats(approximate=True)
     if stats.pending == 0 or queue.paused() or not _finds_work(connections, report):
         return False

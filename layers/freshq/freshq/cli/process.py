@@ -292,6 +292,7 @@ def status_values(status: WorkerStatus) -> dict[str, Any]:
         "overran": status.overran,
         "turned_seconds": status.turned_seconds,
         "store_answers": status.store_answers,
+        "slowed": status.slowed,
     }
 
 
@@ -428,7 +429,8 @@ def _row(status: ProcessStatus) -> list[str]:
     shown = [f"{outcomes[each]:,}" for each in SHOWN]
     other = f"{outcomes.total() - sum(outcomes[each] for each in SHOWN):,}"
     store = "answers" if values["store_answers"] else "no answer"
-    return [f"{status.process} ({status.pid})", values["state"], str(values["running"]), *shown, other, store]
+    state = "slowed" if values.get("slowed") and values["state"] == "working" else values["state"]
+    return [f"{status.process} ({status.pid})", state, str(values["running"]), *shown, other, store]
 
 
 def _shown(values: dict[str, Any]) -> str:

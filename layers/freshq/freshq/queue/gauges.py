@@ -24,6 +24,7 @@ GAUGES: Final = {
     "ServedPerSecond": "Tasks done, over the same time.",
     "ShedRatio": "Share of new tasks that will not be served in time.",
     "WantedServers": "Slots that suffice for the offered work, by arrivals and service times.",
+    "WorkersSlowed": "Workers that run one task at a time, because their last runs have all failed.",
     "QueuePaused": "1 while claims are suspended.",
 }
 
@@ -33,13 +34,14 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)[A-Z]", lambda letter: f"_{letter[0]}", name).lower()
 
 
-def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:
+def gauges(stats: Stats, pressure: Pressure, *, paused: bool, slowed: int = 0) -> dict[str, float]:
     """Return the state of a queue as metrics; ages of empty states are left out.
 
     Args:
         stats: Its counts.
         pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
         paused: Whether claims are suspended.
+        slowed: Number of workers that have slowed down.
     """
     known = {
         "OldestPendingSeconds": stats.oldest_pending_seconds,
@@ -59,6 +61,7 @@ def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float
         "ServedPerSecond": pressure.served_per_second,
         "ShedRatio": 1 - pressure.probability_in_time,
         "WantedServers": wanted_capacity(stats, pressure),
+        "WorkersSlowed": float(slowed),
         "QueuePaused": float(paused),
     }
 

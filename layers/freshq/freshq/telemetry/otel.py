@@ -21,7 +21,9 @@ from freshq.model.lifecycle import truncated
 from freshq.model.task import LIVE, joined
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.queue.base import blocking_queue
+from freshq.queue.core import core_of
 from freshq.queue.gauges import GAUGES, gauges, snake_case
+from freshq.queue.shared.breakers import workers_slowed
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 from freshq.worker.runner import CancelledRun
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.model.telemetry import ClaimSpan, PutSpan, SettleSpan
+    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
@@ -62,6 +65,7 @@ COUNTERS: Final = (
     "TasksClaimed",
     *METRIC_OF_OUTCOME.values(),
     "TasksOverran",
+    "BreakersOpened",
     "OrderSwitches",
 )
 # Most waits and runs take well below a second; the default bounds are meant for milliseconds.
@@ -86,6 +90,7 @@ def otel_name(name: str) -> str:
 def unit_of(metric: str) -> str:
     """Return the unit of a metric, as UCUM writes it."""
     units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": "", "Switches": "{switch}"}
+    units |= {"Slowed": "{worker}", "Opened": "{worker}"}
     return next((unit for end, unit in units.items() if metric.endswith(end)), "{task}")
 
 
@@ -169,7 +174,9 @@ class _GaugeReading:
     def _read(self) -> dict[str, float]:
         queue = self._queue
         try:
-            return gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused())
+            slowed = workers_slowed(core_of(queue).store, queue.name, queue.admin.now())
+            stats, pressure = queue.stats(approximate=True), queue.pressure()
+            return gauges(stats, pressure, paused=queue.paused(), slowed=slowed)
         except StoreError as error:
             logger.warning("queue %r was not read, so its metrics have no values: %s", queue.name, error)
             return {}
@@ -498,6 +505,11 @@ class OpenTelemetry(Telemetry, Observer):
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
         self._instruments.count(claim.task.queue, "TasksOverran")
+
+    def slowed(self, task: Task, change: BreakerChange) -> None:
+        """Count a worker that slowed down."""
+        if change.opened:
+            self._instruments.count(task.queue, "BreakersOpened")
 
     @override
     def switched(self, switch: OrderSwitch) -> None:

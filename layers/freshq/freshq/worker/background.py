@@ -190,6 +190,7 @@ class BackgroundUpkeep(BackgroundThread):
         queue: BaseQueue,
         is_held_back: Callable[[], bool],
         is_at_rest: Callable[[], bool] = lambda: False,
+        also: Callable[[], None] = lambda: None,
     ) -> None:
         """Start nothing yet.
 
@@ -197,16 +198,19 @@ class BackgroundUpkeep(BackgroundThread):
             queue: The queue.
             is_held_back: Returns whether upkeep is suspended.
             is_at_rest: Returns whether the worker has nothing to do.
+            also: Called at each turn; raises no StoreError.
         """
         super().__init__(queue, "freshq-upkeep")
         self._is_held_back = is_held_back
         self._is_at_rest = is_at_rest
+        self._also = also
         self._last_portion = time.monotonic()
         self.failing = False
 
     @override
     def _work_until_stopped(self) -> None:
         while not self._stopped.wait(PAUSE_SECONDS):
+            self._also()
             rested_seconds = time.monotonic() - self._last_portion
             if self._is_at_rest() and rested_seconds < REST_SECONDS and not self.failing:
                 continue

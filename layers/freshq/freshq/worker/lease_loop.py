@@ -173,8 +173,9 @@ class LeaseLoop(WorkLoop):
     def _start_what_fits(self) -> None:
         claims, limit = self._claim()
         now = self._queue.admin.now()
-        for _claim in claims:
+        for claim in claims:
             self._limits.started()
+            self._breaker.probe(claim.token)
         runs = [self._runs.begin(claim, now) for claim in claims]
         self._crew.start(runs)
         self._wake_crew()
@@ -194,6 +195,7 @@ class LeaseLoop(WorkLoop):
         limit = 0
         try:
             limit = self._limits.available(self._held()) + self._crew.prefetched()
+            limit = int(min(limit, self._breaker.room()))
             self._had_room = limit > 0
             self._lookout.begin()
             claims = self._queue.claim(limit) if limit > 0 else Claims()
@@ -241,7 +243,7 @@ class LeaseLoop(WorkLoop):
             return  # given back: another worker may have it already
         end = None
         if run.coroutine is None:
-            end = too_late_to_run(self._queue, run.claim) or self._of_unknown_kind(run)
+            end = self._must_not_start(run) or self._of_unknown_kind(run)
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
             self._crew.settle(PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run)))
@@ -251,9 +253,25 @@ class LeaseLoop(WorkLoop):
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.outcome is Outcome.SUCCEEDED:
             self._crew.free([run])
+        self._note_end(run, end)
+        self._crew.settle(self._pending(run, end, time.monotonic() - run.began))
+
+    def _must_not_start(self, run: TaskRun) -> RunEnd | None:
+        """Return how to put back a task that must not start; None if it may."""
+        if not self._breaker.allows(run.claim.token):
+            return given_back(run.claim, "the worker has slowed down, because its runs fail")
+        return too_late_to_run(self._queue, run.claim)
+
+    def _note_end(self, run: TaskRun, end: RunEnd) -> None:
+        """Tell the limits and the breaker how a run ended."""
         if end.downstream_ok is not None:
             self._limits.ended(downstream_ok=end.downstream_ok)
-        self._crew.settle(self._pending(run, end, time.monotonic() - run.began))
+        # A busy run spent no attempt, and has a backoff of its own.
+        self._tell_breaker(run, succeeded=None if end.outcome is Outcome.RELEASED else end.downstream_ok)
+
+    def _tell_breaker(self, run: TaskRun, *, succeeded: bool | None) -> None:
+        with self._observing():
+            self._breaker.ended(run.claim.token, run.claim.task, self._observer, succeeded=succeeded)
 
     def _of_unknown_kind(self, run: TaskRun) -> RunEnd | None:
         """Return how to put back a task that other workers may handle, before it is completed or counted."""
@@ -269,9 +287,7 @@ class LeaseLoop(WorkLoop):
         if not isinstance(self._runner, CoroutineRunner):
             return False
         if not run.is_complete and (
-            self._end_request.at_once
-            or self._config.at_most_once
-            or too_late_to_run(self._queue, run.claim) is not None
+            self._end_request.at_once or self._config.at_most_once or self._must_not_start(run) is not None
         ):
             return False
         answer = self._runner.start(run.claim.task, self._event_loop)
@@ -346,11 +362,13 @@ class LeaseLoop(WorkLoop):
     def _run_once(self, run: TaskRun) -> None:
         error, downstream_ok = ran_once(run.claim, self._runner_of(run))
         self._limits.ended(downstream_ok=downstream_ok)
+        self._tell_breaker(run, succeeded=downstream_ok)
         outcome = Outcome.SUCCEEDED if error is None else Outcome.FAILED
         self._settled(run, time.monotonic() - run.began, error, outcome)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)
+        self._tell_breaker(run, succeeded=False)
         with self._observing():
             self._observer.overran(run.claim, run_seconds)
         self._end_request.wake.set()

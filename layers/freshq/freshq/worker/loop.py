@@ -25,6 +25,7 @@ from freshq.worker.background import BackgroundUpkeep
 from freshq.worker.report import Outcome, RunReport, UnknownKinds, WorkerState, WorkerStatus, log_end
 from freshq.worker.run import is_shortage
 from freshq.worker.settle import OUTAGES
+from freshq.worker.slowing import RunBreaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,6 +57,7 @@ class StartLimits:
 
     Attributes:
         awaits_token: Whether only the rate prevented a start at the last `available`.
+        breaker: Slows the worker down while every run fails.
     """
 
     def __init__(self, queue: BaseQueue, config: WorkerConfig) -> None:
@@ -67,6 +69,7 @@ class StartLimits:
         """
         store, name = core_of(queue).store, queue.name
         self.awaits_token = False
+        self.breaker = RunBreaker(queue)
         self._queue = queue
         self._concurrency = config.concurrency
         self._bucket = self._slots = self._tokens = self._retries = None
@@ -265,7 +268,8 @@ class WorkLoop(ABC):
         self._observer_logs = config.observer is None or getattr(config.observer, "logs_failures", False)
         self._backoff = ClaimBackoff(core_of(queue).uniform)
         self._lookout = Lookout(core_of(queue), min(config.poll_seconds, _idle_look_seconds(config)))
-        self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest)
+        self._breaker = limits.breaker
+        self._upkeep = BackgroundUpkeep(queue, self._settles_late, self._is_at_rest, self._breaker.share)
         self._last_work = self._turned_at = time.monotonic()
         # Whether the limits left room for a task at the last look.
         self._had_room = True
@@ -299,6 +303,7 @@ class WorkLoop(ABC):
             outcomes=dict(self.report.outcomes),
             overran=len(self.report.overran),
             turned_seconds=time.monotonic() - self._turned_at,
+            slowed=self._breaker.slows,
             store_answers=self._answered and not self._backoff.failed_claims and not self._upkeep.failing,
         )
 
@@ -497,7 +502,8 @@ class WorkLoop(ABC):
         Args:
             asked_at: When it last began to claim, by the monotonic clock.
         """
-        held_up = self._backoff.active or self._backoff.failed_claims or self._limits.awaits_token
+        waits_to_claim = self._backoff.active or not self._breaker.room()
+        held_up = waits_to_claim or self._backoff.failed_claims or self._limits.awaits_token
         if self._has_work() or held_up:
             self._last_work = time.monotonic()
             return False

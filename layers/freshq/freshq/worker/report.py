@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.model.telemetry import RunScope
+    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
 
 FIELDS: Final = ("task_id", "kind", "queue", "attempt", "trace_id")
@@ -174,6 +175,7 @@ class WorkerStatus:
         outcomes: Number of runs by outcome so far.
         overran: Number of runs that exceeded `max_run_seconds` so far.
         turned_seconds: Time since its loop last went round.
+        slowed: Whether it runs one task at a time, because the last runs have all failed.
         store_answers: Whether the store answered its last calls.
     """
 
@@ -184,6 +186,7 @@ class WorkerStatus:
     overran: int = 0
     turned_seconds: float = 0.0
     store_answers: bool = False
+    slowed: bool = False
 
 
 def merged(reports: Sequence[RunReport]) -> RunReport:
@@ -209,6 +212,7 @@ def together(statuses: Sequence[WorkerStatus]) -> WorkerStatus:
         overran=sum(status.overran for status in statuses),
         turned_seconds=max(status.turned_seconds for status in statuses),
         store_answers=all(status.store_answers for status in statuses),
+        slowed=any(status.slowed for status in statuses),
     )
 
 
@@ -285,6 +289,14 @@ class ObserverBesideTelemetry(Observer):
         self._observer.overran(claim, run_seconds)
         with self._failures.caught("overran"):
             self._telemetry.overran(claim, run_seconds)
+
+    def slowed(self, task: Task, change: BreakerChange) -> None:
+        """Pass on that the worker slowed down, or no longer."""
+        for observer in (self._observer, self._telemetry):
+            tell = getattr(observer, "slowed", None)
+            if tell is not None:
+                with self._failures.caught("slowed"):
+                    tell(task, change)
 
     @override
     def switched(self, switch: OrderSwitch) -> None:

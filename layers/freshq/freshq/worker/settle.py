@@ -139,9 +139,8 @@ def _shed(claim: Claim, error: BaseException, now: float) -> RunEnd:
     return RunEnd(Settlement.release(claim, left_seconds), Outcome.SHED, error_text(error), None)
 
 
-def given_back(claim: Claim) -> RunEnd:
-    """Return the end of a claim whose task got no slot in time. The attempt is not counted."""
-    error = "no slot was free in time"
+def given_back(claim: Claim, error: str = "no slot was free in time") -> RunEnd:
+    """Return the end of a claim whose task must not start here. The attempt is not counted."""
     return RunEnd(Settlement.release(claim), Outcome.GIVEN_BACK, error, downstream_ok=None)
 
 

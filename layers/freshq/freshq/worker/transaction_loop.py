@@ -122,6 +122,7 @@ class TransactionLoop(WorkLoop):
         asking = sum(thread.held is None for thread in self._threads)
         try:
             free = self._limits.available(self._in_flight()) - asking
+            free = int(min(free, self._breaker.room() - asking))
             if asking == 0:
                 self._lookout.begin()
         except StoreError as error:
@@ -130,6 +131,7 @@ class TransactionLoop(WorkLoop):
         for _ in range(min(free, 1 - asking) if self._found_nothing else free):
             thread = _TransactionThread()
             self._threads.append(thread)
+            self._breaker.probe(thread)
             in_thread("freshq-transaction", partial(self._hold_and_run, thread), thread.ended)
             thread.ended.add_done_callback(lambda _ended: self._end_request.wake.set())
 
@@ -186,6 +188,7 @@ class TransactionLoop(WorkLoop):
         try:
             with self._queue.transaction() as held:
                 if held is None:
+                    self._breaker.ended(thread, None, self._observer, succeeded=None)
                     return None
                 thread.held = held
                 started = time.monotonic()
@@ -201,12 +204,20 @@ class TransactionLoop(WorkLoop):
         if thread.raised is not None and error is None:
             error = error_text(thread.raised)
         outcome = _outcome(thread.held, thread.raised)
-        if not isinstance(
-            thread.raised, Reject | UnknownKind
-        ):  # as under a lease: unrelated to the downstream
-            self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
+        self._note_end(thread, outcome)
         self._tell_settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
+
+    def _note_end(self, thread: _TransactionThread, outcome: Outcome) -> None:
+        """Tell the limits and the breaker how a run ended, as under a lease."""
+        if not isinstance(thread.raised, Reject | UnknownKind):  # unrelated to the downstream
+            self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
+        succeeded: bool | None = outcome is Outcome.SUCCEEDED
+        if isinstance(thread.raised, Reject | Busy) or outcome is Outcome.UNSETTLED:
+            succeeded = None
+        task = None if thread.held is None else thread.held.task
+        with self._observing():
+            self._breaker.ended(thread, task, self._observer, succeeded=succeeded)
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
         """Call the runner; its exceptions end only its attempt.
@@ -214,8 +225,9 @@ class TransactionLoop(WorkLoop):
         Raises:
             Exception: The exception of the runner, as an `Exception`.
         """
-        if self._draining.is_set():
-            thread.raised = Busy("the worker ends")
+        if self._draining.is_set() or not self._breaker.allows(thread):
+            why = "ends" if self._draining.is_set() else "has slowed down, because its runs fail"
+            thread.raised = Busy(f"the worker {why}")
             raise thread.raised
         self._end_request.wake.set()
         with self._observing():

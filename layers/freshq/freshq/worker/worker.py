@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerConfig, WorkerOptions
     from freshq.worker.runner import Runner, TransactionRunner
+    from freshq.worker.slowing import RunBreaker
 
 logger = logging.getLogger(__name__)
 # Time limit after the drain for the calls under way, and again for closing the queue.
@@ -180,6 +181,7 @@ class Worker:
 
         def close() -> None:
             self._limits.leave()
+            self._limits.breaker.share()
             core_of(self._queue).release()
 
         closed = in_thread("freshq-close", close)
@@ -323,3 +325,9 @@ def kinds_of(worker: Worker | Workers) -> list[str] | None:
 def made_with(worker: Worker) -> tuple[BaseQueue, WorkerConfig]:
     """Return the queue and the options of a worker."""
     return worker._queue, worker._config  # noqa: SLF001 - for freshq's own command
+
+
+def go_on_with(worker: Worker, breakers: dict[str, RunBreaker]) -> None:
+    """Let a worker go on with the breaker of an earlier worker of its queue, if there was one."""
+    limits = worker._limits  # noqa: SLF001 - for the passes of a function
+    limits.breaker = breakers.setdefault(worker._queue.name, limits.breaker)  # noqa: SLF001 - as above

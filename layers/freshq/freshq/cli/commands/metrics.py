@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 
 from freshq.cli.http_server import HttpResponse, HttpServer
 from freshq.errors import FreshqError
+from freshq.queue.core import core_of
 from freshq.queue.gauges import GAUGES, gauges, snake_case
+from freshq.queue.shared.breakers import workers_slowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +49,10 @@ class QueueCollector(Collector):
         """
         queue = self._queue
         for name, value in gauges(
-            queue.stats(approximate=True), queue.pressure(), paused=queue.paused()
+            queue.stats(approximate=True),
+            queue.pressure(),
+            paused=queue.paused(),
+            slowed=workers_slowed(core_of(queue).store, queue.name, queue.admin.now()),
         ).items():
             gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
             gauge.add_metric([queue.name], value)

@@ -18,6 +18,7 @@ from freshq.policy.groups import RunningCounts
 from freshq.policy.pressure import flow_window_seconds
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import core_of
+from freshq.queue.shared.breakers import workers_slowed
 from freshq.queue.shared.measures import REFUSED
 from freshq.simulate.forecast import Forecaster, WaitingTasks
 
@@ -469,6 +470,7 @@ class PageSnapshot:
     Attributes:
         at: Time of the queue in seconds since the epoch.
         paused: Whether claims are suspended.
+        slowed: Number of workers that have slowed down, because every run fails.
         stats: Approximate counts by state.
         pressure: Rates, and the chance of a new task to be served in time.
         shed_per_second: Estimated rate at which tasks end unserved; None if it is not known.
@@ -487,6 +489,7 @@ class PageSnapshot:
 
     at: float
     paused: bool
+    slowed: int
     stats: Stats
     pressure: Pressure
     shed_per_second: float | None
@@ -507,6 +510,7 @@ class PageSnapshot:
         return {
             "at_ms": round(self.at * 1000),
             "paused": self.paused,
+            "slowed": self.slowed,
             "stats": asdict(self.stats),
             "rates": self.rates(),
             "probability_in_time": self.pressure.probability_in_time,
@@ -638,6 +642,7 @@ class PageWatcher:
         return PageSnapshot(
             at=now,
             paused=paused,
+            slowed=workers_slowed(store, name, now),
             stats=stats,
             pressure=pressure,
             shed_per_second=self._shed_rate.per_second(now, stats, pressure),

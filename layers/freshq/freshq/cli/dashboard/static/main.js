@@ -88,7 +88,7 @@ class Page {
     byId("board").classList.remove("stale");
     this.#paused = snapshot.paused;
     say("pause", snapshot.paused ? "Resume" : "Pause");
-    this.#show(snapshot.paused ? "paused" : snapshot.overloaded ? "overloaded" : "live");
+    this.#show(snapshot.paused ? "paused" : snapshot.slowed ? "runs fail" : snapshot.overloaded ? "overloaded" : "live");
     byId("empty").hidden = !(snapshot.survey.complete && snapshot.survey.tasks === 0 && snapshot.stats.pending === 0);
     showFigures(snapshot);
     showWaits(snapshot.waits, this.#queue);
@@ -107,7 +107,7 @@ class Page {
   /** Say what state the queue is in; the change, and nothing else, is announced. */
   #show(state) {
     if (state === this.#state) return;
-    if (this.#state) say("said", { paused: "The queue is paused.", overloaded: "The queue is overloaded.", live: "The queue keeps up." }[state]);
+    if (this.#state) say("said", { paused: "The queue is paused.", "runs fail": "All runs of a worker fail: it has slowed down.", overloaded: "The queue is overloaded.", live: "The queue keeps up." }[state]);
     this.#state = byId("chip-state").dataset.state = state;
     say("chip-state", state);
   }
