@@ -16,8 +16,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from freshq import Queue, StoreError
 from freshq.errors import TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, database
-from freshq.stores.sql.database import StatementPool, open_engine
+from freshq.stores.sql.database import open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
+from freshq.stores.sql.pool import StatementPool
 from freshq.stores.sql.url import DEFAULT
 from tests.support.statements import database_of
 

@@ -1,9 +1,6 @@
 """On SQLite, the threads of a process run one statement at a time."""
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from freshq.errors import StoreError
+from freshq.stores.sql import forks
 from freshq.stores.sql.database import Database, PreparedStatement
 from freshq.stores.sql.url import ConnectionLimits
+from tests.support.forking import REFUSED, exit_code, forked
 from tests.support.patience import PATIENCE_SECONDS
 
 THREADS = 4
@@ -108,36 +107,19 @@ def test_a_statement_that_hangs_does_not_hold_up_the_others_for_ever(
         assert hangs.result().rows == [(1,)]
 
 
-def exit_code(child: int, seconds: float) -> int | None:
-    """Return how a forked child ended; None, and end it, if it has not ended in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # this is what is tried
 @pytest.mark.parametrize("lock_timeout_seconds", [600.0])
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
-    database: Database, meeting: Meeting
+    database: Database, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(forks, "WAIT_SECONDS", 0.1)
     one = PreparedStatement(sa.select(sa.literal(1)), database.engine.dialect)
     with ThreadPoolExecutor(1) as threads:
         hangs = threads.submit(database.execute, statement(database, "hold"), {})
         try:
             assert meeting.met.wait(PATIENCE_SECONDS)
-            child = os.fork()
-            if child == 0:
-                try:
-                    os._exit(0 if database.execute(one, {}).rows == [(1,)] else 2)
-                finally:
-                    os._exit(1)
-            assert exit_code(child, PATIENCE_SECONDS) == 0
+            # Its connection is in use in the parent, so SQLite's locks would not work in the child.
+            assert exit_code(forked(lambda: database.execute(one, {}))) == REFUSED
         finally:
             meeting.left.set()
         assert hangs.result().rows == [(1,)]

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
@@ -162,8 +163,12 @@ class TestProcesses:
     def test_a_process_opens_at_most_so_many_connections(self, sqlite_url: str) -> None:
         queue = Queue.sql(sqlite_url, max_connections=1, answer_timeout_seconds=0.05)
         queue.put("work")
-        with queue.transaction(), pytest.raises(Throttled, match="max_connections"):
-            queue.put("more")
+        with (
+            queue.transaction(),
+            ThreadPoolExecutor(1) as threads,
+            pytest.raises(Throttled, match="max_connections"),
+        ):
+            threads.submit(queue.put, "more").result()
         queue.close()
 
 

@@ -9,7 +9,7 @@ import pymysql  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
-from freshq.stores.sql.database import StatementPool
+from freshq.stores.sql.pool import StatementPool
 
 # What each driver raises if the reply does not come, by dialect: freshq repeats the call.
 ERRORS: Final[Mapping[str, Callable[[], Exception]]] = {

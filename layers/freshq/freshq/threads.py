@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from freshq.errors import RefusedError
 from freshq.model.checks import checked_count
+from freshq.model.forks import forget_in_child
 from freshq.stores.base import LentConnection
 
 if TYPE_CHECKING:
@@ -39,7 +40,14 @@ class Threads:
             max_threads: Maximum number of simultaneous calls; further calls wait for their turn, in order.
             name: First part of the threads' names.
         """
-        self._pool = ThreadPoolExecutor(max_threads, name)
+        self._max_threads = max_threads
+        self._name = name
+        self.forget_parent()
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Start new threads when they are needed: a forked child has none of its parent's."""
+        self._pool = ThreadPoolExecutor(self._max_threads, self._name)
 
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run a call in a thread, with the context variables of the caller, and return its result.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from freshq.model.answers import Claim
 from freshq.model.checks import checked_error, checked_seconds
 from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.fields import NEVER
+from freshq.model.forks import new_lock
 from freshq.model.task import (
     MAX_SECONDS,
     Attempt,
@@ -476,7 +476,7 @@ class Stamps:
             clock: Returns the time in seconds since the epoch.
         """
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._latest_reading_us = self._last_us = 0
 
     def next(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from threading import Lock
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from freshq.model.fields import MAX_ID_BYTES, QUEUE_KEY_PREFIX, RESERVED_ID_PREFIX
+from freshq.model.forks import new_lock
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, Task, checked_trace_context
 from freshq.model.validation import MAX_PAYLOAD_BYTES, first_problem, json_copy, json_text
 
@@ -31,7 +31,7 @@ TOO_LARGE: Final = (
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 MAX_GROUP_BYTES: Final = 256
 # Pydantic's `model_rebuild` is not thread-safe, and the first puts of a process may be concurrent.
-_BUILDING: Final = Lock()
+_BUILDING: Final = new_lock()
 
 
 def _every_store_keeps_it(text: str, limit_bytes: int = MAX_GROUP_BYTES) -> str:

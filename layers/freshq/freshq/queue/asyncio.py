@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,6 +21,7 @@ from freshq.queue.base import BaseQueue
 from freshq.queue.core import core_of
 from freshq.queue.polling import EndsPoll, Interval, poll_for_claims
 from freshq.queue.queue import Queue
+from freshq.stores.held import continue_from
 from freshq.threads import MAX_THREADS, Awaited, AwaitedQueue, Threads, opening, verb
 
 if TYPE_CHECKING:
@@ -93,9 +95,12 @@ async def held_for_coroutine(
         ValueError: If the queue is not in a SQL database.
     """
     block = queue.transaction()
+    inside = copy_context()
     held = await threads.run(
-        block.__enter__, undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError())
+        partial(inside.run, block.__enter__),
+        undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError()),
     )
+    continue_from(inside)
     lock = Lock()
     try:
         yield None if held is None else AsyncHeldTask(held, held_threads, lock)

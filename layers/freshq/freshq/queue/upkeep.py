@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.queue.shared.measures import change_record
@@ -67,10 +67,10 @@ class Upkeep:
         self.lifecycle = lifecycle
         self._now = now
         self._holder = new_token()
-        self._busy = threading.Lock()
+        self._busy = new_lock()
         self._holds = False
         self._check_at = 0.0
-        self._tally = threading.Lock()
+        self._tally = new_lock()
         self._exhausted = 0
         # When this process last checked for due tasks, and the shortest lease whose end no check has covered
         # yet.

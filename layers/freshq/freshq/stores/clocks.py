@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from freshq.model.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class MachineClock:
         """
         self._wall = wall
         self._steady = steady
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._offset: float | None = None
         self._jumped_to: float | None = None
         self._jumped_at = 0.0

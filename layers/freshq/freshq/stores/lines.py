@@ -6,12 +6,12 @@ A line is a group within a priority level. Stores ask these objects while they l
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import TOKEN_CHARS, ClaimMoment, new_token
 from freshq.policy.fairness import GroupCosts, GroupTurns
 from freshq.policy.groups import GroupRules
@@ -50,7 +50,7 @@ class LineOrders:
         self._order = order
         self.constant = None if order.switches else order.newest_first
         self._deadline_seconds = deadline_seconds
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._policies: dict[Line, OrderPolicy] = {}
         # Lines whose oldest task is being read, without the lock.
         self._checking: set[Line] = set()
@@ -109,7 +109,7 @@ class LineTurns:
     def __init__(self, rules: GroupRules | None = None, costs: GroupCosts | None = None) -> None:
         self._rules = rules or GroupRules()
         self._costs = GroupCosts() if costs is None else costs
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._levels = self._new_levels()
         # The costs of the turns of running tasks, by task id; the last claimed task last.
         self._charged: dict[str, float] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, defaultdict
 from copy import deepcopy
@@ -17,6 +16,7 @@ from sortedcontainers import SortedList
 from typing_extensions import override
 
 from freshq.model.answers import PutOutcome
+from freshq.model.forks import new_rlock
 from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus, changed
 from freshq.policy.groups import SHARED_EQUALLY, GroupRoom, RunningCounts, StartLog
@@ -487,7 +487,7 @@ class MemoryPart(Store):
 
     def __init__(self) -> None:
         self.place = object()
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._tasks: dict[str, Task] = {}
         self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)
         # By queue, (time, task id): when a lease or a delay ends, when a retention ends, when a task died.

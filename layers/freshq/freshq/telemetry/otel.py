@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing_extensions import override
 
 from freshq.errors import IllegalTransition, Overloaded, PutIncomplete, RefusedError, StoreError, needs
 from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import truncated
 from freshq.model.task import LIVE, joined
 from freshq.model.telemetry import RunScope, Telemetry
@@ -74,7 +74,7 @@ HISTOGRAMS: Final = ("ClaimAgeSeconds", "RunSeconds")
 # The gauges of one collection share a single reading of the queue.
 READING_SECONDS: Final = 0.5
 _of_providers: Final[WeakKeyDictionary[object, Instruments]] = WeakKeyDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = new_lock()
 SYSTEM: Final = "freshq"
 # Always these headers, whatever else the process propagates: producers and workers must agree.
 W3C: Final = TraceContextTextMapPropagator()
@@ -159,7 +159,7 @@ class _GaugeReading:
 
     def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._read_at = float("-inf")
         self._values: dict[str, float] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from itertools import islice
@@ -13,6 +12,7 @@ from typing_extensions import override
 from freshq.matching.places import places_of
 from freshq.matching.resource import CallerStatus, Entry, ResourceStatus, caller_id_of
 from freshq.matching.stores.base import Changed, MatchStore, StoredValues
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class MemoryMatchStore(MatchStore):
     """Resources in a dictionary, and the keys of each partition in a sorted list."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._resources: dict[str, Resource] = {}
         self._keys: defaultdict[str, list[str]] = defaultdict(list)
         self._entries: dict[tuple[str, str], Entry] = {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import Overloaded
+from freshq.model.forks import new_lock
 from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, DoorControl
@@ -53,7 +53,7 @@ class AdmissionControl:
         self._meter = meter
         self._door = DoorControl(door, deadline_seconds)
         self._uniform = uniform
-        self._checking = threading.Lock()
+        self._checking = new_lock()
 
     def rejections(
         self, tasks: Sequence[Task], late: Sequence[Overloaded | None], now: float
@@ -115,7 +115,7 @@ class BacklogBound:
         self._deadline_seconds = deadline_seconds
         self._lifecycle = lifecycle
         self._meter = meter
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._room = 0
         self._counted_at = 0.0
         self._admitted = 0  # in total; shows what other threads admitted during a count
@@ -244,7 +244,7 @@ class LineCodel:
             new_codel: Makes the CoDel of one line.
         """
         self._new_codel = new_codel
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._lines: dict[Line, Codel] = {}
 
     @property

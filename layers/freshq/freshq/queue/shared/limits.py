@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
+from freshq.model.forks import new_lock
 from freshq.policy.backlog_limit import Share, WorkerShares
 from freshq.policy.groups import GroupRoom, StartLog
 from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, Signals
@@ -60,7 +60,7 @@ class SharedSlots:
         self._limit = limit
         self._wanted = wanted
         self._worker = uuid.uuid4().hex
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._slots = 0
         self._window = -1
         self._until = 0.0
@@ -199,7 +199,7 @@ class SharedRetries:
         self._store = store
         self._queue = queue
         self._budget = budget
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._first_attempts = 0
 
     def first_attempt(self) -> None:
@@ -253,7 +253,7 @@ class SharedRunning:
         self._store = store
         self._queue = queue
         self._process = uuid.uuid4().hex[:12]
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # By task id: its group, and when its lease ends.
         self._held: dict[str, tuple[str, float]] = {}
 

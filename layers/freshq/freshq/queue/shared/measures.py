@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 from freshq.errors import StoreError
+from freshq.model.forks import forget_in_child, new_lock
 from freshq.policy.order import latest_wait
 from freshq.policy.pressure import FlowCounter, assess
 from freshq.policy.reserve import (
@@ -22,6 +22,7 @@ from freshq.policy.reserve import (
 )
 from freshq.policy.retry import until_committed
 from freshq.policy.rules import DEFAULT_QUANTILE
+from freshq.stores.held import is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,13 +113,20 @@ class FlowMeter:
         """
         self._store = store
         self._queue = queue
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._deadline_seconds = rules.deadline_seconds
         self._counter = FlowCounter(rules.deadline_seconds)
         self._counts_groups = rules.door is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
         # When to write the counts at the latest, from the first count on.
+        self._flush_at = -math.inf
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """Leave the counts in memory to the parent of a forked child: they would be written twice."""
+        self._counter.take()
+        self._turned_away = Counter()
         self._flush_at = -math.inf
 
     @property
@@ -177,6 +185,8 @@ class FlowMeter:
 
     def flush(self, now: float) -> None:
         """Add the counts to the queue's; keep counts that cannot be written for the next time."""
+        if is_inside():
+            return  # the transaction may hold the lock, or the connection, that this needs
         with self._lock:
             self._counter.expired(now, self._store.expired.take(self._queue))
             windows = self._counter.take()
@@ -280,7 +290,7 @@ class ServiceTimes:
     def __init__(self) -> None:
         """Start with nothing seen."""
         self.uncounted: deque[tuple[str | None, float, float]] = deque(maxlen=MOST_KEPT)
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.times = KindTimes()
 
     @classmethod
@@ -310,7 +320,7 @@ class SharedReserve:
         """
         self._store = store
         self._queue = queue
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._reserve = LearnedReserve(rules.new_reserve)
         self.fixed_seconds = None if self._reserve.learns else self._reserve.seconds
         self._skipped = SkippedTasks(rules.order)

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import platform
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 
 from freshq.errors import RefusedError, StoreError, TableMissing, plain
 from freshq.model.checks import checked_count
+from freshq.model.forks import new_rlock
 from freshq.model.options import QueueConfig, checked_options
 from freshq.model.storable_options import MAX_SHARDS, QueueRules, StoredOptions, as_text
 from freshq.model.validation import first_problem
@@ -112,7 +112,7 @@ class SharedOptions:
         self._store = store
         self._use = use
         self._now = now
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._is_known = False
         self._is_recorded = False
         self._told_at = -math.inf

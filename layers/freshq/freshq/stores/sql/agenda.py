@@ -318,6 +318,8 @@ class SqlAgenda(SqlPart):
 
     @override
     def purge(self, queue: str) -> int:
+        self.database.refuse_held(queue)
+
         def purge_page(connection: sa.Connection) -> int:
             rows = connection.execute(self.upkeep_sql.page_of_ids, {"of_queue": queue, "page": PAGE_ROWS})
             ids = sorted(row.task_id for row in rows)

@@ -5,35 +5,41 @@ from __future__ import annotations
 import logging
 import os
 import random
-import threading
 import time
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property, partial
 from math import ceil
 from operator import itemgetter
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import Pool
-from typing_extensions import override
 
-from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
+from freshq.errors import RefusedError, StoreError, TableMissing, Throttled, Unreachable
+from freshq.model.forks import new_lock, new_rlock
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.clocks import MachineClock, steady_seconds
+from freshq.stores.held import OPEN, OpenTransaction
+from freshq.stores.sql import forks
 from freshq.stores.sql.failures import is_read_only, translated
-from freshq.stores.sql.url import DEFAULT, DRIVERS, file_of, is_missing, left_to_freshq, parsed_url
+from freshq.stores.sql.pool import StatementPool
+from freshq.stores.sql.url import (
+    DEFAULT,
+    DRIVERS,
+    file_of,
+    is_missing,
+    left_to_freshq,
+    parsed_url,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import ExceptionContext
-    from sqlalchemy.engine.interfaces import DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from freshq.stores.sql.url import ConnectionLimits
@@ -76,119 +82,16 @@ PLANNING: Final = {
 SQLITE_LOG_PAGES: Final = 10_000
 # TCP keepalive: the operating system drops an idle connection after 25 s without an answer.
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+OWN_TRANSACTION: Final = (
+    "this code runs inside queue.transaction(), which holds SQLite's only write lock, so it would wait for "
+    "itself; put with connection=held.connection (a transactional Worker passes the connection to your "
+    "function; with AsyncQueue, put in held.run), and call any other verb before or after the block"
+)
+OWN_TASK: Final = (
+    "this code runs inside the queue.transaction() that holds it, so it would wait for itself; the block's "
+    "end completes the task: set held.result, or raise Retry, Reject or Busy"
+)
 _ENGINES: Final[WeakSet[sa.Engine]] = WeakSet()
-_DATABASES: Final[WeakSet[Database]] = WeakSet()
-
-
-class StatementPool(Pool):
-    """A bounded pool for SQLAlchemy that also lends bare cursors for single statements.
-
-    A checkout through SQLAlchemy takes as long as some of the statements. `borrow` avoids it, and keeps
-    one cursor per connection. The connection used last is reused first.
-    """
-
-    def __init__(
-        self,
-        creator: Any,
-        pool_size: int = DEFAULT.max_connections,
-        timeout: float = DEFAULT.answer_timeout_seconds,
-        **options: Any,
-    ) -> None:
-        """Open no connection yet.
-
-        Args:
-            creator: Opens a connection.
-            pool_size: Maximum number of connections.
-            timeout: Maximum wait for a free connection, in seconds.
-            **options: See SQLAlchemy's Pool.
-        """
-        super().__init__(creator, **options)
-        self._size = pool_size
-        self._timeout_seconds = timeout
-        self._permits: SimpleQueue[None] = SimpleQueue()
-        for _ in range(pool_size):
-            self._permits.put(None)
-        self._idle: list[ConnectionPoolEntry] = []
-        self._disposed = False
-
-    @override
-    def _do_get(self) -> ConnectionPoolEntry:
-        try:
-            self._permits.get(timeout=self._timeout_seconds)
-        except Empty:
-            used = f"all {self._size} connections of this process were in use for {self._timeout_seconds:g} s"
-            msg = f"{used}; use fewer threads, or open the queue with a larger max_connections"
-            raise PoolTimeout(msg) from None
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass  # no idle connection: open a new one below
-        try:
-            return self._create_connection()
-        except BaseException:
-            self._permits.put(None)
-            raise
-
-    @override
-    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
-        if self._disposed:
-            record.close()
-        else:
-            self._idle.append(record)
-        self._permits.put(None)
-
-    @override
-    def dispose(self) -> None:
-        self._disposed = True
-        while self._idle:
-            self._idle.pop().close()
-
-    @override
-    def recreate(self) -> StatementPool:
-        return StatementPool(
-            self._creator,
-            pool_size=self._size,
-            timeout=self._timeout_seconds,
-            _dispatch=self.dispatch,
-            dialect=self._dialect,
-        )
-
-    @override
-    def status(self) -> str:
-        return f"{self._size - self._permits.qsize()} of {self._size} connections in use"
-
-    def borrow(self) -> tuple[ConnectionPoolEntry, DBAPICursor]:
-        """Return a pool entry and the cursor of its connection; wait while all are in use."""
-        entry: Any = self._do_get()
-        try:
-            connection = entry.get_connection()  # reconnects if the connection is invalid
-            cursor = entry.info.get("cursor")
-            if cursor is None:
-                cursor = entry.info["cursor"] = connection.cursor()
-        except BaseException:
-            self._do_return_conn(entry)
-            raise
-        return entry, cursor
-
-    give_back = _do_return_conn
-
-    def connect_apart(self) -> Any:
-        """Return a new connection of the driver, which the caller closes."""
-        creator: Any = self._invoke_creator  # takes no entry for a connection that is not in the pool
-        return creator(None)
-
-    def discard(self, entry: ConnectionPoolEntry, error: BaseException, *, all_others: bool) -> None:
-        """Close the connection of an entry and return the entry; its next use reconnects.
-
-        Args:
-            entry: The entry.
-            error: What went wrong.
-            all_others: Whether the server is gone, so that every other connection must reconnect as well.
-        """
-        if all_others:
-            self._invalidate_time = time.time()
-        entry.invalidate(error)
-        self._do_return_conn(entry)
 
 
 def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Engine:
@@ -228,8 +131,8 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
         pool_timeout=limits.answer_timeout_seconds,
         **options,
     )
-    if name == "postgresql":
-        event.listen(engine, "do_connect", _connect_bounded)
+    if name in _DO_CONNECT:
+        event.listen(engine, "do_connect", _DO_CONNECT[name])
     event.listen(engine, "connect", partial(_ON_CONNECT[name], limits=limits))
     event.listen(engine, "begin", _begin)
     event.listen(engine, "handle_error", _leave_standby)
@@ -242,6 +145,13 @@ def _connect_bounded(_dialect: object, _record: object, arguments: Any, options:
     from freshq.stores.sql.postgresql import BoundedConnection  # noqa: PLC0415 - needs the driver
 
     return BoundedConnection.connect(*arguments, **options)
+
+
+def _connect_after_fork(_dialect: object, _record: object, arguments: Any, _options: object) -> None:
+    forks.refuse_inherited(arguments[0])
+
+
+_DO_CONNECT: Final = {"postgresql": _connect_bounded, "sqlite": _connect_after_fork}
 
 
 def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
@@ -380,6 +290,7 @@ class PreparedStatement:
 
     Attributes:
         text: The SQL.
+        only_reads: Whether it is a SELECT.
         returns_rows: Whether the statement returns rows.
         arguments: Converts parameters into the driver's form.
     """
@@ -400,7 +311,8 @@ class PreparedStatement:
             dialect.paramstyle, dialect.positional = "format", True
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
         self.text = str(compiled)
-        self.returns_rows = statement.is_select or bool(compiled.effective_returning)
+        self.only_reads = statement.is_select
+        self.returns_rows = self.only_reads or bool(compiled.effective_returning)
         self._columns = columns
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
         self._processors = _processors(compiled, dialect)
@@ -462,7 +374,7 @@ class DatabaseClock:
         self._read = read
         self._monotonic = monotonic
         self._measure_every_seconds = measure_every_seconds
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._offset: float | None = None
         self._measure_at = 0.0
 
@@ -559,15 +471,17 @@ class Database:
         if not isinstance(engine.pool, StatementPool):
             msg = "url: an engine must be one that freshq.stores.sql.database.open_engine made"
             raise TypeError(msg)
-        self._lock: threading.RLock | None = None
-        self.renew_lock()
+        self._place = place_of(engine.url)
+        # A file has one writer. SQLite waits for another connection's lock by sleeping in growing steps,
+        # which take several times as long as most statements, so only one thread at a time runs a statement
+        # or a transaction of the store.
+        self._lock = new_rlock() if self.dialect == "sqlite" else None
         self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._must_exist = file_of(engine.url)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, retrying does not help if the file cannot be opened.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
-        _DATABASES.add(self)
 
     def allow_new_file(self) -> None:
         """Let SQLite create a missing file, because tables are about to be created."""
@@ -582,15 +496,6 @@ class Database:
             )
             raise TableMissing(msg)
         self._must_exist = None
-
-    def renew_lock(self) -> None:
-        """Replace the lock around SQLite's statements, even if a thread holds it.
-
-        A file has one writer. SQLite waits for another connection's lock by sleeping in growing steps, which
-        take several times as long as most statements, so only one thread at a time runs a statement or a
-        transaction of the store.
-        """
-        self._lock = threading.RLock() if self.dialect == "sqlite" else None
 
     @cached_property
     def clock(self) -> DatabaseClock | MachineClock:
@@ -618,6 +523,8 @@ class Database:
 
     def changed(self, statement: sa.Executable, parameters: Mapping[str, Any]) -> int:
         """Run one UPDATE or DELETE; return the number of changed rows."""
+        if OPEN.get():
+            self._refuse_inside()
         return self.read(lambda connection: connection.execute(statement, parameters).rowcount)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
@@ -740,13 +647,18 @@ class Database:
             return work(connection)
 
     def _run_alone(self, work: Callable[[sa.Connection], T]) -> T:
+        if OPEN.get():
+            self._refuse_inside()
         lock = self._lock
-        is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
-        try:
-            return self._run(self.engine, work)
-        finally:
-            if lock is not None and is_held:
-                lock.release()
+        # First the connection, as in `_execute`: a fork keeps all of them until nobody uses one.
+        with self.engine.connect() as connection:
+            is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
+            try:
+                with connection.begin():
+                    return work(connection)
+            finally:
+                if lock is not None and is_held:
+                    lock.release()
 
     def _execute(
         self,
@@ -755,6 +667,8 @@ class Database:
         rows: Sequence[Any] | None = None,
     ) -> StatementResult:
         """Run a statement once, or once per row in a single transaction."""
+        if OPEN.get() and not statement.only_reads:
+            self._refuse_inside()
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
         entry, cursor = pool.borrow()
@@ -776,6 +690,48 @@ class Database:
                 lock.release()
         pool.give_back(entry)
         return result
+
+    @contextmanager
+    def held_transaction(self) -> Iterator[tuple[sa.Connection, OpenTransaction]]:
+        """Begin a transaction that lasts while the code of an application runs in it."""
+        if OPEN.get():
+            self._refuse_inside()
+        pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
+        with self.engine.begin() as connection:
+            transaction = OpenTransaction(self._place)
+            pool.lent.add(transaction)
+            try:
+                yield connection, transaction
+            finally:
+                transaction.is_open = False
+                pool.lent.discard(transaction)
+
+    def _refuse_inside(self) -> None:
+        """Raise if the caller holds SQLite's only write lock itself, and would wait for it in vain.
+
+        Raises:
+            RefusedError: If this code runs inside `queue.transaction()` of the same file.
+        """
+        if self.dialect == "sqlite" and any(each.is_in(self._place) for each in OPEN.get()):
+            msg = f"table {self._table!r}: {OWN_TRANSACTION}"
+            raise RefusedError(msg)
+
+    def refuse_held(self, queue: str, task_id: str | None = None) -> None:
+        """Raise if the caller holds the row of a task, and would wait for it in vain.
+
+        Args:
+            queue: The queue of the task.
+            task_id: Its id; None: any task of the queue.
+
+        Raises:
+            RefusedError: If this code runs inside the `queue.transaction()` that holds the task.
+        """
+        self._refuse_inside()
+        for each in OPEN.get():
+            if each.holds(self._place, queue, task_id):
+                held = each.task.task_id if each.task else ""
+                msg = f"task {held!r}: {OWN_TASK}"
+                raise RefusedError(msg, task_id=held)
 
     def _discard(self, entry: ConnectionPoolEntry, error: BaseException) -> None:
         """Close a connection whose state is unknown after an error or an interrupt."""
@@ -827,11 +783,4 @@ def _forget_connections() -> None:
         engine.dispose(close=False)
 
 
-def _renew_locks() -> None:
-    """Replace locks in a forked child, where the parent's threads would never release them."""
-    for database in _DATABASES:
-        database.renew_lock()
-
-
 os.register_at_fork(after_in_child=_forget_connections)
-os.register_at_fork(after_in_child=_renew_locks)

@@ -82,8 +82,12 @@ class Listener(TableWatcher):
     def __init__(self, table: str, signals: Signals, connect: Callable[[], Any]) -> None:
         super().__init__(table, signals, connect)
         self.channel = f"freshq_{number_of(table):016x}"
+
+    @override
+    def forget_threads(self) -> None:
+        super().forget_threads()
+        self._sender = new_token()  # or a forked child and its parent would not hear each other
         self.silent_until: dict[Topic, float] = {}
-        self._sender = new_token()
         self._look_again_at: dict[Topic, float] = {}
 
     def lock_of(self, topic: Topic) -> int:

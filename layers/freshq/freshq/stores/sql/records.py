@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.stores.base import SharedRecord
@@ -118,7 +118,7 @@ class SqlRecords(SqlPart):
         self.record_sql = RecordStatements.shared(schema, database.engine.dialect)
         # By queue: the time of the next check, and whether the queue was paused at the last check.
         self._pauses: dict[str, tuple[float, bool]] = {}
-        self._pauses_lock = threading.Lock()
+        self._pauses_lock = new_lock()
 
     @override
     def queue_names(self) -> list[str]:

@@ -16,6 +16,7 @@ from freshq.model.fields import NEVER
 from freshq.model.lifecycle import UNHELD, new_token, truncated
 from freshq.model.task import TaskStatus, Verb, advance, changed
 from freshq.stores.base import Conflict, DeadLetters, Guard, place_of, put_over
+from freshq.stores.held import OPEN
 from freshq.stores.sql.rows import (
     END_COLUMNS,
     FIXED_COLUMNS,
@@ -346,6 +347,9 @@ class SqlTasks(SqlPart):
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
+        if OPEN.get():
+            for task in tasks:
+                self.database.refuse_held(task.queue, task.task_id)
         return self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
 
     def put_in(self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner) -> list[PutOutcome]:
@@ -461,6 +465,8 @@ class SqlTasks(SqlPart):
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
+        if OPEN.get():
+            self.database.refuse_held(task.queue, task.task_id)
         if guard.request_token is None and guard.lease_token is not None and task.status in ENDS:
             statement = self.settle_sql.finish
             parameters: Any = (task.task_id, task.queue, guard.lease_token, *end_values(task))
@@ -552,6 +558,8 @@ class SqlTasks(SqlPart):
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
+        if OPEN.get():
+            self.database.refuse_held(task.queue, task.task_id)
         statement = self.settle_sql.deletions[_guard_key(guard)]
         if self.database.changed(statement, _this(task) | guard_parameters(guard)) == 1:
             return

@@ -23,6 +23,7 @@ from freshq.model.task import TaskStatus, keep_clock
 from freshq.model.validation import result_and_text
 from freshq.stores.base import Conflict, Guard, HeldTask, LentConnection, Transactions
 from freshq.stores.sql.database import default_settings, use_own_settings
+from freshq.stores.sql.forks import refuse_inherited_by
 from freshq.stores.sql.lines import is_in_time
 from freshq.stores.sql.migrations import MIGRATIONS, apply_missing
 from freshq.stores.sql.schema import schema
@@ -80,7 +81,10 @@ class SqlTransactions(Transactions):
     def put_into(
         self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
     ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
-        run = runner_of(connection, self._tasks.database.dialect)
+        dialect = self._tasks.database.dialect
+        run = runner_of(connection, dialect)
+        if dialect == "sqlite":
+            run = partial(_after_fork, run)
         return partial(self._tasks.put_in, on_conflict=on_conflict, run=run)
 
     @override
@@ -142,7 +146,7 @@ class SqlTransactions(Transactions):
         locked: _LockedRow | None = None
         self._lines.horizon.passed(request.queue)  # before this takes a connection
         with self._kept(transaction):
-            connection = transaction.enter_context(self._tasks.database.engine.begin())
+            connection, held = transaction.enter_context(self._tasks.database.held_transaction())
             for each in self._lines.candidates(connection, request, request.moment()):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
@@ -155,6 +159,7 @@ class SqlTransactions(Transactions):
                 if changed is None:
                     guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
                     keep_clock(taken, context.now)
+                    held.task = taken
                     locked = _LockedRow(transaction, connection, taken, guard)
                     break
                 passed_over.append(changed)
@@ -258,6 +263,17 @@ def runner_of(given: Any, dialect: str) -> Runner:
     _check_class(given, (sa.Connection, *_loaded("sqlalchemy.orm", "Session", "scoped_session")))
     _check_database(given, dialect)
     return partial(_call, given)
+
+
+def _after_fork(run: Runner, work: Callable[[sa.Connection], T]) -> T:
+    """Run work on an application's connection to SQLite, unless its file was open in the parent process."""
+
+    def checked(connection: sa.Connection) -> T:
+        refuse_inherited_by(connection)
+        return work(connection)
+
+    answer: T = run(checked)
+    return answer
 
 
 class _Lent:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from typing_extensions import override
 
 from freshq.policy.retry import Backoff
+from freshq.stores.sql.forks import close_for_forks, keep_for_ever
 from freshq.stores.sql.url import POLL_SECONDS
 from freshq.stores.wakes import Topic, Wakes, Watcher
 
@@ -119,6 +120,10 @@ class TableWatcher(Watcher, ABC):
         if thread is not None and not self._awaited():
             thread.join(CLOSE_SECONDS)
 
+    def _open(self) -> Any:
+        """Return a new connection for `_serve`, which is closed after it."""
+        return self._connect()
+
     def _awaited(self, seconds: float = 0.0) -> set[Topic]:
         """Return the topics for which somebody waits, or waited within some time."""
         since = time.monotonic() - seconds
@@ -132,7 +137,7 @@ class TableWatcher(Watcher, ABC):
         failures = 0
         while not self._has_ended():
             try:
-                with closing(self._connect()) as connection:
+                with closing(self._open()) as connection:
                     self._serve(connection)
             except Exception as error:  # noqa: BLE001 - of any driver; whoever waits polls then
                 failures = 1 if self.hears else failures + 1
@@ -207,18 +212,83 @@ class Poller(TableWatcher):
             self._pause(pause_seconds if awaited else CHECK_SECONDS)
 
 
+class FileVersion:
+    """Asks SQLite whether another connection changed the file, on a connection that forks close."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        """Connect when first asked.
+
+        Args:
+            connect: Opens a connection of the driver.
+        """
+        self._connect = connect
+        self._connection: Any = None
+        # Versions of different connections cannot be compared.
+        self._connections = 0
+        self._lock = threading.Lock()
+        self._is_kept_for_fork = False
+        close_for_forks(self)
+
+    def read(self) -> tuple[int, int]:
+        """Return something that differs after a change, in 10 us and without a lock of SQLite.
+
+        The first answer after a fork differs too.
+        """
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._connect()
+                self._connections += 1
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            return self._connections, version
+
+    def close(self) -> None:
+        """Close the connection; the next call connects again."""
+        with self._lock:
+            self._close()
+
+    def close_for_fork(self, until: float) -> None:
+        """See `forks.Holder`."""
+        self._is_kept_for_fork = self._lock.acquire(timeout=max(0.0, until - time.monotonic()))
+        if self._is_kept_for_fork:
+            self._close()
+
+    def reopen(self) -> None:
+        """See `forks.Holder`."""
+        if self._is_kept_for_fork:
+            self._is_kept_for_fork = False
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """See `forks.Holder`."""
+        self._lock = threading.Lock()
+        self._is_kept_for_fork = False
+        if self._connection is not None:
+            keep_for_ever([self._connection])
+            self._connection = None
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
 class FilePoller(Poller):
-    """Asks SQLite whether another connection changed the file: 10 us, without a lock."""
+    """Asks SQLite for the version of the file."""
 
     shortest_seconds = 0.005
     longest_seconds = 0.02
     pause_part = 0.01
-    _version: int | None = None
+    _version: tuple[int, int] | None = None
 
     @override
-    def _changed(self, connection: Any, topics: set[Topic]) -> set[Topic]:
-        before = self._version
-        (self._version,) = connection.execute("PRAGMA data_version").fetchone()
+    def _open(self) -> FileVersion:
+        version = FileVersion(self._connect)
+        version.read()  # so that a file that cannot be opened is not watched
+        return version
+
+    @override
+    def _changed(self, connection: FileVersion, topics: set[Topic]) -> set[Topic]:
+        before, self._version = self._version, connection.read()
         return set() if self._version == before else topics
 
 

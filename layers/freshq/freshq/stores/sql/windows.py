@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 import zlib
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from freshq.model.forks import new_lock
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.policy.groups import GroupRoom, StartLog
@@ -293,7 +293,7 @@ class LimitedLines:
         self._dialect = database.dialect
         self._lock_id = zlib.crc32(schema.tasks.name.encode())
         self._window = window
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # By queue: when to list the lines again, the rules, and the lines of groups that had room.
         self._open: dict[str, tuple[float, GroupRules, list[Line]]] = {}
 

@@ -1,0 +1,49 @@
+"""State of a process that must not survive into a forked child, where only the forking thread lives on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+
+class Forkable(Protocol):
+    """An object that a forked child must not use as its parent left it."""
+
+    def forget_parent(self) -> None:
+        """Drop, in a forked child, the state that belongs to the parent."""
+
+
+# A lock of `threading`, or a `Forkable`.
+_LOCKS: Final[WeakSet[Any]] = WeakSet()
+_OBJECTS: Final[WeakSet[Forkable]] = WeakSet()
+
+
+def new_lock() -> threading.Lock:
+    """Return a lock that is free in a forked child, where a thread of the parent would never release it."""
+    lock = threading.Lock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def new_rlock() -> threading.RLock:
+    """Return a reentrant lock that is free in a forked child."""
+    lock = threading.RLock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def forget_in_child(forkable: Forkable) -> None:
+    """Have a forked child call `forget_parent` of this object, for as long as it lives."""
+    _OBJECTS.add(forkable)
+
+
+def _in_child() -> None:
+    for lock in [*_LOCKS]:
+        lock._at_fork_reinit()  # noqa: SLF001 - as the standard library does with its own
+    for forkable in [*_OBJECTS]:
+        forkable.forget_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)

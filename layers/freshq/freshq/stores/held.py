@@ -1,0 +1,56 @@
+"""The transactions of `queue.transaction()`, as the code inside them sees them."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+    from freshq.model.task import Task
+
+# Those that this code runs inside; some may have ended.
+OPEN: Final[ContextVar[tuple[OpenTransaction, ...]]] = ContextVar("freshq_open_transactions", default=())
+
+
+class OpenTransaction:
+    """A transaction that lasts while the code of an application runs in it.
+
+    Attributes:
+        is_open: Whether it has not ended.
+        task: The task that it holds.
+    """
+
+    def __init__(self, place: object) -> None:
+        """Begin it in this thread, and in the coroutines and calls that it begins.
+
+        Args:
+            place: Identifies the database.
+        """
+        self._place = place
+        self.is_open = True
+        self.task: Task | None = None
+        OPEN.set((*(other for other in OPEN.get() if other.is_open), self))
+
+    def is_in(self, place: object) -> bool:
+        """Return whether it is open, and in this database."""
+        return self.is_open and self._place == place
+
+    def holds(self, place: object, queue: str, task_id: str | None) -> bool:
+        """Return whether it holds this task; None: any task of the queue."""
+        task = self.task
+        return (
+            self.is_in(place) and task is not None and task.queue == queue and task_id in (None, task.task_id)
+        )
+
+
+def is_inside() -> bool:
+    """Return whether this code runs inside such a transaction of any database."""
+    opened = OPEN.get()
+    return bool(opened) and any(each.is_open for each in opened)
+
+
+def continue_from(context: Context) -> None:
+    """Run on inside the transactions of another context."""
+    OPEN.set(context.get(OPEN, ()))
