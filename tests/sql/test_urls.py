@@ -207,3 +207,37 @@ def test_memory_would_forget(command: list[str]) -> None:
 def test_a_shell_has_a_memory() -> None:
     answer = run(app, ["shell", "--queue", "memory://"], input="put 1 --task-id a\nget a\n")
     assert (answer.exit_code, "CREATED" in answer.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "sqlite:///a?b.db",
+        "sqlite:///a?b=c.db",
+        "sqlite:///a?b.db&mode=ro",
+        "sqlite:///a?=b",
+        "sqlite:///a?mode=",
+    ],
+)
+def test_a_question_mark_in_the_name_of_a_file(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^url: .*%3F"):
+        Queue.sql(address).create_table()
+    assert [*tmp_path.iterdir()] == []
+    queue = Queue.sql("sqlite:///a%3Fb.db")
+    queue.create_table()
+    queue.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["a?b.db"]
+
+
+@pytest.mark.parametrize("address", ["postgresql://db/app?sslmode", "mariadb://app:a?b@db/app?charset="])
+def test_an_option_without_a_value(address: str) -> None:
+    with refused("url"):
+        Queue.sql(address)
+
+
+@pytest.mark.parametrize("address", ["postgresql://app:a?b#c@db/app?sslmode=disable", "sqlite:///a.db?"])
+def test_an_address_with_such_characters_elsewhere(address: str) -> None:
+    Queue.sql(address).close()

@@ -7,6 +7,7 @@ Every other error derives from `FreshqError`. `freshq explain` prints the docstr
 from __future__ import annotations
 
 import math
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -16,14 +17,54 @@ if TYPE_CHECKING:
 
 # Maximum length of a quoted value in an error.
 MAX_QUOTED_CHARS: Final = 60
+_ENOUGH: Final = MAX_QUOTED_CHARS + 1
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*(?::/+|//)", re.IGNORECASE)
+_AT: Final = re.compile("@|%40")
+_PASSWORD_OPTION: Final = re.compile(
+    r"((?:pass|pwd|secret|token|credential)\w*['\"]?\s*(?:=|:|%3d)).*", re.DOTALL | re.IGNORECASE
+)
+# Not the address of a mail, which is a good id.
+_MAY_BE_ADDRESS: Final = re.compile(rf"://|[^\w.+-].*@|{_PASSWORD_OPTION.pattern}", re.DOTALL | re.IGNORECASE)
+# What to do about an address that a character of its user or password ended too early.
+ENCODED: Final = (
+    "in its user and password, write %23 for '#', %3F for '?', %2F for '/', %40 for '@' and %3A for ':'"
+)
+
+
+def without_secrets(address: str) -> str:
+    """Return an address, even a malformed one, without what may be a secret or the tail of one.
+
+    That is everything before the last "@", except the scheme, and everything after the name of an option for
+    a password: a character that was not encoded may have ended a password too early.
+    """
+    shown = _PASSWORD_OPTION.sub(r"\1***", address)
+    ends = [found.end() for found in _AT.finditer(shown)]
+    if not ends:
+        return shown
+    scheme = _SCHEME.match(shown)
+    return f"{scheme.group() if scheme else ''}***@{shown[ends[-1] :]}"
 
 
 def quoted(value: object) -> str:
-    """Return a wrong value as an error shows it: in Python's notation, truncated if it is long."""
+    """Return a wrong value as an error shows it: in Python's notation, truncated if it is long.
+
+    If it may be an address, or hold one, it is shown without secrets.
+    """
+    if isinstance(value, str):
+        return quoted_address(value) if _MAY_BE_ADDRESS.search(value) else _shortened(repr(value[:_ENOUGH]))
     try:
-        text = repr(value if not isinstance(value, str) else value[: MAX_QUOTED_CHARS + 1])
+        text = repr(value)
     except ValueError:  # an integer of thousands of digits
         return f"a very large {type(value).__name__}"
+    return _shortened(without_secrets(text) if "://" in text or _PASSWORD_OPTION.search(text) else text)
+
+
+def quoted_address(address: str) -> str:
+    """Return a wrong address as an error shows it: as `quoted`, and without secrets."""
+    return _shortened(repr(without_secrets(address)[:_ENOUGH]))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
 
 

@@ -188,6 +188,10 @@ class Awaited:
         self.threads = threads
         self._verbs = verbs
 
+    def __repr__(self) -> str:
+        """Return the class and the queue, without secrets."""
+        return f"{type(self).__name__}({self.queue!r})"
+
 
 class AwaitedQueue(Awaited):
     """Base class of queues whose verbs are coroutine functions; `async with` closes them."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from freshq.errors import Unreachable, needs, quoted
-from freshq.model.checks import without_password
+from freshq.errors import ENCODED, Unreachable, needs, quoted, quoted_address
 from freshq.model.options import DEFAULT_NAME
 from freshq.model.storable_options import DynamoDBOptions, StorableOptions, count_or_none, seconds_or_none
 from freshq.queue.queue import Queue, sibling
@@ -26,6 +27,8 @@ TELEMETRY: Final = "opentelemetry"
 # How an address writes a switch.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False, "true": True, "false": False}
 DEFAULT_TABLE: Final = "tasks"
+# A host whose port is not one: it is a user with the beginning of a password.
+BROKEN_PORT: Final = re.compile(r"[^\[:/@]+:(?!\d*(?:[/,]|$))")
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
     f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"
@@ -126,15 +129,21 @@ class Address:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("queue: the address is not text; write it in UTF-8") from None
-        text, _, table = text.removeprefix("sql://").partition("#")
-        scheme, _, rest = text.partition("://")
+        before, _, table = text.removeprefix("sql://").partition("#")
+        scheme, _, rest = before.partition("://")
         location, _, query = rest.partition("?")
+        if "@" in table or ("@" in query and (BROKEN_PORT.match(location) or not location)):
+            msg = f"queue: a '#' or '?' in the user or password ends the address; {ENCODED}"
+            raise ValueError(msg)
+        if table and not table.isidentifier():  # perhaps the end of a password
+            msg = f"table: the name after '#' must be of letters, digits and _; elsewhere, {ENCODED}"
+            raise ValueError(msg)
         if scheme == "postgres":  # as hosting platforms write it
             scheme = "postgresql"
         address = cls(scheme, location, _pairs(query), table)
         rules = SCHEMES.get(address.backend)
         if rules is None or not rules.allows(address):
-            msg = f"queue: must look like {FORMS}; got {quoted(without_password(text))}"
+            msg = f"queue: must look like {FORMS}; got {quoted_address(text)}"
             raise ValueError(msg)
         return address
 
@@ -273,13 +282,16 @@ def with_connections(address: str, max_connections: int) -> str:
 def _pairs(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
-    except ValueError as error:
-        got = quoted(without_password(query))
-        msg = f"queue: the part after '?' must look like NAME=VALUE&NAME=VALUE, got {got}"
-        raise ValueError(msg) from error
-    if len(dict(pairs)) < len(pairs):
-        msg = f"queue: give each option at most once, got {quoted(without_password(query))}"
-        raise ValueError(msg)
+    except ValueError:  # its message may hold a part of a password
+        msg = (
+            "queue: the part of the address after '?' must look like NAME=VALUE&NAME=VALUE; "
+            f"in a value, write %26 for '&'; {ENCODED}"
+        )
+        raise ValueError(msg) from None
+    for name, count in Counter(name for name, _value in pairs).items():
+        if count > 1:
+            msg = f"queue: give each option at most once, got {quoted(name)} {count} times"
+            raise ValueError(msg)
     return dict(pairs)
 
 
@@ -295,10 +307,10 @@ def split_options(
     for key in given.keys() & known.keys():
         try:
             options[key] = known[key](given[key])
-        except ValueError as error:
+        except ValueError:
             wanted = WANTED.get(known[key], "a number")
             msg = f"{key}: must be {wanted}, got {quoted(given[key])}"
-            raise ValueError(msg) from error
+            raise ValueError(msg) from None
     return options, {key: value for key, value in given.items() if key not in known}
 
 

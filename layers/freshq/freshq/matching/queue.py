@@ -262,6 +262,9 @@ class _Closed:
     def close(self) -> None:
         return
 
+    def __repr__(self) -> str:
+        return "closed"
+
     def __getattr__(self, name: str) -> NoReturn:
         raise RefusedError("queue: closed; open another MatchQueue")
 
@@ -385,6 +388,10 @@ class MatchQueue:
         self._walk.newest_first = config.order is Order.LIFO
 
     # --- resources
+
+    def __repr__(self) -> str:
+        """Return the class and the tables, without secrets."""
+        return f"{type(self).__name__}({self._store!r})"
 
     def register(self, resource_id: str, *, attributes: Mapping[str, Any], data: Any = None) -> Resource:
         """Register a resource: available, not yet waiting. Repeating it changes nothing.

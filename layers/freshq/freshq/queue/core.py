@@ -561,6 +561,10 @@ class Verbs:
         self._core = core
         self.name: str = core.name
 
+    def __repr__(self) -> str:
+        """Return the class, the name of the queue and its tables, without secrets."""
+        return f"{type(self).__name__}({self.name!r}, {vars(self._core).get('store', 'closed')})"
+
 
 def core_of(queue: Verbs) -> Core:
     """Return the state that the verbs of a queue share; applications have no use for it."""

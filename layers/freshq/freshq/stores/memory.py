@@ -837,6 +837,9 @@ class MemoryRecords(MemoryPart):
 class MemoryStore(MemoryTasks, MemoryLines, MemoryAgenda, MemoryRecords):
     """Tasks in a dictionary, with indexes of tasks to claim, to bring in and to delete."""
 
+    def __repr__(self) -> str:
+        return "memory://"
+
     @override
     def queue_names(self) -> list[str]:
         with self._lock:

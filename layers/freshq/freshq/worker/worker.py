@@ -101,6 +101,10 @@ class Worker:
         self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
         self._codec = codec_of(self._queue, self._runner)
 
+    def __repr__(self) -> str:
+        """Return the class and the queue, without secrets."""
+        return f"{type(self).__name__}({self._queue!r})"
+
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled, and immediately from then on.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
-from freshq.errors import needs
+from freshq.errors import needs, quoted
 from freshq.queue.queue import Queue
 
 with needs("django"):
@@ -60,7 +60,7 @@ class Project:
     database: str = "default"
     table: str = "tasks"
     handlers: str = ""
-    url: str = ""
+    url: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -74,11 +74,11 @@ class Project:
         known = {name.upper(): name for name in cls.__dataclass_fields__}
         if not isinstance(given, dict) or not given.keys() <= known.keys():
             wrong = sorted(map(str, given.keys() - known.keys())) if isinstance(given, dict) else [given]
-            msg = f"FRESHQ: must be a dictionary with some of {', '.join(known)}; got {wrong[0]!r}"
+            msg = f"FRESHQ: must be a dictionary with some of {', '.join(known)}; got {quoted(wrong[0])}"
             raise ImproperlyConfigured(msg)
         project = cls(**{known[key]: value for key, value in given.items()})
         if project.database not in connections:
-            msg = f"FRESHQ: DATABASE must be an alias in DATABASES, got {project.database!r}"
+            msg = f"FRESHQ: DATABASE must be an alias in DATABASES, got {quoted(project.database)}"
             raise ImproperlyConfigured(msg)
         return project
 

@@ -503,6 +503,9 @@ class DynamoDBMatchStore(MatchStore):
         self._added_combinations: frozenset[str] = frozenset()
         self._clock = server_clock(self._client, partial(self._get, NAMES_KEY))
 
+    def __repr__(self) -> str:
+        return f"dynamodb://{self._table}"
+
     @override
     def clock(self) -> float:
         return self._clock()

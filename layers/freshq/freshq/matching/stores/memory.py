@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class MemoryMatchStore(MatchStore):
     """Resources in a dictionary, and the keys of each partition in a sorted list."""
 
+    def __repr__(self) -> str:
+        return "memory://"
+
     def __init__(self) -> None:
         self._lock = new_lock()
         self._resources: dict[str, Resource] = {}

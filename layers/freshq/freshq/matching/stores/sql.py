@@ -33,7 +33,7 @@ from freshq.stores.sql.schema import (
     table_options,
 )
 from freshq.stores.sql.statements import insert_or_ignore
-from freshq.stores.sql.url import ConnectionLimits
+from freshq.stores.sql.url import ConnectionLimits, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -395,6 +395,9 @@ class SqlMatchStore(MatchStore):
             self._database.requirement = self._lives.check_all
         # Never deleted: names that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return shown(self._database.engine.url, self._tables.resources.name)
 
     @override
     def clock(self) -> float:

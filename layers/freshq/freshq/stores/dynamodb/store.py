@@ -142,6 +142,9 @@ class TableStore(DynamoTasks, DynamoLines, DynamoAgenda, DynamoRecords):
             raise ValueError(msg)
         super().__init__(calls, shards, status_index)
 
+    def __repr__(self) -> str:
+        return f"dynamodb://{self.calls.table}"
+
     @property
     @override
     def shards(self) -> int:

@@ -131,8 +131,10 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
         pool_timeout=limits.answer_timeout_seconds,
         **options,
     )
-    if name in _DO_CONNECT:
-        event.listen(engine, "do_connect", _DO_CONNECT[name])
+    if name == "postgresql":
+        event.listen(engine, "do_connect", _connect_bounded)
+    if name == "sqlite":
+        event.listen(engine, "do_connect", _connect_after_fork)
     event.listen(engine, "connect", partial(_ON_CONNECT[name], limits=limits))
     event.listen(engine, "begin", _begin)
     event.listen(engine, "handle_error", _leave_standby)
@@ -149,9 +151,6 @@ def _connect_bounded(_dialect: object, _record: object, arguments: Any, options:
 
 def _connect_after_fork(_dialect: object, _record: object, arguments: Any, _options: object) -> None:
     forks.refuse_inherited(arguments[0])
-
-
-_DO_CONNECT: Final = {"postgresql": _connect_bounded, "sqlite": _connect_after_fork}
 
 
 def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> None:

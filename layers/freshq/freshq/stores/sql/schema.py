@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.errors import quoted
 from freshq.model.fields import FIELDS, MAX_ID_BYTES, FieldType
 from freshq.model.new_task import MAX_GROUP_BYTES
 from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
@@ -80,7 +81,7 @@ def checked_table(table: str) -> str:
         ValueError: If it is not a valid name.
     """
     if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-        msg = f"table: must be 1 to 40 letters, digits or _, no digit first, got {table!r:.60}"
+        msg = f"table: must be 1 to 40 letters, digits or _, no digit first, got {quoted(table)}"
         raise ValueError(msg)
     return table
 

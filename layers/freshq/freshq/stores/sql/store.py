@@ -21,7 +21,7 @@ from freshq.stores.sql.records import SqlRecords
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.tasks import SqlTasks
 from freshq.stores.sql.transactions import SqlTransactions
-from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_for, place_of
+from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_for, place_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -101,6 +101,9 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
         if queue is not None and history_seconds:
             database.requirement = partial(self.history.check, queue)
         self.transactions = SqlTransactions(tasks=self, lines=self)
+
+    def __repr__(self) -> str:
+        return shown(self.database.engine.url, self.schema.tasks.name)
 
     @override
     def of_queue(self, queue: str) -> SqlStore:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
-from freshq.errors import quoted
-from freshq.model.checks import checked_count, checked_seconds, without_password
+from freshq.errors import ENCODED, quoted, quoted_address
+from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.options import SqlOptions
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ _SERVER: Final = r"(?:\[[^]/?]+\]|[^][:,/?@]+)(?::\d+)?"
 SEVERAL_HOSTS: Final = re.compile(
     rf"(postgresql(?:\+\w+)?://(?:[^/?]*@)?)({_SERVER}(?:,{_SERVER})+)((?:[/?].*)?)"
 )
+QUESTION_MARK: Final = "in the name of a file, write %3F for '?'"
+# The scheme, the user and the password, as SQLAlchemy finds them.
+BEFORE_HOST: Final = re.compile(r"[\w+]+://(?:[^:/]*(?::[^@]*)?@)?")
 HOST_AND_PORT: Final = re.compile(r"(\[.*?\]|[^:,]+)(?::(\d+))?")
 PRIMARY: Final[Mapping[str, str]] = {"target_session_attrs": "read-write"}
 # Below this similarity, a name counts as the database's own: "dbname" is no misspelt "name".
@@ -81,6 +84,12 @@ def _server(url: sa.URL, name: str) -> tuple[str, str]:
     else:
         host, port = "localhost", "3306"
     return url.host or host, str(url.port or port)
+
+
+def shown(url: sa.URL, table: str) -> str:
+    """Return an address for people, without the password and without options, which may be secrets."""
+    plain = sa.URL.create(url.get_backend_name(), url.username, None, url.host, url.port, url.database)
+    return f"{plain.render_as_string()}#{table}"
 
 
 def file_of(url: sa.URL) -> str | None:
@@ -180,7 +189,8 @@ def check_url_options(url: sa.URL) -> None:
             msg = f"url: {quoted(name)} is not an option of the database; did you mean freshq's {meant}?"
             raise ValueError(msg)
         if url.drivername in PYSQLITE and name not in OF_SQLITE:
-            msg = f"url: SQLite has no option {quoted(name)}; use one of {', '.join(OF_SQLITE)}"
+            known = ", ".join(OF_SQLITE)
+            msg = f"url: SQLite has no option {quoted(name)}; use one of {known}; {QUESTION_MARK}"
             raise ValueError(msg)
         if name in LIMITS:
             _check_limit(name, value)
@@ -210,6 +220,17 @@ def _meant(name: str) -> str | None:
         return None
     longer = (own for own in OWN if own == name or own.startswith(f"{name}_"))
     return next(longer, next(iter(get_close_matches(name, OWN, 1, ALIKE)), None))
+
+
+def _check_query(url: str) -> None:
+    """Raise if a part of the options is none: SQLAlchemy would leave it out without a word."""
+    start = BEFORE_HOST.match(url)
+    _, _, query = url[start.end() if start else 0 :].partition("?")
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        if not name or not value:
+            msg = f"url: the part after '?' must look like NAME=VALUE&NAME=VALUE; {ENCODED}; {QUESTION_MARK}"
+            raise ValueError(msg)
 
 
 def _with_hosts_apart(url: str) -> str:
@@ -242,11 +263,13 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
     Raises:
         ValueError: If it is malformed, or the store does not support the database.
     """
+    if isinstance(url, str):
+        _check_query(url)
     try:
         parsed = sa.make_url(_with_hosts_apart(url) if isinstance(url, str) else url)
     except (ArgumentError, TypeError, AttributeError, ValueError):
-        given = without_password(str(url))
-        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
+        must = "url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name"
+        msg = f"{must}, got {quoted_address(str(url))}{f'; {ENCODED}' if '@' in str(url) else ''}"
         raise ValueError(msg) from None
     if parsed.drivername == "postgres":  # as hosting platforms write it
         parsed = parsed.set(drivername="postgresql")
@@ -256,11 +279,12 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
         raise ValueError(msg)
     check_url_options(parsed)
     if "@" in (parsed.host or ""):
-        raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
+        msg = f"url: the host contains '@'; {ENCODED}"
+        raise ValueError(msg)
     if "+" not in parsed.drivername:
         parsed = parsed.set(drivername=DRIVERS[name])
     if name == "sqlite" and parsed.database in (None, "", ":memory:"):
-        msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
+        msg = f"url: {quoted_address(str(url))} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
     return _to_primary(parsed)
 
