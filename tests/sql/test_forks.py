@@ -298,6 +298,26 @@ if child:
             assert (again.stats().success, again.stats().pending) == (1, 2)
 
 
+def test_a_child_does_not_end_a_transaction_of_its_parent(engine: sa.Engine) -> None:
+    child = 0
+    with closing(Queue.sql(engine.url.render_as_string(hide_password=False))) as queue:
+        queue.put("held")
+        try:
+            with queue.transaction() as held:
+                assert held is not None
+                queue.put("with it", connection=held.connection)
+                if child := os.fork():
+                    assert exit_code(child) == REFUSED
+        except StoreError:
+            if child:
+                raise
+            os._exit(REFUSED)
+        finally:
+            if not child:
+                os._exit(1)
+        assert (queue.stats().success, queue.stats().pending) == (1, 1)
+
+
 def run_program(path: str) -> None:
     exec(compile(Path(path).read_text(), path, "exec"), {})
 
