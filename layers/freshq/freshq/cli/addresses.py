@@ -132,12 +132,7 @@ class Address:
         before, _, table = text.removeprefix("sql://").partition("#")
         scheme, _, rest = before.partition("://")
         location, _, query = rest.partition("?")
-        if "@" in table or ("@" in query and (BROKEN_PORT.match(location) or not location)):
-            msg = f"queue: a '#' or '?' in the user or password ends the address; {ENCODED}"
-            raise ValueError(msg)
-        if table and not table.isidentifier():  # perhaps the end of a password
-            msg = f"table: the name after '#' must be of letters, digits and _; elsewhere, {ENCODED}"
-            raise ValueError(msg)
+        _check_ends(location, query, table)
         if scheme == "postgres":  # as hosting platforms write it
             scheme = "postgresql"
         address = cls(scheme, location, _pairs(query), table)
@@ -277,6 +272,16 @@ def with_connections(address: str, max_connections: int) -> str:
     options = {**parsed.options, "max_connections": str(max_connections)}
     table = f"#{parsed.table}" if parsed.table else ""
     return f"{replace(parsed, options=options)}{table}"
+
+
+def _check_ends(location: str, query: str, table: str) -> None:
+    """Raise if the parts of an address seem to begin within its user or password."""
+    if "@" in table or ("@" in query and (BROKEN_PORT.match(location) or not location)):
+        msg = f"queue: a '#' or '?' in the user or password ends the address; {ENCODED}"
+        raise ValueError(msg)
+    if table and not table.isidentifier():
+        msg = f"table: the name after '#' must be of letters, digits and _; elsewhere, {ENCODED}"
+        raise ValueError(msg)
 
 
 def _pairs(query: str) -> dict[str, str]:

@@ -666,8 +666,7 @@ class Database:
         rows: Sequence[Any] | None = None,
     ) -> StatementResult:
         """Run a statement once, or once per row in a single transaction."""
-        if OPEN.get() and not statement.only_reads:
-            self._refuse_inside()
+        self._refuse_write_inside(statement)
         pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
         entry, cursor = pool.borrow()
@@ -704,6 +703,10 @@ class Database:
             finally:
                 transaction.is_open = False
                 pool.lent.discard(transaction)
+
+    def _refuse_write_inside(self, statement: PreparedStatement) -> None:
+        if OPEN.get() and not statement.only_reads:
+            self._refuse_inside()
 
     def _refuse_inside(self) -> None:
         """Raise if the caller holds SQLite's only write lock itself, and would wait for it in vain.

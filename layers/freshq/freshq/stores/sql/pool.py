@@ -168,16 +168,20 @@ class StatementPool(Pool):
         for transaction in self.lent:
             transaction.is_open = False
         idle = () if self._is_sqlite else self._idle
-        used = [entry for entry in self._entries if entry not in idle and entry.dbapi_connection is not None]
-        if used and self._is_sqlite:
-            forks.keep_for_ever(kept for entry in used for kept in (entry.info, entry.dbapi_connection))
+        for entry in self._entries:
+            if entry.dbapi_connection is not None and entry not in idle:
+                self._leave_to_parent(entry)
+
+    def _leave_to_parent(self, record: Any) -> None:
+        """Have all uses of a connection raise, given its record of SQLAlchemy."""
+        if self._is_sqlite:
+            forks.keep_for_ever([record.info, record.dbapi_connection])
         dialect: Any = self._dialect
-        for entry in used:
-            of_parent = forks.OfParent(dialect.loaded_dbapi.ProgrammingError)
-            record: Any = entry  # SQLAlchemy's own class of entries
-            record.dbapi_connection = of_parent
-            if record.fairy_ref is not None and (proxy := record.fairy_ref()) is not None:
-                proxy.dbapi_connection = of_parent
+        of_parent = forks.OfParent(dialect.loaded_dbapi.ProgrammingError)
+        proxy = None if record.fairy_ref is None else record.fairy_ref()
+        record.dbapi_connection = of_parent
+        if proxy is not None:
+            proxy.dbapi_connection = of_parent
 
     @property
     def _is_sqlite(self) -> bool:

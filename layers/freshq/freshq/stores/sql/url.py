@@ -257,22 +257,28 @@ def _to_primary(url: sa.URL) -> sa.URL:
     return url.update_query_dict(PRIMARY | url.query)
 
 
-def parsed_url(url: str | sa.URL) -> sa.URL:
-    """Parse an address and add its driver.
-
-    Raises:
-        ValueError: If it is malformed, or the store does not support the database.
-    """
+def _parsed_parts(url: str | sa.URL) -> sa.URL:
     if isinstance(url, str):
         _check_query(url)
+        url = _with_hosts_apart(url)
     try:
-        parsed = sa.make_url(_with_hosts_apart(url) if isinstance(url, str) else url)
+        parsed = sa.make_url(url)
     except (ArgumentError, TypeError, AttributeError, ValueError):
         must = "url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name"
         msg = f"{must}, got {quoted_address(str(url))}{f'; {ENCODED}' if '@' in str(url) else ''}"
         raise ValueError(msg) from None
     if parsed.drivername == "postgres":  # as hosting platforms write it
         parsed = parsed.set(drivername="postgresql")
+    return parsed
+
+
+def parsed_url(url: str | sa.URL) -> sa.URL:
+    """Parse an address and add its driver.
+
+    Raises:
+        ValueError: If it is malformed, or the store does not support the database.
+    """
+    parsed = _parsed_parts(url)
     name = parsed.get_backend_name()
     if name not in DRIVERS:
         msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}"
