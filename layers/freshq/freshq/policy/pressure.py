@@ -465,7 +465,8 @@ class FlowCounter:
             lives_seconds: Age at which each offered task is stale.
         """
         shorter_than = self._shorter_than_seconds
-        own = [max(SHORTEST_OWN_SECONDS, seconds) for seconds in lives_seconds if seconds < shorter_than]
+        # A task that is put by a run whose deadline has passed has no life, and is rejected.
+        own = [max(SHORTEST_OWN_SECONDS, seconds) for seconds in lives_seconds if 0 < seconds < shorter_than]
         if own:
             counts = self.counts(self.window(now))
             counts["own"] += len(own)
