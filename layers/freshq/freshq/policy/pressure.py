@@ -184,11 +184,12 @@ class Door:
             pressure: How overloaded the queue is.
             flow: Recent flow by group.
         """
-        return self.overloaded_share(flow) if pressure.overloaded else math.inf
+        return _overloaded_share(self, flow) if pressure.overloaded else math.inf
 
-    def overloaded_share(self, flow: Flow) -> float:
-        """Return the time that each group may put, per second, while the queue is overloaded."""
-        return fair_share(flow.demands(), self.multiple * flow.served)
+
+def _overloaded_share(door: Door, flow: Flow) -> float:
+    """Return the time that each group may put, per second, while the queue is overloaded."""
+    return fair_share(flow.demands(), door.multiple * flow.served)
 
 
 class DoorControl:
@@ -240,7 +241,7 @@ class DoorControl:
         # In this order: another thread that sees the share also sees the flow and the age.
         self._oldest_age_seconds = -math.inf if oldest_age_seconds is None else oldest_age_seconds
         self._flow = flow
-        self._share_per_second = self._door.overloaded_share(flow)
+        self._share_per_second = _overloaded_share(self._door, flow)
         self.check_at = now + self._check_interval_seconds
 
     def rejects(
