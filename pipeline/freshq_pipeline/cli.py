@@ -21,7 +21,15 @@ from typing_extensions import override
 from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
 from freshq_pipeline.cluster.commands import Command
-from freshq_pipeline.errors import BAD_INPUT_STATUS, EXTRA, FAILED_STATUS, BadInput, PipelineError, complain
+from freshq_pipeline.errors import (
+    BAD_INPUT_STATUS,
+    EXTRA,
+    FAILED_STATUS,
+    BadInput,
+    PipelineError,
+    complain,
+    reason,
+)
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ending import (
     BatchReports,
@@ -32,7 +40,7 @@ from freshq_pipeline.report.ending import (
     postponed,
     report_on,
 )
-from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.progress import PARTS, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.schemas import Format
@@ -41,7 +49,7 @@ from freshq_pipeline.spark.tuning import HUGE
 from freshq_pipeline.storage.results import SUMMARY, without_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -71,12 +79,23 @@ def _requested(events: str, out: str, options: Options) -> RunRequest:
     from freshq_pipeline.storage.folder import Folder
 
     for name, address in (("events", events), ("out", out)):
-        # A configuration of Spark may add the S3 support that the PyPI package lacks.
-        if address.startswith(("s3://", "s3a://")) and not (submitted() or "SPARK_CONF_DIR" in os.environ):
+        if address.startswith(("s3://", "s3a://")) and not submitted():
             msg = f"{name}: embedded Spark cannot use {address}; get the events by `freshq-pipeline pull`, "
-            msg += "or run on a cluster by `freshq-pipeline submit`"
+            msg += "or run on a cluster by `freshq-pipeline submit` or spark-submit"
             raise BadInput(msg)
     return RunRequest(Folder(events), Folder(out), options)
+
+
+def _check_interval(every_seconds: float | None) -> None:
+    if every_seconds is not None and not 0 < every_seconds < float("inf"):
+        msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
+        raise BadInput(msg)
+
+
+def _progress(parts: Mapping[str, str]) -> RunProgress:
+    """Return the progress of a command, for standard error."""
+    # spark-submit writes standard error to standard output, where a result in JSON must stay alone.
+    return RunProgress(Console(stderr=True), logs=not submitted(), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +147,8 @@ class Scenarios:
 
 # Options that a stream lacks: it has no end, and computes only changes.
 NOT_OF_STREAM: Final = ("as_of_ms", "full_refresh", "since", "until")
+# PyArrow reads its name when it is imported. With its default allocator, memory grows by 2 MiB per batch.
+LASTING_POOL: Final = "system"
 # Flags of the commands that a cluster runs.
 COMMAND_FLAGS: Final = {
     Command.RUN: flags_of(Options),
@@ -152,7 +173,7 @@ class PipelineErrors(TyperGroup):
                 complain(message.replace("Value error, ", ""))  # Pydantic's prefix of a reason
             sys.exit(BAD_INPUT_STATUS)
         except (PipelineError, OSError, MissingExtra) as error:
-            complain(str(error))
+            complain(reason(error))
             sys.exit(error.status if isinstance(error, PipelineError) else FAILED_STATUS)
         sys.exit(ended if isinstance(ended, int) else 0)
 
@@ -175,8 +196,7 @@ def run(
 
     request = _requested(events, out, options)
     summary = None
-    # spark-submit writes standard error to standard output, where a result in JSON must stay alone.
-    with RunProgress(Console(stderr=True), logs=not submitted()) as progress:
+    with _progress(PARTS) as progress:
         with postponed() as problems:
             summary = execute(request, spark.session, progress)
         progress.begin("report")
@@ -203,23 +223,27 @@ def stream(
     SIGTERM or Ctrl-C ends the stream after the batch in progress, with its usual exit status; a second signal
     ends it immediately.
     """
-    # PyArrow reads this when it is imported. With its default allocator, memory grows by 2 MiB per batch.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", LASTING_POOL)
     from freshq_pipeline.runs.batch import plan
     from freshq_pipeline.runs.stream import stream as follow
     from freshq_pipeline.storage.folder import Folder
 
-    if every_seconds is not None and not 0 < every_seconds < float("inf"):
-        msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
-        raise BadInput(msg)
+    _check_interval(every_seconds)
     request = _requested(events, out, options)
     request.check_beside_events("checkpoint", Folder(checkpoint))
-    # A continuing stream runs long enough for Java's optimizing compiler.
+    # A continuing stream gets Java's optimizing compiler.
     tuning = plan(request).tuning() if every_seconds is None else HUGE
-    batches = BatchReports(request.out, reports=every_seconds is not None)
-    with postponed() as problems, spark.session(tuning) as session, asked_to_stop() as stop:
-        follow(session, request, Folder(checkpoint).uri, every_seconds, batches, files_per_batch, stop)
-    headlines = report_on(request.out, problems)
+    with _progress(STREAM_PARTS) as progress:
+        progress.begin("start", f"for a {tuning.name} input")
+        batches = BatchReports(request.out, reports=every_seconds is not None, begun=progress.begin)
+        more = every_seconds, batches, files_per_batch
+        with (
+            postponed() as problems, spark.session(tuning) as session, progress.follow(session),
+            asked_to_stop() as stop,
+        ):  # fmt: skip
+            follow(session, request, Folder(checkpoint).uri, *more, stop, progress.begin)
+        progress.begin("report")
+        headlines = report_on(request.out, problems)
     summary = batches.summary or without_new(request.out.read_json(SUMMARY))
     finish(summary, headlines, problems, as_json=as_json)
 
@@ -244,12 +268,17 @@ def replay(
     grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change the options of the current tables.
     request = as_before(_requested(events, out, Options(form)))
-    with spark.session(plan(request).tuning()) as session:
-        summary = None
-        with postponed() as problems:
-            summary = execute(request, lambda _tuning: nullcontext(session))
-        result = replay_published(session, request.out, grid, days)
-    report_on(request.out, problems)
+    tuning = plan(request).tuning()
+    with _progress(REPLAY_PARTS) as progress:
+        progress.begin("start", f"for a {tuning.name} input")
+        with spark.session(tuning) as session, progress.follow(session):
+            summary = None
+            with postponed() as problems:
+                summary = execute(request, lambda _tuning: nullcontext(session), progress)
+            progress.begin("replay")
+            result = replay_published(session, request.out, grid, days)
+        progress.begin("report")
+        report_on(request.out, problems)
     finish_replay(result, summary or request.out.read_json(SUMMARY), problems, as_json=as_json)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from freshq.cli.errors import printable
@@ -61,6 +63,24 @@ class Interrupted(PipelineError):
     """Ctrl-C ended the command, but not the run that it follows."""
 
     status = INTERRUPTED_STATUS
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says; for a file that is missing because the working directory is, its name."""
+    if isinstance(error, FileNotFoundError) and (deleted := _deleted_directory()) is not None:
+        return f"the working directory {deleted} was deleted; change to another one, or give absolute paths"
+    return str(error)
+
+
+def _deleted_directory() -> str | None:
+    """Return the name of the working directory if it was deleted."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        link = Path("/proc/self/cwd")
+        known = str(link.readlink()) if link.is_symlink() else os.environ.get("PWD", "")
+        return known.removesuffix(" (deleted)")
+    return None
 
 
 def complain(text: str) -> None:

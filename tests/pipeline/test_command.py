@@ -1,5 +1,6 @@
 """Bad input is one line and status 2; a missing Java is replaced by the one in a wheel."""
 
+import errno
 import json
 import os
 import re
@@ -30,11 +31,12 @@ from freshq_pipeline.errors import (
 from freshq_pipeline.replays.record import Occupancy
 from freshq_pipeline.replays.scenarios import check
 from freshq_pipeline.report.ending import finish, finish_replay
-from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.progress import IDLE, REPLAY_PARTS, STREAM_PARTS, RunProgress
 from freshq_pipeline.runs.request import RunRequest
-from freshq_pipeline.spark.failures import start_failure
+from freshq_pipeline.spark.failures import innermost_cause, start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.whole_file import whole_file
 from tests.pipeline.recording import small, write_lines
 from tests.support.working import wait_until
 
@@ -177,6 +179,7 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     assert ended.value.exit_code == DIFFERENCE_STATUS
     line = capsys.readouterr().err
     assert line.count("\n") == 1
+    assert line.startswith("freshq-pipeline: the results are written; status 5 warns about them: queue mail")
     assert f"queue mail: the replay of {policy} differs from the recording by 37.0%: {replayed} tasks" in line
     if reason is None:
         assert "The figures do not show why" in line
@@ -236,6 +239,29 @@ def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.Mon
     assert line.startswith("freshq-pipeline: 2/7 reading the new files stage 2: 48 of 62 tasks, 77%")
 
 
+def test_a_stream_and_a_replay_show_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freshq_pipeline.runs.progress.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("freshq_pipeline.runs.progress.LOG_SECONDS", 0.02)
+    tracker = SimpleNamespace(getActiveStageIds=list, getStageInfo=str)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    logged = StringIO()
+    with RunProgress(Console(file=logged, force_terminal=False), parts=REPLAY_PARTS) as progress:
+        with progress.follow(spark):
+            with progress.follow(spark):  # its run
+                progress.begin("read")
+            assert "stopping" not in logged.getvalue()
+            progress.begin("replay")
+            wait_until(lambda: "6/8 simulating the scenarios" in logged.getvalue())
+        wait_until(lambda: "7/8 stopping Spark" in logged.getvalue())
+    idle = StringIO()
+    with RunProgress(Console(file=idle, force_terminal=False), parts=STREAM_PARTS) as progress:
+        progress.begin("read")
+        wait_until(lambda: "3/8 reading the new files" in idle.getvalue())
+        progress.begin(IDLE)
+        seen = idle.getvalue().count("looking for new files")
+    assert seen == 0  # a stream may wait for days
+
+
 def run_in_process(tmp_path: Path, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run the command on a small recording in a process of its own."""
     write_lines(tmp_path / "in/a.json", small().landed())
@@ -275,10 +301,44 @@ sys.exit(3)
         ("WARNING: Using incubator modules\n", ""),
         ("Invalid heap size: -Xmx9x\nError: no\nError: again\n", "Invalid heap size: -Xmx9x; Error: no"),
         ('Exception in "main" E: no master\n\tat a.B(C.scala:1)\n', 'Exception in "main" E: no master'),
+        ("freshq-pipeline: 1/7 starting Spark\nE: no\n", "E: no"),
+        ("Picked up X: -Xmx1k\nError occurred during x\nToo small\n", "Error occurred during x; Too small"),
+        ("NOTE: Picked up X\nUnrecognized option 'X'\nError: no\n", "Unrecognized option 'X'; Error: no"),
+        ("WARN Utils: x\nERROR SparkContext: y.\na.bException: boom\n\tat a.B\n", "a.bException: boom"),
+        ("[1.3s][warning][cds] x\nError: LinkageError occurred\n\ta.VersionError: y\n", "a.VersionError: y"),
+        ("OpenJDK 64-Bit Server VM warning: x\n#\n# There is insufficient x\n", "There is insufficient x"),
+        ("/x: line 71: /java: Permission denied\n", "/x: line 71: /java: Permission denied"),
+        ('Exception in thread "main" a.B: x\n\tat a.B\nCaused by: a.C: y\nCaused by: d.E: z\n', "d.E: z"),
     ],
 )
 def test_why_java_did_not_start(log: str, reason: str) -> None:
     assert start_failure(log) == reason
+
+
+READING = """An error occurred while calling o1.x.
+: a.B: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a b.gz.  SQLSTATE: KD001
+\tat a.B
+Caused by: java.io.EOFException: Unexpected end"""
+WRITING = """[TASK_WRITE_FAILED] Task failed while writing rows to file:/out/x. SQLSTATE: 58030
+Caused by: java.io.IOException: No space left on device"""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (READING, "java.io.EOFException: Unexpected end (while reading file:///in/a b.gz)"),
+        (WRITING, "java.io.IOException: No space left on device (while writing file:/out/x)"),
+        ("x\nCaused by: java.io.IOException: boom\n", "java.io.IOException: boom"),
+    ],
+)
+def test_an_error_of_spark_names_its_file(message: str, reason: str) -> None:
+    assert innermost_cause(ValueError(message)) == reason
+
+
+def test_an_error_of_the_disk_names_its_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=f"No space.*{tmp_path}/a.json"), whole_file(tmp_path / "a.json"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:

@@ -167,6 +167,21 @@ def test_waits_of_the_tasks_first_claimed_in_each_second() -> None:
     assert abs(charts.percentiles([third])[0.5] - 2.1) < 0.05
 
 
+def test_equal_percentiles_of_waits_are_all_visible() -> None:
+    """Of a single claim p50, p90 and p99 are equal."""
+    one = {"at": [pd.Timestamp("2026-01-01")], "wait_histogram": [[{"bucket": 600, "count": 1}]]}
+    rows = pd.DataFrame(one | {"minute_ms": [0]})
+    drawn: Any = charts.waits(rows, charts.time_axis(rows))
+    lines, points = drawn.to_dict()["layer"]
+    names = ["p50", "p90", "p99"]
+    dashes, sizes = lines["encoding"]["strokeDash"]["scale"], points["encoding"]["size"]["scale"]
+    assert (dashes["domain"], sizes["domain"]) == (names, names)
+    assert dashes["range"][1] != dashes["range"][2]
+    assert sizes["range"] == sorted(sizes["range"], reverse=True)
+    # A channel without a legend would take the legend of the others.
+    assert "legend" not in lines["encoding"]["strokeDash"] | points["encoding"]["size"]
+
+
 def test_longer_recordings_have_longer_steps() -> None:
     at = time_steps.by_second(TASKS, START_MS + 20 * 60_000)["at"]
     assert (len(at), at[1] - at[0]) == (120, pd.Timedelta(seconds=10))

@@ -25,8 +25,10 @@ from freshq_pipeline.runs.batch import RunPlan, execute
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.schemas import EVENT, Format, ddl
-from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
-from freshq_pipeline.spark.session import LOCKLESS_SECONDS, adapt, prune_scratch, session_beside
+from freshq_pipeline.spark.environment import KEPT, java_environment
+from freshq_pipeline.spark.java import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive, java_home
+from freshq_pipeline.spark.scratch import LOCKLESS_SECONDS, prune_scratch
+from freshq_pipeline.spark.session import adapt, session_beside
 from freshq_pipeline.spark.tuning import (
     HUGE,
     INFLATION,
@@ -334,15 +336,16 @@ def test_folders_of_killed_processes_are_deleted_but_not_those_in_use(tmp_path: 
     assert not in_use.exists()
 
 
-def test_there_is_none_with_other_classes_or_a_cache_that_is_read_only(
+def test_there_is_none_without_a_cache_that_can_be_used(
     java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        assert class_archive(java, tmp_path) is None
     (tmp_path / "cache").write_text("not a folder")
     assert class_archive(java, tmp_path) is None
     assert class_archive(tmp_path / "bin/java", tmp_path) is None
+    # Java takes a colon for the end of a path.
+    for cache in (str(tmp_path / "a:b"), "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert class_archive(java, tmp_path) is None
 
 
 def test_java_starts_with_a_broken_archive(tmp_path: Path) -> None:
@@ -354,3 +357,42 @@ def test_java_starts_with_a_broken_archive(tmp_path: Path) -> None:
         [java, f"-XX:SharedArchiveFile={tmp_path}/broken.jsa", "-version"], capture_output=True, check=False
     )
     assert started.returncode == 0
+
+
+def test_java_gets_nothing_of_the_environment_by_accident(tmp_path: Path) -> None:
+    kept = {name: name.lower() for name in KEPT}
+    others = (
+        "SPARK_REMOTE",
+        "PYSPARK_SUBMIT_ARGS",
+        "HADOOP_CONF_DIR",
+        "JAVA_TOOL_OPTIONS",
+        "AWS_PROFILE",
+        "x",
+    )
+    given = kept | dict.fromkeys(others, "theirs") | {"LC_ALL": "C", "JAVA_HOME": "old", "TMPDIR": "old"}
+    made = java_environment(given, tmp_path, Path("/java"))
+    assert not [name for name, value in made.items() if value == "theirs"]
+    assert kept.items() <= made.items()
+    assert (made["JAVA_HOME"], made["TMPDIR"], made["LC_ALL"]) == ("/java", str(tmp_path), "C.UTF-8")
+    assert "JAVA_HOME" not in java_environment(given, tmp_path, None)
+    assert java_environment(given, tmp_path, None, "yarn")["HADOOP_CONF_DIR"] == "theirs"
+    assert java_environment({}, tmp_path, None)["PATH"]
+
+
+def test_a_java_that_cannot_run_spark_gives_way_to_one_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("old", "1.8.0_402"), ("new", "21.0.4")):
+        program = tmp_path / name / "bin/java"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/new/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-javaagent:/nowhere.jar")
+    assert java_home(tmp_path / "launcher") is None
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert java_home(tmp_path / "launcher") == tmp_path / "new"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path / "old/bin"))
+    assert java_home(tmp_path / "launcher") == tmp_path / "launcher"

@@ -16,7 +16,7 @@ from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.runs.stream import stream
-from freshq_pipeline.spark.session import _same_interrupts
+from freshq_pipeline.spark.interrupts import SIGNALS, held_signals
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.results import NEW
 from freshq_pipeline.storage.state import current
@@ -101,7 +101,7 @@ def test_a_stream_that_is_to_stop_ends_after_its_batch(spark: SparkSession, tmp_
     assert seen[1:] == [len(events)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_asks_and_the_second_ends(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +117,7 @@ def test_the_first_signal_asks_and_the_second_ends(
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_command_with_its_status_whatever_fails_on_the_way_out(
     number: signal.Signals,
 ) -> None:
@@ -132,17 +132,55 @@ def test_a_signal_ends_a_command_with_its_status_whatever_fails_on_the_way_out(
         [].pop()
 
 
-def test_ctrl_c_waits_until_spark_has_started_and_is_handled_as_before() -> None:
-    seen = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_until_what_it_must_not_cut_off_is_done(number: signal.Signals) -> None:
+    seen, hurried = list[int](), list[int]()
+    before = signal.signal(number, lambda number, _frame: seen.append(number))
     try:
-        with _same_interrupts():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # as PySpark sets its own
-            signal.raise_signal(signal.SIGINT)
+        with held_signals(lambda: hurried.append(number)):
+            signal.raise_signal(number)
+            signal.raise_signal(number)
             assert seen == []
-        assert seen == [signal.SIGINT]
+        assert (seen, hurried) == ([number], [number, number])
+        with held_signals():
+            signal.signal(number, signal.SIG_DFL)  # as PySpark sets its own
+        signal.raise_signal(number)
+        assert seen == [number, number]
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+def test_nohup_keeps_a_closed_terminal_from_ending_a_command() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_kills_java_and_does_not_cut_cleaning_off(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[str]()
+    monkeypatch.setattr("freshq_pipeline.runs.stopping.kill_java", lambda: done.append("killed"))
+
+    def clean() -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        done.append("cleaned")
+
+    def stream() -> None:
+        with ended_by_signals(), ExitStack() as cleaning, asked_to_stop():
+            cleaning.callback(clean)
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+
+    with pytest.raises(SystemExit) as ended:
+        stream()
+    assert ended.value.code == 128 + number
+    assert done == ["killed", "killed", "cleaned"]
 
 
 def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(

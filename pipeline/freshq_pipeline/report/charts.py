@@ -19,6 +19,9 @@ Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 # The Vega-Lite version that Altair targets, such as "6.1".
 VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 SHARES: Final = (0.5, 0.9, 0.99)
+# Dashes of their lines, and areas of their points: later ones are drawn above earlier ones.
+DASHES: Final = ([1, 0], [1, 0], [4, 4])
+POINTS: Final = (60, 36, 12)
 FATES: Final = {
     "succeeded": Colour.SUCCESS.value,
     "failed": Colour.FAILURE.value,
@@ -202,11 +205,14 @@ def waits(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
     if not rows:
         return None
     frame = pd.DataFrame(rows).astype({"at": "datetime64[ns]"})
-    shown: alt.Chart = _chart(frame, "Waits over time").mark_line(point={"size": 12}).encode(
-        x=x, y=seconds_axis("seconds:Q", "wait", frame["seconds"]),
-        color=_lines("percentile", [f"p{part * 100:g}" for part in SHARES]),
+    names = [f"p{part * 100:g}" for part in SHARES]
+    base = _chart(frame, "Waits over time").encode(
+        x=x, y=seconds_axis("seconds:Q", "wait", frame["seconds"]), color=_lines("percentile", names),
     )  # fmt: skip
-    return shown
+    # Percentiles of few claims are equal: dashes, and smaller points above larger ones, keep each visible.
+    dash = alt.StrokeDash("percentile:N", scale=alt.Scale(domain=names, range=DASHES), title=None)
+    size = alt.Size("percentile:N", scale=alt.Scale(domain=names, range=POINTS), title=None)
+    return alt.layer(base.mark_line().encode(strokeDash=dash), base.mark_circle(opacity=1).encode(size=size))
 
 
 def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, float]:

@@ -29,7 +29,7 @@ from freshq_pipeline.report.words import (
 from freshq_pipeline.storage.results import NEW, checked_replay, damage_text, with_earlier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq_pipeline.storage.folder import Folder
 
@@ -231,7 +231,7 @@ def finish_replay(
     has_new = violated(summary)
     off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
     for check in off:
-        complain(difference(check))
+        complain(f"the results are written; status {DIFFERENCE_STATUS} warns about them: {difference(check)}")
     _exit(problems, (has_new, VIOLATION_STATUS), (bool(off), DIFFERENCE_STATUS))
 
 
@@ -265,11 +265,13 @@ class BatchReports:
     Attributes:
         out: The output folder.
         reports: Whether to write a report after each batch, not only at the end.
+        begun: Called when a report begins.
         summary: Summary of the last batch, with the new violations of all batches; None: no batch yet.
     """
 
     out: Folder
     reports: bool
+    begun: Callable[[str], None] = lambda _part: None
     summary: dict[str, Any] | None = None
 
     def __call__(self, summary: dict[str, Any]) -> None:
@@ -279,6 +281,7 @@ class BatchReports:
             return
         violated(summary)
         problems: list[Unfinished] = []
+        self.begun("report")
         report_on(self.out, problems)
         for problem in problems:
             complain(str(problem))  # the next batch tries again

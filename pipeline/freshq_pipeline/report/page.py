@@ -293,11 +293,14 @@ def _accounted(summary: dict[str, Any]) -> str:
 
 def _scripts() -> str:
     """Return Vega-Lite with its dependencies, so that the page needs no network."""
-    file = cache_folder() / f"vega-lite-{charts.VEGA_LITE}-{version('vl-convert-python')}.js"
-    with suppress(OSError):  # not cached yet
-        return file.read_text(encoding="utf-8")
+    cache = cache_folder()
+    name = f"vega-lite-{charts.VEGA_LITE}-{version('vl-convert-python')}.js"
+    if cache is not None:
+        with suppress(OSError, ValueError):  # not cached yet, or cut off
+            return (cache / name).read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
-    # Without a cache, the next report takes a second longer.
-    with suppress(OSError), whole_file(file) as cached:
-        cached.write(made.encode())
+    if cache is not None:
+        # Without a cache, the next report takes a second longer.
+        with suppress(OSError), whole_file(cache / name) as cached:
+            cached.write(made.encode())
     return made

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from freshq_pipeline.errors import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -31,22 +31,33 @@ PARTS: Final = {
     "stop": "stopping Spark",
     "report": "writing the report",
 }
+REPLAY_PARTS: Final = {
+    **{part: text for part, text in PARTS.items() if part not in ("stop", "report")},
+    "replay": "simulating the scenarios",
+    "stop": PARTS["stop"],
+    "report": PARTS["report"],
+}
+# A stream repeats the parts from reading to the report for each batch.
+IDLE: Final = "wait"
+STREAM_PARTS: Final = {"start": PARTS["start"], IDLE: "looking for new files", **PARTS}
 POLL_SECONDS: Final = 0.5
 # Interval of progress in a log.
 LOG_SECONDS: Final = 30.0
 
 
 class RunProgress:
-    """Shows the current part of a run and Spark's progress in it: on a terminal, or in a log every 30 s."""
+    """Shows the part of a command and Spark's progress in it: on a terminal, or in a log every 30 s."""
 
-    def __init__(self, console: Console, *, logs: bool = True) -> None:
+    def __init__(self, console: Console, *, logs: bool = True, parts: Mapping[str, str] = PARTS) -> None:
         """Prepare the progress line.
 
         Args:
             console: Where to show progress.
             logs: Whether to log progress if the console is no terminal.
+            parts: The parts of the command in order, as shown.
         """
         self._console, self._logs = console, logs and not console.is_terminal
+        self._parts, self._idle = parts, False
         self._logged_at = time.monotonic()
         self._stages = StageClock()
         columns = (
@@ -77,28 +88,41 @@ class RunProgress:
         self._line.stop()
 
     def begin(self, part: str, how: str = "") -> None:
-        """Show that a part of `PARTS` begins, and how it is executed."""
-        place = f"{list(PARTS).index(part) + 1}/{len(PARTS)}"
-        described = f"{PARTS[part]} {how}".rstrip()
+        """Show that a part begins, and how it is executed."""
+        self._idle = part == IDLE
+        place = f"{list(self._parts).index(part) + 1}/{len(self._parts)}"
+        described = f"{self._parts[part]} {how}".rstrip()
         self._line.update(self._task, description=described, place=place, completed=0, done="")
 
     @contextmanager
     def follow(self, spark: SparkSession) -> Iterator[None]:
         """Show Spark's progress in the block; after the block, Spark may stop."""
-        self._spark = spark
+        before, self._spark = self._spark, spark
         try:
             yield
         finally:
             with self._asking:
-                self._spark = None
-            self.begin("stop")
+                self._spark = before
+            if before is None:
+                self.begin("stop")
+
+    def _show_work(self, spark: SparkSession) -> None:
+        from freshq_pipeline.spark.failures import is_of_connection
+
+        try:
+            self._line.update(self._task, **self._stages.work(spark))
+        except Exception as error:
+            if not is_of_connection(error):
+                raise
+            self._spark = None  # Java has ended, which the command will find out itself
 
     def _follow(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
             with self._asking:
                 if self._spark is not None:
-                    self._line.update(self._task, **self._stages.work(self._spark))
-            if self._logs and time.monotonic() - self._logged_at >= LOG_SECONDS:
+                    self._show_work(self._spark)
+            # A stream may wait for days.
+            if self._logs and not self._idle and time.monotonic() - self._logged_at >= LOG_SECONDS:
                 self._logged_at = time.monotonic()
                 part = self._line.tasks[self._task]
                 text = f"{PREFIX}{part.fields['place']} {part.description} {part.fields['done']}".rstrip()

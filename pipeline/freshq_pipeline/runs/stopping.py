@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from freshq_pipeline.errors import complain
+from freshq_pipeline.spark.gateway import kill_java
+from freshq_pipeline.spark.interrupts import handled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
-
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """End the block on SIGTERM or Ctrl-C, with the status of the signal.
+    """End the block on the first signal, with the status of the signal.
 
     A signal may interrupt a call to Java, so cleaning up with further calls may raise anything. The status
-    remains the signal's.
+    remains the signal's. A second signal kills Java, which may delay that, and cuts nothing off.
     """
     ended_by: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
         ended_by.append(number)
-        sys.exit(128 + number)
+        if len(ended_by) == 1:
+            sys.exit(128 + number)
+        kill_java()
 
-    with _handled(end):
+    with handled(end):
         try:
             yield
         except BaseException:
@@ -48,25 +49,12 @@ def asked_to_stop() -> Iterator[Event]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
-            if callable(at_once):
-                at_once(number, frame)
-            sys.exit(128 + number)
+            if not callable(at_once):
+                sys.exit(128 + number)
+            at_once(number, frame)
+            return
         asked.set()
         complain("ends after the batch in progress; once more to end at once")
 
-    with _handled(ask):
+    with handled(ask):
         yield asked
-
-
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle both signals in the block, if in the main thread; other threads cannot."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)

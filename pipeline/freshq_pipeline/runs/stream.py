@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
-from freshq_pipeline.runs.progress import Stopwatch
+from freshq_pipeline.runs.progress import IDLE, Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.java import submitted
 from freshq_pipeline.spark.session import adapt, session_beside
@@ -47,6 +47,7 @@ def stream(
     published: Callable[[dict[str, Any]], None] = lambda _summary: None,
     files_per_batch: int = FILES_PER_BATCH,
     stop: Event | None = None,
+    begun: Callable[[str], None] = lambda _part: None,
 ) -> None:
     """Publish the tables whenever files have arrived.
 
@@ -58,6 +59,7 @@ def stream(
         published: Called with each summary.
         files_per_batch: Maximum number of files per micro-batch.
         stop: Set to end the stream after the batch in progress; None: never.
+        begun: Called with the name of each part of a batch when it starts, and with `IDLE` after a batch.
 
     Raises:
         BadInput: If the format cannot be streamed, or the events are missing or unusable.
@@ -66,7 +68,8 @@ def stream(
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
     # Batches of different sizes have different settings.
-    batches = _Batches(session_beside(spark), request, published, files_per_batch, stop or Event())
+    batches = _Batches(session_beside(spark), request, published, files_per_batch, stop or Event(), begun)
+    begun(IDLE)
     found = batches.begin(Folder(checkpoint))
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batches.run).option("checkpointLocation", checkpoint)
@@ -86,6 +89,7 @@ class _Batches:
         published: Called with each summary.
         most_files: Maximum number of files per batch.
         stop: Set when no further batch should begin.
+        begun: Called with the name of each part of a batch.
         working: Held by the batch in progress.
         failure: Error of the last batch that failed. Spark reports Python errors truncated and without class.
     """
@@ -95,6 +99,7 @@ class _Batches:
     published: Callable[[dict[str, Any]], None]
     most_files: int
     stop: Event
+    begun: Callable[[str], None]
     working: Lock = field(default_factory=Lock)
     failure: Exception | None = None
 
@@ -175,7 +180,8 @@ class _Batches:
             if todo.new:
                 if not submitted():
                     adapt(self.spark, todo.tuning())
-                self.published(execute_plan(self.spark, self.request, todo, Stopwatch()))
+                self.published(execute_plan(self.spark, self.request, todo, Stopwatch(self.begun)))
+                self.begun(IDLE)
         return bool(todo.new)
 
 

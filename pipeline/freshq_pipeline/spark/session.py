@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import pwd
 import re
+import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.spark.java import class_archive, java_home, java_program, submitted
+from freshq_pipeline.spark.environment import java_environment, without_spark_variables
+from freshq_pipeline.spark.gateway import Java
+from freshq_pipeline.spark.interrupts import held_signals
+from freshq_pipeline.spark.java import class_archive, java_home, submitted
+from freshq_pipeline.spark.scratch import program_folder, scratch_folder
 from freshq_pipeline.spark.tuning import HUGE, QUICK_JAVA, Tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.spark.java import ClassArchive
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-cluster\[.+\]")
-JAVA_END_SECONDS: Final = 60
 # Settings that the pipeline relies on, embedded and on a cluster.
 _ALWAYS: Final = {
+    # Local paths are local, whatever Hadoop's configuration names.
+    "fs.defaultFS": "file:///",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -63,6 +65,7 @@ _AT_START: Final = {
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
 _EMBEDDED: Final = {
+    "spark.hadoop.fs.defaultFS": "file:///",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -116,7 +119,7 @@ def spark_session(
         finally:
             spark.stop()
     else:
-        with _embedded_session(builder, master, memory, tuning) as spark, _one_line_errors():
+        with _embedded_session(builder, master, memory, tuning) as spark:
             yield spark
 
 
@@ -125,67 +128,51 @@ def _embedded_session(
     builder: SparkSession.Builder, master: str, memory: str, tuning: Tuning
 ) -> Iterator[SparkSession]:
     """Start the embedded Spark; on exit, stop it and its Java, and delete its files."""
-    before = dict(os.environ)
-    with _scratch_folder() as scratch, ExitStack() as restored:
-        restored.callback(os.environ.update, before)
-        restored.callback(os.environ.clear)
-        _prepare_environment(scratch)
-        java = java_program()
-        archive = None if java is None else class_archive(java, scratch)
+    with (
+        scratch_folder() as scratch, program_folder(scratch) as programs, without_spark_variables()
+    ):  # fmt: skip
+        home = java_home(programs / "java")
+        environment = java_environment(os.environ, scratch, home, master)
+        archive = _archive(environment, scratch, master)
         options = tuning.java if archive is None else (*tuning.java, *archive.options)
-        spark = _embedded(builder, scratch, master, memory, replace(tuning, java=options))
+        settings = _settings(master, memory, replace(tuning, java=options), scratch, programs)
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        # PySpark starts a first Java only to print the command line of the second.
+        environment["SPARK_LAUNCHER_OPTS"] = " ".join(QUICK_JAVA)
+        java = Java(_command(settings, environment), environment, scratch)
         try:
-            yield spark
+            with java, _running(builder, java) as spark:
+                adapt(spark, tuning)
+                yield spark
         finally:
-            # A signal may have interrupted a call to Java; another thread uses another connection.
-            with ThreadPoolExecutor(1, thread_name_prefix="stop") as beside:
-                beside.submit(spark.stop).result()
-                ended_well = beside.submit(_end_java).result()
             if archive is not None:
-                archive.keep(ended_well=ended_well)
-
-
-SCRATCH_PREFIX: Final = "freshq-pipeline-"
-# A process that holds the lock on this file in its folder still lives.
-SCRATCH_LOCK: Final = "lock"
-# A folder this old without a lock was left behind by an earlier version, or by a process killed at its start.
-LOCKLESS_SECONDS: Final = 86_400
+                archive.keep(ended_well=java.ended_well)
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    """Return a folder for temporary files; delete it on exit, and first those of killed processes."""
-    prune_scratch(Path(tempfile.gettempdir()))
-    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
+def _running(builder: SparkSession.Builder, java: Java) -> Iterator[SparkSession]:
+    spark = _started(builder, java)
     try:
-        with (scratch / SCRATCH_LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.write("locked")
-            lock.flush()
-            yield scratch
+        with _one_line_errors(java):
+            yield spark
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _stop(spark, java)
 
 
-def prune_scratch(parent: Path) -> None:
-    """Delete the folders that killed processes of this user left in a folder."""
-    for folder in parent.glob(f"{SCRATCH_PREFIX}*"):
-        with suppress(OSError):  # another process was faster
-            if folder.lstat().st_uid == os.getuid() and folder.is_dir() and _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+def _archive(environment: Mapping[str, str], scratch: Path, master: str) -> ClassArchive | None:
+    """Return the archive of classes for this start; other masters have other classes."""
+    home = environment.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None or not master.startswith("local"):
+        return None
+    return class_archive(Path(program), scratch)
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Return whether no process holds the lock of a folder. An empty file was not locked yet."""
-    file = folder / SCRATCH_LOCK
-    if not file.exists() or not file.stat().st_size:
-        return folder.stat().st_mtime < time.time() - LOCKLESS_SECONDS
-    with file.open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+def _command(settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """Return the command that starts Java, as PySpark would."""
+    options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    return [f"{environment['SPARK_HOME']}/bin/spark-submit", *options, "pyspark-shell"]
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
@@ -218,54 +205,52 @@ def _validate(master: str, memory: str) -> None:
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn an error of Spark into a one-line PipelineError while Java, which holds its text, still runs."""
-    from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
+def _one_line_errors(java: Java | None = None) -> Iterator[None]:
+    """Turn an error of Spark into a one-line PipelineError while Java, which holds its text, still runs.
+
+    Args:
+        java: The embedded Java; None: spark-submit's.
+    """
+    from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause, is_of_connection
 
     try:
         yield
+    except PipelineError:
+        raise
     except SPARK_ERRORS as error:
         msg = f"Spark failed: {innermost_cause(error)}"
         raise PipelineError(msg) from None
+    except Exception as error:
+        if java is None or not is_of_connection(error) or not java.has_ended():
+            raise
+        msg = f"Spark failed: {java.reason()}"
+        raise PipelineError(msg) from error
 
 
-def _prepare_environment(scratch: Path) -> None:
-    """Set the variables that PySpark needs to start Java, and Java to start Python."""
-    home = java_home(scratch / "java")
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
-    # Otherwise workers start whichever python3 comes first in PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # PySpark starts a first Java only to print the command line of the second.
-    os.environ["SPARK_LAUNCHER_OPTS"] = " ".join((os.environ.get("SPARK_LAUNCHER_OPTS", ""), *QUICK_JAVA))
-
-
-def _embedded(
-    builder: SparkSession.Builder, scratch: Path, master: str, memory: str, tuning: Tuning
-) -> SparkSession:
+def _settings(master: str, memory: str, tuning: Tuning, scratch: Path, programs: Path) -> dict[str, str]:
+    """Return Spark's settings. Relative paths are below the working folder of Java, which is `scratch`."""
     logging = scratch / "log4j2.properties"
     logging.write_text(_LOG4J)
-    options = (
+    java = (
+        # A comma would begin the address of a second file.
+        f"-Dlog4j2.configurationFile={logging.as_uri().replace(',', '%2C')}",
+        f"-Djava.io.tmpdir={programs}",
+        f"-Duser.home={scratch}",  # a user without an entry has none
+        *tuning.java,
+        "--enable-native-access=ALL-UNNAMED",
+    )
+    return (
         _EMBEDDED
         | tuning.spark
         | {
             "spark.master": master,
             "spark.driver.memory": memory,
-            "spark.local.dir": str(scratch),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.driver.extraJavaOptions": (
-                f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={scratch} "
-                f"{' '.join(tuning.java)} --enable-native-access=ALL-UNNAMED"
-            ),
+            # A comma would separate two folders.
+            "spark.local.dir": ".",
+            "spark.sql.warehouse.dir": "warehouse",
+            "spark.driver.extraJavaOptions": shlex.join(java),
         }
     )
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    spark = _started(builder, scratch / "java.log")
-    _ask_once(spark)
-    adapt(spark, tuning)
-    return spark
 
 
 class _Members:
@@ -297,66 +282,69 @@ def adapt(spark: SparkSession, tuning: Tuning) -> None:
         spark.conf.set(name, value)
 
 
-def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
+def _started(builder: SparkSession.Builder, java: Java) -> SparkSession:
+    from pyspark import SparkContext
+
     from freshq_pipeline.spark import failures
 
     try:
-        with _output_to(log), _same_interrupts():
-            return builder.getOrCreate()
-    except failures.SPARK_ERRORS as error:
-        _end_java()
-        reason = failures.start_failure(log.read_text(errors="replace")) or failures.innermost_cause(error)
+        gateway = java.connect()
+        # PySpark's handler of Ctrl-C would call Java, which fails if it interrupts another call.
+        with held_signals(java.kill):
+            SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - the public way starts its own Java
+            _name_user(gateway.jvm)
+            spark = builder.getOrCreate()
+            _ask_once(spark)
+            return spark
+    except BaseException as error:
+        _disconnect()
+        if failures.is_of_connection(error) and java.has_ended():
+            reason = java.reason()
+        elif isinstance(error, failures.SPARK_ERRORS):
+            reason = failures.innermost_cause(error)
+        else:
+            raise
         msg = f"Spark did not start: {reason}"
         raise PipelineError(msg) from None
 
 
-@contextmanager
-def _same_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C until Spark has started, and keep its current handler.
-
-    PySpark installs a handler that calls Java, which fails if it interrupts another call.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _name_user(jvm: Any) -> None:
+    """Give a user without an entry in the system's list a name, without which Hadoop opens no file."""
     try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        users = jvm.org.apache.hadoop.security.UserGroupInformation
+        users.setLoginUser(users.createRemoteUser(f"uid{os.getuid()}"))
 
 
-@contextmanager
-def _output_to(log: Path) -> Iterator[None]:
-    """Redirect Java's output to a file; Java inherits standard output and error."""
-    kept = {stream: os.dup(stream) for stream in (1, 2)}
-    try:
-        with log.open("w") as file:
-            for stream in kept:
-                os.dup2(file.fileno(), stream)
-        yield
-    finally:
-        for stream, copy in kept.items():
-            os.dup2(copy, stream)
-            os.close(copy)
+def _stop(spark: SparkSession, java: Java) -> None:
+    """Stop Spark, and disconnect from its Java, which then can end."""
+    with held_signals(java.kill):
+        try:
+            # A signal may have interrupted a call to Java; another thread uses another connection.
+            with ThreadPoolExecutor(1, thread_name_prefix="stop") as beside:
+                beside.submit(_stop_quietly, spark).result()
+        except Exception:
+            if not java.has_ended():
+                raise
+        finally:
+            _disconnect()
 
 
-def _end_java() -> bool:
-    """End Java, which would otherwise live as long as Python; return whether it exited cleanly."""
+def _stop_quietly(spark: SparkSession) -> None:
+    """Stop Spark without PySpark's warning that Java is gone: whoever killed it says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
+
+
+def _disconnect() -> None:
+    """Close the connection to Java, and forget it as PySpark does not."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
-    if gateway is None:
-        return False
-    gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the state after import
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if process is None or process.stdin is None:
-        return False
-    process.stdin.close()  # Java exits when its standard input closes
-    try:
-        return process.wait(timeout=JAVA_END_SECONDS) == 0
-    except subprocess.TimeoutExpired:  # everything is written by now
-        process.kill()
-        process.wait()
-        return False
+    if gateway is not None:
+        with suppress(Py4JError, ConnectionError):  # Java has ended, as it should now
+            gateway.shutdown()

@@ -25,5 +25,9 @@ def whole_file(target: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
+    except OSError as error:
+        if error.filename is None:  # as when the disk is full
+            error.filename = str(target)
+        raise
     finally:
         draft.unlink(missing_ok=True)
