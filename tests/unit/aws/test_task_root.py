@@ -88,5 +88,16 @@ def test_a_worker_of_the_command_names_the_file(
         load_runner(f"{name}:run")
 
 
+def test_a_failed_import_names_a_file_beside_the_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("jobs = []")
+    (tmp_path / "orders_of_the_day.py").write_text("import queue\nqueue.jobs.append(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"has no attribute 'jobs'; .*queue\.py has the name of"):
+        load_runner("orders_of_the_day:run")
+
+
 def test_a_function_of_python_itself_can_be_a_runner() -> None:
     assert load_runner("operator:not_")(None) is True  # type: ignore[arg-type]

@@ -110,10 +110,16 @@ def _imported(argument: str, name: str, advice: str) -> ModuleType:
     except ImportError as error:
         is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         msg = f"{argument}: module {quoted(name)} cannot be imported ({error_text(error)})"
-        raise ValueError(f"{msg}; {advice}" if is_absent and advice else msg) from error
+        raise ValueError(f"{msg}; {advice}" if is_absent and advice else msg + _hint()) from error
     except Exception as error:
         msg = f"{argument}: module {quoted(name)} failed when imported, {_origin(error)}"
-        raise ValueError(msg) from error
+        raise ValueError(msg + _hint()) from error
+
+
+def _hint() -> str:
+    """Return the remedy if a file of the current folder hides a module of Python; else an empty text."""
+    found = sorted(path for path in Path.cwd().glob("*.py") if path.stem in sys.stdlib_module_names)
+    return f"; {found[0]} has the name of Python's own module {found[0].stem!r}: rename it" if found else ""
 
 
 def _origin(error: Exception) -> str:
