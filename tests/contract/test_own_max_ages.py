@@ -173,7 +173,6 @@ def test_tasks_that_expired_are_counted_though_no_task_waits_now(
 def test_each_task_that_expires_is_counted_once(store: StoreUnderTest) -> None:
     """By upkeep, by claims and by the estimate between them: the sum is the same at every moment."""
     queue = store.queue(max_age_seconds=60.0)
-    meter = core_of(queue).meter
     for number in range(5):
         queue.put_many([{"payload": n, "max_age_seconds": OWN_SECONDS} for n in range(8)])
         store.clock.advance(OWN_SECONDS + 1)
@@ -181,7 +180,7 @@ def test_each_task_that_expires_is_counted_once(store: StoreUnderTest) -> None:
             queue.claim(1)
             queue.admin.recover()
         now = store.clock()
-        flow = meter.flow_with_stale(now)
+        flow = core_of(queue).meter.flow_with_stale(now)
         assert flow.expired == pytest.approx(flow.offered)
 
 
