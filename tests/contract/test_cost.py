@@ -14,6 +14,7 @@ from freshq.queue.core import core_of
 from freshq.queue.polling import Lookout
 from freshq.worker.background import REST_SECONDS
 from freshq.worker.options import WorkerConfig
+from tests.support.confined import confined
 
 
 def by_step(costs: list[Cost]) -> dict[str, Cost]:
@@ -50,7 +51,7 @@ def test_a_task_with_a_shorter_max_age_costs_its_put_too(dynamodb_local: DynamoD
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a second pass in a millisecond: no figure may depend on how long the machine takes."""
     real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() * 1000)
+    monkeypatch.setattr(time, "monotonic", confined(lambda: real() * 1000, time.monotonic))
 
 
 @pytest.mark.usefixtures("_slow_machine")
@@ -161,7 +162,7 @@ def test_a_whole_life_costs_the_same_however_slow_the_machine_is(
 ) -> None:
     quick = capacity.whole_life(dynamodb_local, 10, tasks=40)
     real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() * 1000)
+    monkeypatch.setattr(time, "monotonic", confined(lambda: real() * 1000, time.monotonic))
     assert capacity.whole_life(dynamodb_local, 10, tasks=40) == quick
     # At a tenth of the rate fewer tasks share a look at the control record.
     slow = capacity.whole_life(dynamodb_local, 10, rate_per_second=10, tasks=40)

@@ -34,6 +34,7 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
 from freshq.stores.dynamodb.batches import PUT_THREADS
 from tests.conftest import Clock, StoreUnderTest, on_table
+from tests.support.confined import confined
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
 
@@ -251,7 +252,7 @@ class TestRefused:
 
     def test_a_closed_port_is_unreachable_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         pauses: list[float] = []
-        monkeypatch.setattr(time, "sleep", pauses.append)
+        monkeypatch.setattr(time, "sleep", confined(pauses.append, time.sleep))
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             queue = Queue.dynamodb(

@@ -8,6 +8,7 @@ import pytest
 
 from freshq import MatchQueue
 from freshq.matching.stores.sql import SqlMatchStore
+from tests.support.confined import confined
 from tests.support.matching import Desk, join, names
 
 
@@ -15,7 +16,7 @@ from tests.support.matching import Desk, join, names
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function after which a minute has passed for every process."""
     real, passed = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(passed))
+    monkeypatch.setattr(time, "monotonic", confined(lambda: real() + sum(passed), time.monotonic))
     return lambda: passed.append(61.0)
 
 

@@ -18,6 +18,7 @@ from freshq.queue.shared.options import RECORD
 from freshq.testing import FaultyStore
 from tests.conftest import StoreUnderTest
 from tests.support.attached import Shipments
+from tests.support.confined import confined
 from tests.support.refusals import refused
 
 
@@ -25,7 +26,7 @@ from tests.support.refusals import refused
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function after which five seconds have passed for every process."""
     real, passed = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(passed))
+    monkeypatch.setattr(time, "monotonic", confined(lambda: real() + sum(passed), time.monotonic))
     return lambda: passed.append(5.0)
 
 

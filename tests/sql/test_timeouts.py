@@ -17,6 +17,7 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, connection_limits_for, database
 from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
+from tests.support.confined import confined
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 from tests.support.refusals import refused
@@ -132,7 +133,7 @@ class TestLocks:
         self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now, tries = [0.0], []
-        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(time, "monotonic", confined(lambda: now[0], time.monotonic))
         quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
         monkeypatch.setattr(database, "CALL_RETRY", CallRetry(max_tries=5, backoff=quick))
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,6 +18,7 @@ from unittest import mock
 from freshq.queue.stopping import Wake
 from freshq.stores import wakes
 from freshq.stores.sql.watching import TableWatcher
+from tests.support.confined import Confined, patched_here
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -120,43 +122,46 @@ def _waits(run: Interleaving) -> Iterator[Any]:
         wait_for(run, seconds, lambda: all(call.done() for call in some))
         return SimpleNamespace(done={call for call in some if call.done()})
 
-    yield mock.patch.object(wakes.Signal, "wait", wait_for_change)
+    yield patched_here(wakes.Signal, "wait", wait_for_change)
     # Its thread would run at its own pace. After the schedule, the virtual time of the last wait would seem
     # to lie ahead, and the thread would never end.
-    yield mock.patch.object(TableWatcher, "await_changes")
-    yield mock.patch.object(Wake, "wait", wait_for_call)
-    yield from (mock.patch(each, wait_for_ends) for each in _WAITS)
+    yield patched_here(TableWatcher, "await_changes", lambda *_waits: None)
+    yield patched_here(Wake, "wait", wait_for_call)
+    yield from (_patched(each, wait_for_ends) for each in _WAITS)
     lock = partial(_Semaphore, run)
-    threads = SimpleNamespace(
-        Lock=lock, Semaphore=lock, Event=partial(_Event, run), Thread=partial(_Thread, run)
+    threads = Confined(
+        threading, Lock=lock, Semaphore=lock, Event=partial(_Event, run), Thread=partial(_Thread, run)
     )
     yield from (mock.patch(f"{module}.threading", threads) for module in _THREADED)
-    yield from (mock.patch(pool, _Inline) for pool in _POOLS)
+    yield from (_patched(pool, _Inline) for pool in _POOLS)
+
+
+def _patched(name: str, replacement: Callable[..., Any]) -> Any:
+    """Return a patch of a name such as `package.module.function` that only this thread sees."""
+    module, _, function = name.rpartition(".")
+    return patched_here(import_module(module), function, replacement)
 
 
 @contextmanager
 def playing(run: Interleaving) -> Iterator[None]:
-    """Replace time, threads and chance for the block by those of a schedule."""
+    """Replace time, threads and chance for the block by those of a schedule, in this thread.
+
+    Threads that other tests left in this process, such as py4j's, keep the real ones.
+    """
 
     def sleep(seconds: float) -> None:
-        # Threads that other tests left in this process, such as py4j's, sleep as they did.
-        if threading.get_ident() == here:
-            run.pause(run.now_seconds + seconds)
-        else:
-            really_sleep(seconds)
-
-    here, really_sleep = threading.get_ident(), time.sleep
+        run.pause(run.now_seconds + seconds)
 
     state = random.getstate()
     random.seed(run.seed)
     patches: list[Any] = [
-        *(mock.patch.object(time, name, run.now) for name in ("monotonic", "time")),
-        mock.patch.object(time, "sleep", sleep),
-        mock.patch("freshq.matching.stores.dynamodb.sleep", sleep),
-        mock.patch("freshq.stores.clocks.steady_seconds", run.now),
-        mock.patch("freshq.stores.dynamodb.queries.steady_seconds", run.now),
-        mock.patch.object(os, "urandom", run.random_bytes),
-        mock.patch.object(random, "_urandom", run.random_bytes),
+        *(patched_here(time, name, run.now) for name in ("monotonic", "time")),
+        patched_here(time, "sleep", sleep),
+        _patched("freshq.matching.stores.dynamodb.sleep", sleep),
+        _patched("freshq.stores.clocks.steady_seconds", run.now),
+        _patched("freshq.stores.dynamodb.queries.steady_seconds", run.now),
+        patched_here(os, "urandom", run.random_bytes),
+        patched_here(random, "_urandom", run.random_bytes),
         *_waits(run),
     ]
     for patch in patches:

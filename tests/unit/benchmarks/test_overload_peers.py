@@ -22,6 +22,7 @@ from benchmarks.overload_peers import (
 from benchmarks.peers import PEERS, TASK_SECONDS
 from benchmarks.worker import fill_peer
 
+from tests.support.confined import confined
 from tests.support.patience import PATIENCE_SECONDS
 
 
@@ -88,8 +89,10 @@ class Dead(Program):
 
 def test_a_client_that_has_no_answer_puts_its_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(time, "monotonic", confined(lambda: now[0], time.monotonic))
+    monkeypatch.setattr(
+        time, "sleep", confined(lambda seconds: now.__setitem__(0, now[0] + seconds), time.sleep)
+    )
     producer, worker = Dead(), Dead()
     puts = drive(producer, worker, Scenario((1.0,), RETRIES), [0.0, 0.1])
     assert producer.given == [*range(2 * (1 + RETRIES))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, Json
@@ -32,6 +34,8 @@ from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker, go_on_with
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from freshq.model.answers import Claim
     from freshq.model.pass_options import PassOptions
     from freshq.model.task import Task
@@ -302,8 +306,32 @@ def work(connections: Connections, remaining_seconds: float) -> RunReport:
     sample_logs(options.log_sample_ratio)
     worker = pass_worker(options, queue, connections.runner, MetricsObserver())
     go_on_with(worker, connections.breakers)
-    with stored.watched(options, worker.stop):
-        return worker.run(until=queue.admin.now() + claiming_seconds(options, remaining_seconds))
+    seconds = claiming_seconds(options, remaining_seconds)
+    with stored.watched(options, worker.stop), _bounded(worker, seconds, remaining_seconds):
+        return worker.run(until=queue.admin.now() + seconds)
+
+
+@contextmanager
+def _bounded(worker: Worker, seconds: float, remaining_seconds: float) -> Iterator[None]:
+    """Stop a worker in time, whatever the clocks of the process and of the store show.
+
+    Timers wait for a lock with a timeout, which the operating system measures: no replaced clock stops it.
+
+    Args:
+        worker: The worker.
+        seconds: How long it claims tasks.
+        remaining_seconds: Time until Lambda ends the invocation.
+    """
+    ends = {seconds + TAIL_SECONDS: worker.stop, remaining_seconds - TAIL_SECONDS / 2: worker.stop_at_once}
+    timers = [Timer(max(0.0, after_seconds), stop) for after_seconds, stop in ends.items()]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 def tail_call(connections: Connections, ring: Ring, report: RunReport) -> bool:
