@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.pass_options import PassOptions
     from freshq.model.task import Task
-    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
     from freshq.queue.base import BaseQueue
     from freshq.worker.report import RunReport
@@ -240,11 +239,9 @@ class MetricsObserver(Observer):
         of_run = fields(task_id=claim.task.task_id, run_seconds=round(run_seconds, 3))
         logger.error("task overran", **of_run)
 
-    def slowed(self, task: Task, change: BreakerChange) -> None:
+    def slowed(self, _queue: str, *, opened: bool) -> None:
         """Count a pass that slowed down; freshq logs it."""
-        del task
-        if change.opened:
-            count("BreakersOpened")
+        count("BreakersOpened", int(opened))
 
     @override
     def switched(self, switch: OrderSwitch) -> None:

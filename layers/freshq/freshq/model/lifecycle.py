@@ -28,7 +28,7 @@ from freshq.model.task import (
     record_with,
 )
 from freshq.model.validation import MAX_PAYLOAD_BYTES, json_text, result_and_text
-from freshq.policy.retry import QUEUES, is_last_attempt
+from freshq.policy.retry import QUEUES, Backoff, PatientBackoff, is_last_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -211,7 +211,9 @@ class Lifecycle:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, **changes)
         if delay_seconds is None:
             has_max_age = self.config.max_age_seconds is not None or task.deadline is not None
-            backoff = self.config.backoff_of(has_max_age=has_max_age, max_attempts=limit)
+            named = self.config.backoff
+            default = Backoff() if has_max_age else PatientBackoff(limit)
+            backoff = named if isinstance(named, Backoff) else default
             delay_seconds = backoff.delay_seconds(task.attempts, uniform)
         not_before = _not_before(task, now, delay_seconds)
         return self._settled(task, Verb.RETRY, TaskStatus.PENDING, now, not_before=not_before, **changes)

@@ -16,7 +16,7 @@ from freshq.model.storable_options import QueueRules
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
 from freshq.model.validation import first_problem
-from freshq.policy.retry import Backoff, PatientBackoff
+from freshq.policy.retry import Backoff
 from freshq.policy.rules import OverloadRules
 
 if TYPE_CHECKING:
@@ -134,17 +134,6 @@ class QueueConfig(QueueRules):
     def stale_after_seconds(self) -> float:
         """The max age as a number: a century if tasks are never stale."""
         return MAX_SECONDS if self.max_age_seconds is None else self.max_age_seconds
-
-    def backoff_of(self, *, has_max_age: bool, max_attempts: int | None) -> Backoff | PatientBackoff:
-        """Return the delays between the attempts of a task.
-
-        Args:
-            has_max_age: Whether the task goes stale.
-            max_attempts: Number of its attempts in all; None for no limit.
-        """
-        if isinstance(self.backoff, Backoff):
-            return self.backoff
-        return Backoff() if has_max_age else PatientBackoff(max_attempts)
 
     def rules(self) -> OverloadRules:
         """Return the overload rules of the queue.

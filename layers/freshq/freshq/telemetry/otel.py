@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.model.telemetry import ClaimSpan, PutSpan, SettleSpan
-    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
     from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
@@ -506,10 +505,9 @@ class OpenTelemetry(Telemetry, Observer):
     def overran(self, claim: Claim, run_seconds: float) -> None:
         self._instruments.count(claim.task.queue, "TasksOverran")
 
-    def slowed(self, task: Task, change: BreakerChange) -> None:
+    def slowed(self, queue: str, *, opened: bool) -> None:
         """Count a worker that slowed down."""
-        if change.opened:
-            self._instruments.count(task.queue, "BreakersOpened")
+        self._instruments.count(queue, "BreakersOpened", int(opened))
 
     @override
     def switched(self, switch: OrderSwitch) -> None:

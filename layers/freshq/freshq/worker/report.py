@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.model.telemetry import RunScope
-    from freshq.policy.breaker import BreakerChange
     from freshq.policy.order import OrderSwitch
 
 FIELDS: Final = ("task_id", "kind", "queue", "attempt", "trace_id")
@@ -290,13 +289,13 @@ class ObserverBesideTelemetry(Observer):
         with self._failures.caught("overran"):
             self._telemetry.overran(claim, run_seconds)
 
-    def slowed(self, task: Task, change: BreakerChange) -> None:
-        """Pass on that the worker slowed down, or no longer."""
+    def slowed(self, queue: str, *, opened: bool) -> None:
+        """Pass on that the worker slowed down, or tried in vain."""
         for observer in (self._observer, self._telemetry):
             tell = getattr(observer, "slowed", None)
             if tell is not None:
                 with self._failures.caught("slowed"):
-                    tell(task, change)
+                    tell(queue, opened=opened)
 
     @override
     def switched(self, switch: OrderSwitch) -> None:

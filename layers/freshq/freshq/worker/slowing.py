@@ -89,9 +89,9 @@ class RunBreaker:
                 self._is_shared = False
         if change is not None and task is not None:
             _log(change)
-            tell: Callable[[Task, BreakerChange], object] | None = getattr(observer, "slowed", None)
+            tell: Callable[..., object] | None = getattr(observer, "slowed", None)
             if tell is not None:
-                tell(task, change)
+                tell(task.queue, opened=change.opened)
 
     def share(self) -> None:
         """Tell other processes what changed; the next call tries again if the store does not answer."""
