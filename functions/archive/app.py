@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.archive import Archive, ArchiveSettings
 from freshq.aws.environment import connect_at_init, firehose_client
-from freshq.aws.events import records_of
-from freshq.aws.observability import answers_canaries, count, fields, logger, metrics, traced_handler
+from freshq.aws.invocation import Connected, records_of
+from freshq.aws.observability import count, fields, logger, observed
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 
-@cache
+@Connected
 def _archive() -> Archive:
     settings = ArchiveSettings.load()
     key = settings.attach_key or None
@@ -24,10 +23,7 @@ def _archive() -> Archive:
 connect_at_init(_archive)
 
 
-@answers_canaries(_archive)
-@logger.inject_lambda_context(clear_state=True)
-@traced_handler
-@metrics.log_metrics
+@observed
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Deliver a batch; answer with the first record that must be resent.
 

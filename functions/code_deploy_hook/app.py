@@ -15,7 +15,7 @@ import boto3
 from botocore.config import Config
 
 from freshq.aws.environment import Arn, EnvironmentSettings
-from freshq.aws.observability import CANARY, CANARY_QUEUE, fields, logger
+from freshq.aws.observability import CANARY, CANARY_QUEUE, fields, logger, observed
 from freshq.aws.wakeup import SWITCHED_OFF
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _codedeploy() -> Any:
     return boto3.client("codedeploy")
 
 
-@logger.inject_lambda_context(clear_state=True)
+@observed
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Check the versions, and report to CodeDeploy, which stops the deployment if one fails."""
     deployment = event["DeploymentId"]

@@ -6,19 +6,17 @@ Events: ``{}`` for a small demonstration load; ``{"count": 100, "rate_per_second
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
+from freshq.aws.invocation import Connected
 from freshq.aws.observability import (
-    answers_canaries,
     count,
     fields,
     log_transition,
     logger,
-    metrics,
+    observed,
     sample_logs,
-    traced_handler,
 )
 from freshq.aws.producer import parse_load_request, produce
 from freshq.aws.settings import QueueSettings, dynamodb_client
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS: Final = 10.0
 
 
-@cache
+@Connected
 def _connections() -> tuple[BaseQueue, StoredPassOptions]:
     settings = QueueSettings.load()
     client = dynamodb_client()
@@ -43,10 +41,7 @@ def _connections() -> tuple[BaseQueue, StoredPassOptions]:
 connect_at_init(_connections)
 
 
-@answers_canaries(_connections)
-@logger.inject_lambda_context(clear_state=True)
-@traced_handler
-@metrics.log_metrics
+@observed
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Put the tasks of the event, and answer with their outcomes and ids.
 

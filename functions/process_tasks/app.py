@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
+from freshq.aws.invocation import Connected
 from freshq.aws.observability import (
-    answers_canaries,
+    append_log_keys,
     count,
     count_dead_letters,
     fields,
     logger,
-    metrics,
-    traced_handler,
+    observed,
 )
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, parse_rings
 from freshq.aws.worker_pass import Connections, tail_call, work
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 ADVICE: Final = "add it to functions/process_tasks or to a layer"
 
 
-@cache
+@Connected
 def _connections() -> Connections:
     return Connections.open(ADVICE)
 
@@ -33,14 +32,11 @@ def _connections() -> Connections:
 connect_at_init(_connections)
 
 
-@answers_canaries(_connections)
-@logger.inject_lambda_context(clear_state=True)
-@traced_handler
-@metrics.log_metrics
+@observed
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Make a pass, unless enough passes are under way."""
     ring = max(parse_rings(event), key=lambda ring: ring.hop, default=Ring())
-    logger.append_keys(hop=ring.hop, chain=ring.chain)
+    append_log_keys(hop=ring.hop, chain=ring.chain)
     connections = _connections()
     if connections.wakeup.switch.stops():
         return _skipped(SWITCHED_OFF)

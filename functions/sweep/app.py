@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
+from freshq.aws.invocation import Connected
 from freshq.aws.observability import (
-    answers_canaries,
+    append_log_keys,
     count,
     count_dead_letters,
     fields,
     logger,
     measure_seconds,
-    metrics,
-    traced_handler,
+    observed,
 )
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values(), "EventsArchived")
 
 
-@cache
+@Connected
 def _connections() -> tuple[BaseQueue, WakeUp]:
     settings = DoorbellSettings.load()
     client = dynamodb_client()
@@ -46,10 +45,7 @@ def _connections() -> tuple[BaseQueue, WakeUp]:
 connect_at_init(_connections)
 
 
-@answers_canaries(_connections)
-@logger.inject_lambda_context(clear_state=True)
-@traced_handler
-@metrics.log_metrics
+@observed
 def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Sweep once, and answer with the state of the queue.
 
@@ -60,7 +56,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
         StoreError: If the recovery failed, or the store does not answer.
     """
     ring = Ring(reason="sweep")
-    logger.append_keys(chain=ring.chain)
+    append_log_keys(chain=ring.chain)
     recovered, failure = _recovered()
     queue, wakeup = _connections()
     stats = queue.stats(approximate=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.events import part_of, records_of, text_of
-from freshq.aws.observability import answers_canaries, count, fields, logger, metrics, traced_handler
+from freshq.aws.invocation import Connected, part_of, records_of, text_of
+from freshq.aws.observability import append_log_keys, count, fields, logger, observed
 from freshq.aws.settings import DoorbellSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.model.task import OVER, TaskStatus
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 
-@cache
+@Connected
 def _settings() -> DoorbellSettings:
     return DoorbellSettings.load()
 
 
-@cache
+@Connected
 def _wakeup() -> WakeUp:
     wakeup = WakeUp.connect(_settings(), _settings().process_tasks_topic_arn, dynamodb_client())
     wakeup.sns()  # most invocations ring
@@ -34,15 +33,12 @@ def _wakeup() -> WakeUp:
 connect_at_init(_wakeup)
 
 
-@answers_canaries(_settings, _wakeup)
-@logger.inject_lambda_context(clear_state=True)
-@traced_handler
-@metrics.log_metrics
+@observed
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Ring, or say why not. Errors are raised, so that the event source retries."""
     ring = _ring_for(event)
     if ring is not None:
-        logger.append_keys(hop=ring.hop, chain=ring.chain)
+        append_log_keys(hop=ring.hop, chain=ring.chain)
     skipped = _reason_to_skip(ring)
     if ring is not None and skipped is None:
         _wakeup().ring(ring)

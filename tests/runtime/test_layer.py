@@ -33,7 +33,7 @@ NOT_LOADED: Final = frozenset(
         *("cronsim", "altair", "pandas", "pyspark", "boto3", "s3transfer"),
         *("freshq.cli", "freshq.feeds", "freshq.simulate", "freshq.stores.sql", "freshq.matching"),
         "aws_lambda_powertools.utilities.data_classes",
-        *("aws_xray_sdk", "wrapt", "asyncio"),  # tracing is off
+        *("aws_xray_sdk", "freshq.aws.traces", "wrapt", "asyncio"),  # tracing is off
     }
 )
 # Nor any of these: only ProcessTasks works, and Trigger and Archive know no queue and no store.

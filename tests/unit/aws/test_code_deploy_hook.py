@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from freshq import Handlers, Task
-from freshq.aws import worker_pass
+from freshq.aws import traces
 from tests.support.functions import Context, load_function
 from tests.support.refusals import refused
 from tests.unit.aws.test_function_metrics import emitted
@@ -141,7 +141,11 @@ def test_handlers_run_the_kind_canary_if_they_have_it(
 ) -> None:
     if traced:  # as functions are by default; the provider has no subsegment here
         provider = SimpleNamespace(in_subsegment=lambda **_: nullcontext())
-        monkeypatch.setattr(worker_pass, "tracer", SimpleNamespace(provider=provider))
+        monkeypatch.setattr(
+            traces,
+            "_TRACER",
+            SimpleNamespace(provider=provider, capture_lambda_handler=lambda handler, **_: handler),
+        )
     cloud.application.set("FRESHQ_RUNNER", f"{__name__}:knows")
     assert cloud.deploy()["status"] == "Succeeded"
     assert [task.kind for task in RUNS] == ["canary"]

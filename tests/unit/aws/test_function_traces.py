@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
+from freshq.aws.traces import trace_libraries
 from tests.support.functions import load_event
 from tests.support.readings import known
 from tests.unit.conftest import Application
 
 TRACE = "1-5759e988-bd862e3fe1be46a994272793"
+# The runner also copies a database, which fails on a connection that the SDK has patched.
 PROGRAM = """
+import sqlite3
 from freshq import Queue, Worker, Reject
 from freshq.aws.worker_pass import traced
 
 def run(task):
+    with sqlite3.connect(":memory:") as one, sqlite3.connect(":memory:") as other:
+        one.backup(other)
     if task.payload == "bad":
         raise Reject("no")
     return {"secret": "s3cr3t"}
@@ -59,6 +64,12 @@ def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> Non
     assert runs["bad"]["fault"] is True
     assert "fault" not in runs["good"]
     assert "s3cr3t" not in "".join(packets)
+
+
+@pytest.mark.parametrize("names", ["nope", "httpx,nope", "os"])
+def test_a_library_that_cannot_be_traced_is_named(names: str) -> None:
+    with pytest.raises(ValueError, match=r"FRESHQ_TRACED_LIBRARIES: .* cannot trace (nope|os); use some of "):
+        trace_libraries(names)
 
 
 def test_the_runner_has_its_environment(application: Application) -> None:

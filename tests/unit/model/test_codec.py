@@ -17,7 +17,7 @@ import pytest
 from pydantic import Field, TypeAdapter
 
 from freshq import AsyncQueue, Handlers, Queue, Task, TaskStatus, Worker
-from freshq.aws import worker_pass
+from freshq.aws import traces, worker_pass
 from freshq.errors import FreshqError, PutIncomplete
 from freshq.model import JsonCodec
 from freshq.model.codec import DoesNotFit
@@ -102,7 +102,8 @@ class TestStored:
     ) -> None:
         tracer = mock.Mock()
         tracer.provider.in_subsegment.return_value = nullcontext()
-        monkeypatch.setattr(worker_pass, "tracer", tracer)
+        monkeypatch.setattr(worker_pass, "IS_TRACED", True)
+        monkeypatch.setattr(traces, "_TRACER", tracer)
         queue = Queue.memory()
         queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
         Worker(queue, worker_pass.traced(handlers), idle_exit_seconds=0.05).run()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from freshq.aws.environment import LONGEST_DELIVERY_SECONDS, EnvironmentSettings
-from freshq.aws.events import part_of, table_of, text_of
+from freshq.aws.invocation import part_of, table_of, text_of
 from freshq.aws.landing import landed_event
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry

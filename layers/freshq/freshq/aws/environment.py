@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import re
+import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast
@@ -21,12 +22,12 @@ from freshq.model.validation import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from functools import _lru_cache_wrapper
 
     from types_boto3_firehose import FirehoseClient
     from types_boto3_sns import SNSClient
     from types_boto3_ssm import SSMClient
 
+    from freshq.aws.invocation import Connected
 
 # Lambda sets it; tests and local programs do not.
 ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
@@ -102,14 +103,14 @@ def check_runner_environment(variables: Mapping[str, str]) -> None:
             raise ValueError(msg)
 
 
-def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:
+def connect_at_init(connect: Connected[Any]) -> None:
     """Make the connections of a function while Lambda initializes it, with more CPU than an invocation has.
 
     Elsewhere the first invocation makes them. Initialization ends here, and garbage collection starts. With
     SnapStart, each restored environment makes its own connections.
 
     Args:
-        connect: The cached function that makes them.
+        connect: Makes them.
 
     Raises:
         ValueError: If a setting is missing or wrong.
@@ -125,14 +126,14 @@ def connect_at_init(connect: _lru_cache_wrapper[Any]) -> None:
         register_after_restore(renew, connect)
 
 
-def renew(connect: _lru_cache_wrapper[Any]) -> None:
+def renew(connect: Connected[Any]) -> None:
     """Replace state that environments restored from one snapshot must not share, or that is stale.
 
     Clients and their open connections, the time of the store, stored options, the names of the worker and of
     its records, and the random numbers of jitter. Tokens and ids come from the operating system.
 
     Args:
-        connect: The cached function that makes the connections.
+        connect: Makes the connections.
     """
     random.seed()
     connect.cache_clear()
@@ -163,16 +164,26 @@ def session() -> Session:
     return made
 
 
+# Making a client changes the session, so two threads must not do it at the same time.
+_making: Final = threading.Lock()
+
+
+def client_of(service: str, config: Config) -> Any:
+    """Return a client of a service."""
+    with _making:
+        return session().create_client(service, config=config)
+
+
 def firehose_client() -> FirehoseClient:
     """Return a client of the archive. A call ends within `LONGEST_DELIVERY_SECONDS`."""
-    return cast("FirehoseClient", session().create_client("firehose", config=DELIVERY_CONFIG))
+    return cast("FirehoseClient", client_of("firehose", DELIVERY_CONFIG))
 
 
 def sns_client() -> SNSClient:
     """Return a client of the doorbells."""
-    return cast("SNSClient", session().create_client("sns", config=SMALL_CALL_CONFIG))
+    return cast("SNSClient", client_of("sns", SMALL_CALL_CONFIG))
 
 
 def ssm_client() -> SSMClient:
     """Return a client of the kill switch, limited to getting parameters."""
-    return cast("SSMClient", session().create_client("ssm", config=SMALL_CALL_CONFIG))
+    return cast("SSMClient", client_of("ssm", SMALL_CALL_CONFIG))

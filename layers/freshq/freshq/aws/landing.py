@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from freshq.aws.events import part_of, text_of
+from freshq.aws.invocation import part_of, text_of
 from freshq.errors import quoted
 from freshq.model.codec import SCHEMA_VERSION, holder
 from freshq.model.fields import EVENT_FIELDS, FieldType, without_missing

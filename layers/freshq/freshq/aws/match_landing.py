@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from freshq.aws.events import part_of, text_of
+from freshq.aws.invocation import part_of, text_of
 from freshq.aws.landing import required, stream_ms
 from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.stores.dynamodb import CHANGED_AT, decode_caller, decode_resource, is_caller, is_resource

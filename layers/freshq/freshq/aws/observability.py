@@ -1,20 +1,24 @@
-"""Logs, metrics and traces of the functions."""
+"""Logs and metrics of the functions, apart from those of the runner, which may use Powertools as well."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-import warnings
 import zlib
 from contextlib import contextmanager
+from contextvars import Context
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from aws_lambda_powertools import Logger, Metrics, Tracer
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
 from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
+
+from freshq.aws.invocation import QUEUE_VARIABLE, Invocation, invocation, under_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,22 +31,75 @@ SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sd
 # Kind of the task that a new version runs before it gets traffic, and the prefix of the queues of such tasks.
 CANARY: Final = "canary"
 CANARY_QUEUE: Final = "canary-"
-QUEUE_VARIABLE: Final = "FRESHQ_QUEUE_NAME"
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
-TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
+IS_TRACED: Final = not strtobool(os.environ.get("POWERTOOLS_TRACE_DISABLED", "off"))
 # Attribute of a log record that carries the fields of its line.
 FIELDS: Final = "_freshq_fields"
-# Lambda reads the level of a line only if its time is as in RFC 3339.
-logger: Final = Logger(use_rfc3339=True)
-# A disabled tracer would still load its SDK. `worker_pass` patches the other libraries.
-tracer: Final = (
-    None if strtobool(os.environ.get(TRACE_VARIABLE, "off")) else Tracer(patch_modules=("botocore",))
-)
-metrics: Final = Metrics()
-# The threads of a worker share the metrics, which are not thread-safe.
-_lock: Final = threading.Lock()
+# The logger of the library, and below it the functions' own. Powertools shares what it knows of a logger by
+# name: the runner's `Logger()` must not get this one.
+LIBRARY: Final = "freshq"
+FUNCTIONS: Final = "freshq.functions"
+PROVISIONED: Final = "provisioned-concurrency"
+# Set once this process has begun its first invocation.
+_warm: Final = threading.Event()
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == PROVISIONED:
+    _warm.set()
 # Until the stored options are read, every task is sampled.
 _sampling: Final = {"ratio": 1.0}
+_lock: Final = threading.Lock()
+
+
+class _Formatter(LambdaPowertoolsFormatter):
+    """Formats lines without the keys that the runner appends for its threads, which Powertools shares."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return Context().run(super().format, record)
+
+
+class _Logger(Logger):
+    @override
+    def _get_logger(self) -> logging.Logger:
+        return logging.getLogger(FUNCTIONS)
+
+
+class _Fields(logging.Filter):
+    """Gives a record the fields of its line, overriding existing ones: saved queries search for them."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        # A logger of the runner may have the name of the library.
+        if record.name == LIBRARY:
+            return False
+        vars(record).update(invocation().log_keys)
+        vars(record).update(vars(record).pop(FIELDS, {}))
+        return True
+
+
+def _own_logger() -> Logger:
+    """Return the logger of the functions; lines of the library go to its handler as well."""
+    # Lambda reads the level of a line only if its time is as in RFC 3339.
+    made = _Logger(logger_formatter=cast("Any", _Formatter(use_rfc3339=True)))
+    handler, own, library = made.registered_handler, logging.getLogger(FUNCTIONS), logging.getLogger(LIBRARY)
+    handler.addFilter(_Fields())
+    library.addHandler(handler)
+    library.setLevel(own.level)
+    own.setLevel(logging.NOTSET)  # it has the library's
+    own.propagate = False
+    return made
+
+
+logger: Final = _own_logger()
+
+
+def _provider(queue: str) -> AmazonCloudWatchEMFProvider:
+    """Return the metrics of a queue, apart from those of other users of Powertools."""
+    dimensions = {"stack": os.environ.get("FRESHQ_STACK", "none"), "queue": queue}
+    return AmazonCloudWatchEMFProvider(default_dimensions=dimensions)
+
+
+# All invocations share it, except canaries; `_lock` guards it, as it is not thread-safe.
+metrics: Final = _provider(os.environ.get(QUEUE_VARIABLE, "default"))
 
 
 def set_log_levels(level: str | None) -> None:
@@ -55,8 +112,7 @@ def set_log_levels(level: str | None) -> None:
         level: Such as WARN; None keeps the level of the runtime.
     """
     if level is not None:
-        # Powertools would use the level of LoggingConfig instead.
-        logging.getLogger(logger.name).setLevel(level)
+        logging.getLogger(LIBRARY).setLevel(level)
         logging.getLogger().setLevel(level)
     for name in SDK_LOGGERS:
         logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
@@ -71,47 +127,28 @@ def fields(**values: Any) -> dict[str, Any]:
     return {FIELDS: values}
 
 
-class _FieldUnpacking(logging.Filter):
-    """Sets the fields of a line on its record, overriding existing ones: saved queries search for them."""
-
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        vars(record).update(vars(record).pop(FIELDS, {}))
-        return True
-
-
-logger.addFilter(_FieldUnpacking())
-
-
 set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))
-
-
-def _measure_queue(name: str) -> None:
-    """Give the metrics the dimensions of a queue."""
-    metrics.clear_default_dimensions()
-    metrics.clear_metrics()
-    metrics.set_default_dimensions(stack=os.environ.get("FRESHQ_STACK", "none"), queue=name)
-
-
-_measure_queue(os.environ.get(QUEUE_VARIABLE, "default"))
-# Whether this invocation is a canary's.
-_canary: Final = threading.Event()
-
-
-# A handler that fails before its first metric reports the error itself.
-warnings.filterwarnings("ignore", "No application metrics to publish")
 
 
 def count(name: str, value: float = 1) -> None:
     """Add to a counter metric."""
-    with _lock:
-        metrics.add_metric(name=name, unit=MetricUnit.Count, value=value)
+    _add(name, MetricUnit.Count, value)
 
 
 def measure_seconds(name: str, value: float) -> None:
     """Add a sample to a metric in seconds."""
+    _add(name, MetricUnit.Seconds, value)
+
+
+def _add(name: str, unit: MetricUnit, value: float) -> None:
     with _lock:
-        metrics.add_metric(name=name, unit=MetricUnit.Seconds, value=value)
+        _metrics_of(invocation()).add_metric(name=name, unit=unit, value=value)
+
+
+def _metrics_of(of: Invocation) -> AmazonCloudWatchEMFProvider:
+    if of.canary_queue is None:
+        return metrics
+    return cast("AmazonCloudWatchEMFProvider", of.kept.setdefault(_provider, _provider(CANARY)))
 
 
 def sample_logs(ratio: float) -> None:
@@ -146,57 +183,69 @@ def log_transition(message: str, task_id: str, **facts: Any) -> None:
 
 
 def traced_handler(handler: Handler) -> Handler:
-    """Return the handler with X-Ray subsegments around invocations; unchanged if tracing is off."""
-    if tracer is None:
+    """Return the handler with subsegments around its invocations; unchanged if tracing is off."""
+    if not IS_TRACED:
         return handler
-    return cast("Handler", tracer.capture_lambda_handler(handler, capture_response=False))
+    from freshq.aws import traces
+
+    return traces.traced_handler(handler)
 
 
-def answers_canaries(*connections: Any) -> Callable[[Handler], Handler]:
-    """Return a decorator for a handler that also answers the hook of a deployment, on a separate queue.
+def observed(handler: Handler) -> Handler:
+    """Return a handler with logs, metrics and traces, which also answers the hook of a deployment.
 
-    The hook's event is ``{"canary": QUEUE, "event": EVENT}``. The metrics have the queue `canary`, so that no
-    alarm sees them.
-
-    Args:
-        connections: The cached functions that connect the handler to its queue.
+    The hook's event is ``{"canary": QUEUE, "event": EVENT}``. Such an invocation works on a queue of its own,
+    and its metrics have the queue `canary`, so that no alarm sees them.
     """
+    in_trace = traced_handler(handler)
 
-    def decorate(handler: Handler) -> Handler:
-        @wraps(handler)
-        def handle(event: Any, context: Any) -> Any:
-            if not isinstance(event, dict) or event.keys() != {CANARY, "event"}:
-                return handler(event, context)
-            with _on_queue(event[CANARY], connections):
-                return handler(event["event"], context)
+    @wraps(handler)
+    def handle(event: Any, context: Any) -> Any:
+        begun = Invocation(log_keys=_keys_of(context))
+        if isinstance(event, dict) and event.keys() == {CANARY, "event"}:
+            begun.canary_queue, event = _canary_queue(event[CANARY]), event["event"]
+        with under_way(begun), _flushed(begun):
+            return in_trace(event, context)
 
-        return cast("Handler", handle)
+    return cast("Handler", handle)
 
-    return decorate
+
+def _keys_of(context: Any) -> dict[str, Any]:
+    is_cold = not _warm.is_set()
+    _warm.set()
+    return {
+        "cold_start": is_cold,
+        "function_name": context.function_name,
+        "function_memory_size": context.memory_limit_in_mb,
+        "function_arn": context.invoked_function_arn,
+        "function_request_id": context.aws_request_id,
+    }
 
 
 @contextmanager
-def _on_queue(name: str, connections: tuple[Any, ...]) -> Iterator[None]:
+def _flushed(of: Invocation) -> Iterator[None]:
+    """Write the metrics at the end of a `with` block, also those that earlier invocations left behind."""
+    try:
+        yield
+    finally:
+        with _lock:
+            found = _metrics_of(of)
+            if found.metric_set:  # another invocation may have written them
+                found.flush_metrics()
+
+
+def append_log_keys(**keys: Any) -> None:
+    """Add fields to all further log lines of this invocation."""
+    invocation().log_keys.update(keys)
+
+
+def _canary_queue(name: Any) -> str:
     if not str(name).startswith(CANARY_QUEUE):
         msg = f"canary: must be a queue named {CANARY_QUEUE}..., got {name!r:.60}"
         raise ValueError(msg)
-    before = os.environ.get(QUEUE_VARIABLE, "default")
-    try:
-        _connect_to(name, CANARY, connections)
-        _canary.set()
-        yield
-    finally:
-        _canary.clear()
-        _connect_to(before, before, connections)
-
-
-def _connect_to(queue: str, dimension: str, connections: tuple[Any, ...]) -> None:
-    os.environ[QUEUE_VARIABLE] = queue
-    _measure_queue(dimension)
-    for connect in connections:
-        connect.cache_clear()
+    return str(name)
 
 
 def is_canary() -> bool:
     """Return whether this invocation is by the hook of a deployment."""
-    return _canary.is_set()
+    return invocation().canary_queue is not None

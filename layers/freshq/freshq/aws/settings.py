@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Self, cast
 
 from pydantic import Field
+from typing_extensions import override
 
-from freshq.aws.environment import Arn, EnvironmentSettings, session
+from freshq.aws.environment import Arn, EnvironmentSettings, client_of
+from freshq.aws.invocation import invocation
 from freshq.stores.dynamodb.calls import CLIENT_CONFIG
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def dynamodb_client() -> DynamoDBClient:
     """Return a client with the time limits of `Queue.dynamodb`."""
-    return cast("DynamoDBClient", session().create_client("dynamodb", config=CLIENT_CONFIG))
+    return cast("DynamoDBClient", client_of("dynamodb", CLIENT_CONFIG))
 
 
 class QueueSettings(EnvironmentSettings):
@@ -35,6 +37,18 @@ class QueueSettings(EnvironmentSettings):
     table: Annotated[str, Field(min_length=3)]
     attach_key: str = ""
     queue_name: str = "default"
+
+    @classmethod
+    @override
+    def load(cls) -> Self:
+        """Read the environment; a canary has a queue of its own.
+
+        Raises:
+            ValueError: One line that names the first variable that is missing or wrong.
+        """
+        settings = super().load()
+        queue = invocation().canary_queue
+        return settings if queue is None else settings.model_copy(update={"queue_name": queue})
 
     def names(self, client: DynamoDBClient) -> Names | None:
         """Return the names in an attached table; None for a table of freshq's own.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from freshq.aws.environment import sns_client, ssm_client
-from freshq.aws.events import part_of, records_of, text_of
+from freshq.aws.invocation import part_of, records_of, text_of
 from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 

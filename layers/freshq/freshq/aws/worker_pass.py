@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
@@ -13,8 +14,10 @@ from pydantic import Field, Json
 from typing_extensions import override
 
 from freshq.aws.environment import Arn, check_runner_environment
+from freshq.aws.invocation import invocation, within
 from freshq.aws.observability import (
     CANARY,
+    IS_TRACED,
     count,
     fields,
     is_canary,
@@ -22,7 +25,6 @@ from freshq.aws.observability import (
     logger,
     measure_seconds,
     sample_logs,
-    tracer,
 )
 from freshq.aws.settings import WakeUpSettings, dynamodb_client
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp
@@ -34,8 +36,9 @@ from freshq.worker.runner import CoroutineRunner, checked_runner, load_runner
 from freshq.worker.worker import Worker, go_on_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from freshq.aws.invocation import Invocation
     from freshq.model.answers import Claim
     from freshq.model.pass_options import PassOptions
     from freshq.model.task import Task
@@ -61,12 +64,14 @@ class WorkerSettings(WakeUpSettings):
         trigger_topic_arn: Topic of the tail calls.
         runner: The user's runner, as ``module:function``.
         runner_environment: Environment variables for the runner; a JSON object of strings.
+        traced_libraries: Libraries of the runner to trace, with commas between them.
         synthetic_task: Whether the stack puts a task of its own every minute, which is not the runner's.
     """
 
     trigger_topic_arn: Arn
     runner: str = "freshq.aws.demo_runner:run"
     runner_environment: Json[dict[str, str]] = Field(default_factory=dict)
+    traced_libraries: str = ""
     synthetic_task: Literal["on", "off"] = "off"
 
     @override
@@ -136,27 +141,25 @@ def pass_worker(options: PassOptions, queue: BaseQueue, runner: Runner, observer
     )
 
 
-if tracer is not None:
-    tracer.patch()  # every traceable library, before the runner imports its own
+def trace_libraries(names: str) -> None:
+    """Trace the calls of libraries of the runner, unless tracing is off.
+
+    Raises:
+        ValueError: If one cannot be traced.
+    """
+    if IS_TRACED and names:
+        from freshq.aws import traces
+
+        traces.trace_libraries(names)
 
 
 def traced(runner: Runner) -> Runner:
-    """Return a runner whose runs are X-Ray subsegments with the task's id and attempt.
-
-    The same runner if tracing is off.
-    """
-    if tracer is None:
+    """Return a runner whose runs are in the traces; the same runner if tracing is off."""
+    if not IS_TRACED:
         return runner
-    in_subsegment = tracer.provider.in_subsegment
+    from freshq.aws import traces
 
-    def run(task: Task) -> Any:
-        with in_subsegment(name="## runner") as subsegment:
-            if subsegment is not None:
-                subsegment.put_annotation(key="task_id", value=task.task_id)
-                subsegment.put_annotation(key="attempt", value=str(task.attempts))
-            return runner(task)
-
-    return _with_codec(run, runner)
+    return _with_codec(traces.traced(runner), runner)
 
 
 def _with_codec(run: Runner, runner: Runner) -> Runner:
@@ -196,12 +199,32 @@ def _known(task: Task) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _of_its_pass(report: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that reports as the invocation that made the observer, in whichever thread."""
+
+    @wraps(report)
+    def reported(self: MetricsObserver, *facts: Any, **named: Any) -> None:
+        with within(self.of):
+            report(self, *facts, **named)
+
+    return reported
+
+
 class MetricsObserver(Observer):
-    """Turns events of a worker into log lines and metrics. Never logs payloads."""
+    """Turns events of a worker into log lines and metrics. Never logs payloads.
+
+    Attributes:
+        of: The invocation whose pass it observes.
+    """
 
     logs_failures: ClassVar[bool] = True
 
+    def __init__(self) -> None:
+        """Observe a pass of this invocation."""
+        self.of: Invocation = invocation()
+
     @override
+    @_of_its_pass
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         count("TasksClaimed")
         measure_seconds("ClaimAgeSeconds", age_seconds)
@@ -214,6 +237,7 @@ class MetricsObserver(Observer):
         )
 
     @override
+    @_of_its_pass
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         count(METRIC_OF_OUTCOME[outcome])
         if claim.task.kind == SYNTHETIC and outcome is Outcome.SUCCEEDED:
@@ -234,22 +258,31 @@ class MetricsObserver(Observer):
             log("task settled", exc_info=raised, **fields(task_id=claim.task.task_id, **facts))
 
     @override
+    @_of_its_pass
     def overran(self, claim: Claim, run_seconds: float) -> None:
         count("TasksOverran")
         of_run = fields(task_id=claim.task.task_id, run_seconds=round(run_seconds, 3))
         logger.error("task overran", **of_run)
 
+    @_of_its_pass
     def slowed(self, _queue: str, *, opened: bool) -> None:
         """Count a pass that slowed down; freshq logs it."""
         count("BreakersOpened", int(opened))
 
     @override
+    @_of_its_pass
     def switched(self, switch: OrderSwitch) -> None:
         count("OrderSwitches")
         of_order = fields(
             newest_first=switch.newest_first, oldest_age_seconds=round(switch.oldest_age_seconds, 3)
         )
         logger.info("order switched", **of_order)
+
+
+def _powertools_of(runner: str) -> dict[str, str]:
+    """Return the defaults of the runner's own Powertools: the name of its package, instead of freshq's."""
+    name = runner.partition(":")[0].partition(".")[0]
+    return {"POWERTOOLS_SERVICE_NAME": name, "POWERTOOLS_METRICS_NAMESPACE": name}
 
 
 @dataclass(frozen=True)
@@ -279,7 +312,8 @@ class Connections:
             ValueError: If a setting is wrong, or the runner cannot be loaded.
         """
         settings = WorkerSettings.load()
-        os.environ.update(settings.runner_environment)
+        os.environ.update(_powertools_of(settings.runner) | settings.runner_environment)
+        trace_libraries(settings.traced_libraries)  # before the runner imports them
         client = dynamodb_client()
         wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
         runner = checked_runner(load_runner(settings.runner, advice))

@@ -28,8 +28,8 @@ from freshq.stores.dynamodb.schema import (
     POSITION,
     RECORD,
     Item,
+    plain_values,
 )
-from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

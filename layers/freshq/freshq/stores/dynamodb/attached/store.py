@@ -46,9 +46,8 @@ from freshq.stores.dynamodb.items import (
 )
 from freshq.stores.dynamodb.key import NUMBER
 from freshq.stores.dynamodb.queries import all_tasks
-from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item
+from freshq.stores.dynamodb.schema import KEY, POSITION, RECORD, Item, plain_values, typed_value
 from freshq.stores.dynamodb.store import TableStore
-from freshq.stores.dynamodb.values import plain_values, typed_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
