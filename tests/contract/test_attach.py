@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 from benchmarks.capacity import metered
@@ -663,3 +663,74 @@ class TestAttaching:
         table.attach()
         indexes = client.describe_table(TableName=table.table)["Table"]["GlobalSecondaryIndexes"]
         assert [index["ProvisionedThroughput"]["WriteCapacityUnits"] for index in indexes] == [9, 9]
+
+
+class TestAnotherQueue:
+    """A table whose records are in another queue, as the priority queue on DynamoDB has them."""
+
+    INDEXES: ClassVar[list[dict[str, Any]]] = [
+        {
+            "IndexName": f"{name}-last_updated_timestamp-index",
+            "KeySchema": [
+                {"AttributeName": name, "KeyType": "HASH"},
+                {"AttributeName": "last_updated_timestamp", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "KEYS_ONLY"},
+        }
+        for name in ("queued", "DLQ")
+    ]
+
+    def table(self, client: DynamoDBClient, *, indexed: bool = True) -> Shipments:
+        shipments = Shipments(client)
+        if not indexed:
+            shipments.create()
+            return shipments
+        attributes = {"id": "S", "queued": "N", "DLQ": "N", "last_updated_timestamp": "S"}
+        client.create_table(
+            TableName=shipments.table,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[
+                {"AttributeName": name, "AttributeType": cast("Any", kind)}
+                for name, kind in attributes.items()
+            ],
+            GlobalSecondaryIndexes=cast("Any", self.INDEXES),
+        )
+        return shipments
+
+    @pytest.mark.parametrize("name", ["queued", "DLQ"])
+    def test_it_is_not_attached_while_a_record_is_in_it(self, client: DynamoDBClient, name: str) -> None:
+        shipments = self.table(client)
+        shipments.add("A", "B")
+        shipments.change("B", **{name: {"N": "1"}, "last_updated_timestamp": {"S": "2026"}})
+        before = client.describe_table(TableName=shipments.table)["Table"]["GlobalSecondaryIndexes"]
+        for act in (shipments.attach, lambda: plan_attachment(client, Attachment(shipments.table, ID))):
+            with pytest.raises(ValueError, match=f"old_queue: record 'B' .* has {name} = 1.*nothing was"):
+                act()
+        after = client.describe_table(TableName=shipments.table)["Table"]["GlobalSecondaryIndexes"]
+        assert {index["IndexName"] for index in after} == {index["IndexName"] for index in before}
+        shipments.change("B", **{name: None})
+        shipments.attach()
+        shipments.change("B", **{name: {"N": "1"}})
+        shipments.attach()  # it is attached
+
+    @pytest.mark.parametrize("value", [{"N": "1"}, {"S": "1"}, {"BOOL": True}])
+    def test_other_attributes_are_named(self, client: DynamoDBClient, value: dict[str, Any]) -> None:
+        shipments = self.table(client, indexed=False)
+        shipments.add("A", "B")
+        shipments.change("B", waits=value, queued={"N": "1"})
+        wanted = Attachment(shipments.table, ID)
+        assert plan_attachment(client, wanted).missing  # no index has it, and nobody named it
+        for named in (["waits"], ["nothing", "waits"]):
+            with pytest.raises(ValueError, match=r"old_queue: record 'B' .* has waits = 1"):
+                plan_attachment(client, wanted, named)
+        shipments.change("B", waits={"N": "0"})
+        assert plan_attachment(client, wanted, ["waits"]).missing
+        with pytest.raises(ValueError, match="old_queue: must be the name of an attribute"):
+            plan_attachment(client, wanted, [""])
+
+    def test_nothing_is_checked_on_request(self, client: DynamoDBClient) -> None:
+        shipments = self.table(client)
+        shipments.add("A")
+        shipments.change("A", queued={"N": "1"}, last_updated_timestamp={"S": "2026"})
+        assert plan_attachment(client, Attachment(shipments.table, ID), []).missing

@@ -55,6 +55,15 @@ Shards = Annotated[int, typer.Option(help=help_of(DynamoDBOptions, "shards"))]
 Stream = Annotated[
     bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
 ]
+OldQueue = Annotated[
+    str | None,
+    typer.Option(
+        "--old-queue",
+        metavar="NAMES",
+        help="Attributes, with commas between them, by which records say that they are in another queue: "
+        "attaching is refused while one is 1. By default queued and DLQ, if an index has them; empty: none.",
+    ),
+]
 AttachDryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the changes and their cost, and change nothing.")
 ]
@@ -173,6 +182,7 @@ def attach(
     order_type: OrderTypeOption = None,
     shards: Shards = 1,
     stream: Stream = False,
+    old_queue: OldQueue = None,
     dry_run: AttachDryRun = False,
 ) -> None:
     """Add freshq's indexes to a table in use."""
@@ -193,13 +203,14 @@ def attach(
         table, attaching.described_key(client, table, key), chosen, shards, order_by=by
     )
     present = stream_arn(client, table) if stream else None
-    print_attach_plan(attaching.plan_attachment(client, attachment), attachment)
+    old = None if old_queue is None else list(filter(None, old_queue.split(",")))
+    print_attach_plan(attaching.plan_attachment(client, attachment, old), attachment)
     if stream:
         _print_stream_plan(attachment, present)
     if dry_run:
         return
     with progress_bars() as on_status:
-        attaching.attach_table(client, attachment, on_status=on_status)
+        attaching.attach_table(client, attachment, old_queue=old, on_status=on_status)
         arn = enable_stream(client, table, on_status=on_status) if stream else None
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
     if arn is not None:

@@ -48,6 +48,10 @@ INDEX_AND_LEASE_UNITS: Final = 2.25
 BYTES_A_WRITE_UNIT: Final = 1024
 # The most that freshq's attributes add to a queued record.
 OWN_BYTES: Final = 700
+# Attributes by which the records of the priority queue on DynamoDB say that they are in it, or dead letters.
+OLD_QUEUE: Final = ("queued", "DLQ")
+# Values by which such an attribute says yes.
+YES: Final[tuple[Item, ...]] = ({"N": "1"}, {"S": "1"}, {"BOOL": True})
 # Limit of the name of a key attribute.
 MAX_NAME_BYTES: Final = 255
 
@@ -110,15 +114,22 @@ class AttachPlan:
         return RECORD_WRITES * units + INDEX_AND_LEASE_UNITS
 
 
-def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
+def plan_attachment(
+    client: DynamoDBClient, attachment: Attachment, old_queue: Iterable[str] | None = None
+) -> AttachPlan:
     """Return the changes that attaching would make, without making them.
+
+    Args:
+        client: A low-level boto3 client.
+        attachment: How to attach.
+        old_queue: As for `attach_table`.
 
     Raises:
         ValueError: If the table, or its earlier attachment, does not permit it.
         StoreError: If DynamoDB did not answer, or the table does not exist.
     """
     description = TableChanges(client, attachment.table).description()
-    _check(client, description, attachment)
+    _check(client, description, attachment, old_queue)
     wanted = [index["IndexName"] for index in index_definitions(attachment, description)]
     records, size_bytes = description.get("ItemCount", 0), description.get("TableSizeBytes", 0)
     return AttachPlan(
@@ -134,6 +145,7 @@ def attach_table(
     client: DynamoDBClient,
     attachment: Attachment,
     *,
+    old_queue: Iterable[str] | None = None,
     on_status: Callable[[str, str], None] | None = None,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
@@ -142,6 +154,8 @@ def attach_table(
     Args:
         client: A low-level boto3 client.
         attachment: How to attach.
+        old_queue: Attributes by which records say that they are in another queue; their records are read if
+            no index has the attribute as its hash key. None: `OLD_QUEUE`, as far as an index has them.
         on_status: Called at each poll with an index, or the table, and its status.
         poll_seconds: Time between polls.
 
@@ -151,7 +165,7 @@ def attach_table(
     """
     changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
     description = changes.description()
-    _check(client, description, attachment)
+    _check(client, description, attachment, old_queue)
     for index in index_definitions(attachment, description):
         changes.add_index(index, own_definitions(attachment))
     _write_record(
@@ -270,21 +284,83 @@ def _has_deadlines(description: Item, attachment: Attachment) -> bool:
     )
 
 
-def _check(client: DynamoDBClient, description: Item, attachment: Attachment) -> None:
-    """Reject a table that cannot hold freshq's items, or was attached in another way."""
+def _check(
+    client: DynamoDBClient, description: Item, attachment: Attachment, old_queue: Iterable[str] | None
+) -> None:
+    """Reject a table that cannot hold freshq's items, was attached in another way, or is another queue."""
     table, key = attachment.table, attachment.key
     if _key_of(description) != key:
         msg = f"key: table {table!r} has the key {_key_of(description)}, got {key}"
         raise ValueError(msg)
     if attachment.order_by is not None:
         checked_key_name(attachment.order_by.name, "order_by")
-    _check_unchanged(read_attachment(client, table, key), attachment)
+    known = read_attachment(client, table, key)
+    _check_unchanged(known, attachment)
+    if known is None:
+        _check_no_old_queue(client, description, attachment, old_queue)
     types = attribute_types(description)
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
             msg = f"table: {table!r} uses {name!r} as a key of type {types[name]}, freshq as {wanted}"
             raise ValueError(msg)
+
+
+def _check_no_old_queue(
+    client: DynamoDBClient, description: Item, attachment: Attachment, old_queue: Iterable[str] | None
+) -> None:
+    """Reject a table whose records are in another queue: its consumers would run them beside freshq's."""
+    indexes = {
+        key["AttributeName"]: index["IndexName"]
+        for index in description.get("GlobalSecondaryIndexes", [])
+        for key in index["KeySchema"]
+        if key["KeyType"] == "HASH"
+    }
+    named = OLD_QUEUE if old_queue is None else tuple(old_queue)
+    for attribute in named:
+        if old_queue is None and attribute not in indexes:
+            continue
+        checked_key_name(attribute, "old_queue")
+        found = _queued_record(client, description, attribute, indexes.get(attribute))
+        if found is None:
+            continue
+        msg = (
+            f"old_queue: record {attachment.key.id_of(found)!r} of table {attachment.table!r} has "
+            f"{attribute} = 1: it is in another queue, whose consumers may take it as well. Stop them, "
+            f"remove {attribute} from the records, attach, and put what is left to do; nothing was changed"
+        )
+        raise ValueError(msg)
+
+
+def _queued_record(
+    client: DynamoDBClient, description: Item, attribute: str, index: str | None
+) -> Item | None:
+    """Return a record whose attribute says that it is in another queue; None if there is none."""
+    table = description["TableName"]
+    names = {"#old": attribute}
+    if index is not None:
+        yes = next((value for value in YES if attribute_types(description)[attribute] in value), None)
+        if yes is None:
+            return None
+        with translated(table):
+            page = client.query(
+                TableName=table,
+                IndexName=index,
+                KeyConditionExpression="#old = :yes",
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues={":yes": yes},
+                Limit=1,
+            )
+        return next(map(dict, page["Items"]), None)
+    values = {f":yes{number}": value for number, value in enumerate(YES)}
+    pages = client.get_paginator("scan").paginate(
+        TableName=table,
+        FilterExpression=f"#old IN ({', '.join(values)})",
+        ExpressionAttributeNames=names,
+        ExpressionAttributeValues=values,
+    )
+    with translated(table):
+        return next((dict(item) for page in pages for item in page["Items"]), None)
 
 
 def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
