@@ -188,11 +188,7 @@ def attach(
     """Add freshq's indexes to a table in use."""
     with needs("aws"):
         from freshq.stores.dynamodb.attached import attach as attaching
-        from freshq.stores.dynamodb.calls import (
-            check_table_name,
-            default_client,
-            translated,
-        )
+        from freshq.stores.dynamodb.calls import check_table_name, default_client, translated
         from freshq.stores.dynamodb.table import enable_stream, stream_arn
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
