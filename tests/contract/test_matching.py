@@ -559,3 +559,59 @@ class TestExtendedMeanwhile:
         assert queue.complete(match).status is ResourceStatus.AVAILABLE
         with pytest.raises(LeaseLost):
             queue.extend(longer)
+
+
+# --- after a crash
+
+
+@pytest.mark.parametrize("lease_seconds", [60, None])
+def test_a_supervisor_frees_one_resource_by_its_id(desk: Desk, lease_seconds: float | None) -> None:
+    gone = desk.staffed(lease_seconds=lease_seconds)
+    billy, remy = one(gone, SPANISH_MAN), one(gone, {"gender": "T"})
+    asked = gone.request({"language": "Spanish", "gender": "F"}, caller_id="ann")
+    assert asked is not None
+    supervisor = desk.queue()
+    assert supervisor.complete(supervisor.admin.held("Billy")).status is ResourceStatus.AVAILABLE
+    assert supervisor.release(supervisor.admin.held("Remy")).status is ResourceStatus.QUEUED
+    assert supervisor.complete(supervisor.admin.held("Christine")).status is ResourceStatus.AVAILABLE
+    for match in (billy, remy, asked):
+        with pytest.raises(LeaseLost):
+            gone.complete(match)
+    assert names(supervisor.match({}, limit=9)) == ["Remy", "Courtney", "Ellen"]
+    with pytest.raises(LeaseLost):
+        supervisor.admin.held("Billy")
+    with pytest.raises(NotFound):
+        supervisor.admin.held("nobody")
+    # Who was forgotten may ask again, and waits.
+    assert supervisor.request({"language": "Spanish", "gender": "F"}, caller_id="ann") is None
+
+
+def test_the_remedies_that_refusals_name_work(desk: Desk) -> None:
+    queue = desk.staffed()
+    one(queue, SPANISH_MAN)
+    for refusal in (
+        lambda: queue.unregister("Billy"),
+        lambda: queue.withdraw("Billy"),
+        lambda: queue.offer("Billy"),
+        lambda: queue.register("Billy", attributes={}),
+    ):
+        with pytest.raises(IllegalTransition, match="freshq match complete Billy --force") as refused_by:
+            refusal()
+    assert "queue.complete(queue.admin.held('Billy'))" in str(refused_by.value)
+    queue.complete(queue.admin.held("Billy"))
+    queue.unregister("Billy")
+    with pytest.raises(IllegalTransition, match="withdraw it first"):
+        queue.unregister("Ellen")
+    queue.withdraw("Ellen")
+    queue.unregister("Ellen")
+    assert queue.get("Billy") is queue.get("Ellen") is None
+
+
+def test_the_token_of_a_match_names_its_worker(desk: Desk) -> None:
+    queue = desk.queue(worker_name="desk-3")
+    join(queue, "Ellen", {"language": "French"})
+    match = one(queue, {})
+    assert match.token.startswith("desk-3:")
+    queue.complete(queue.extend(match, lease_seconds=7200))
+    with refused("worker_name"):
+        desk.queue(worker_name="a:b")

@@ -1,6 +1,7 @@
 """`freshq match` on DynamoDB Local: what it prints, and its exit status."""
 
 import json
+import os
 import re
 import shlex
 import uuid
@@ -287,3 +288,55 @@ def test_wrong_use(said: str, arguments: list[str]) -> None:
 def test_an_unreachable_dynamodb_is_not_an_empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match_store, "default_client", lambda: client_at("http://127.0.0.1:1"))
     fails(3, "did not answer", "match", "language=Spanish")
+
+
+@pytest.fixture
+def in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of a table in a file, with two agents in line."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", url)
+    answer("create")
+    for name in ("Billy King", "Ellen"):
+        answer("register", name, "language=Spanish")
+        answer("offer", name)
+    return url
+
+
+@pytest.mark.usefixtures("in_a_file")
+def test_a_supervisor_sees_who_holds_an_agent_and_frees_it() -> None:
+    (match,) = answer("match", "--queue", f"{os.environ['FRESHQ_MATCH_QUEUE']}?worker_name=desk-3")
+    answer("request", "ann")
+    held, other = answer("list", "--status", "MATCHED")["resources"]
+    assert (held["resource_id"], held["worker"], held["caller_id"]) == ("Billy King", "desk-3", None)
+    assert (other["resource_id"], other["caller_id"]) == ("Ellen", "ann")
+    assert held["lease_until"] == pytest.approx(match["lease_until"])
+    assert match["token"] not in freshq("list", "--json").output  # a secret of the holder
+    shown = freshq("list").output
+    assert re.search(r"Billy King +MATCHED .* desk-3, 5\d min \d+ s left", shown)
+    assert re.search(r"Ellen +MATCHED .* ann, 5\d min \d+ s left", shown)
+    fails(1, r"freshq match complete 'Billy King' --force", "unregister", "Billy King")
+    fails(2, "token: missing; .*--force", "complete", "Billy King")
+    fails(2, "token: missing; .*--force", "release", "Billy King")
+    fails(2, "force: not with --token", "complete", "Billy King", "--token", "x", "--force")
+    assert answer("complete", "Billy King", "--force")["status"] == "AVAILABLE"
+    assert answer("unregister", "Billy King") == {"unregistered": "Billy King"}
+    assert answer("release", "Ellen", "--force")["status"] == "QUEUED"
+    fails(1, "it is QUEUED now", "complete", "Ellen", "--force")
+    fails(1, "not registered", "release", "Billy King", "--force")
+
+
+def test_the_order_and_the_lease_are_stored(in_a_file: str) -> None:
+    assert answer("configure") == {"order": "fifo", "lease_seconds": 3600.0}
+    fails(2, "order: the resources have fifo by default", "match", "--queue", f"{in_a_file}?order=lifo")
+    assert answer("configure", "--order", "lifo", "--lease", "none") == {
+        "order": "lifo",
+        "lease_seconds": None,
+    }
+    (match,) = answer("match")
+    assert (match["resource_id"], match["lease_until"]) == ("Ellen", None)
+    (match,) = answer("match", "--lease", "60")  # of one command
+    assert match["lease_until"] is not None
+    fails(2, "order: must be fifo or lifo", "configure", "--order", "random")
+    fails(
+        2, "order: the resources have lifo stored", "withdraw", "Ellen", "--queue", f"{in_a_file}?order=fifo"
+    )

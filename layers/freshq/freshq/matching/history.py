@@ -99,7 +99,7 @@ def caller_events(before: Caller | None, after: Caller | None, at: float) -> Ite
     if after is None:
         yield event | _change(MODIFY, TaskStatus.CANCELLED, _us(at), since_us)
     elif after.status is CallerStatus.SERVED:
-        by = holder(f"{after.resource_id}{WORKER_SEPARATOR}{after.token}")
+        by = holder(f"{after.resource_id}{WORKER_SEPARATOR}{after.token.rpartition(WORKER_SEPARATOR)[2]}")
         yield event | by | _change(MODIFY, TaskStatus.TAKEN, _us(at), since_us)
         yield event | _change(MODIFY, TaskStatus.SUCCESS, _us(at), since_us)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import IllegalTransition, LostRace, NotFound
 from freshq.matching.resource import Resource, ResourceStatus, caller_of
 from freshq.matching.stores.base import Change, Changed
 from freshq.model.checks import checked_seconds
+from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.lifecycle import Stamps, new_token
 from freshq.policy.retry import until_committed
 
@@ -41,9 +43,26 @@ def registered(
         return before
     if before is not None and before.status is not ResourceStatus.AVAILABLE:
         verb = "change the data" if before.attributes == attributes else "change the attributes"
-        advice = "withdraw or complete it first"
+        advice = _how_to_free(before, then="withdraw it first")
         raise IllegalTransition.of_resource(resource_id, verb, before.status, advice)
     return Resource(resource_id, attributes, ResourceStatus.AVAILABLE, new_token(), data_json=data_json)
+
+
+def _how_to_free(before: Resource, *, then: str) -> str:
+    """Return how a resource becomes available.
+
+    Args:
+        before: The stored version, queued or matched.
+        then: What to do with a queued one.
+    """
+    if before.status is not ResourceStatus.MATCHED:
+        return then
+    until = "" if before.lease_until is None else ", wait until its lease expires"
+    shown = before.resource_id
+    return (
+        f"its holder must complete it first{until}, or free it from a holder that is gone: queue.complete("
+        f"queue.admin.held({shown!r})), or freshq match complete {quote(shown)} --force"
+    )
 
 
 def unregistered(resource_id: str, before: Resource | None) -> None:
@@ -55,8 +74,9 @@ def unregistered(resource_id: str, before: Resource | None) -> None:
     """
     before = known(resource_id, before)
     if before.status is not ResourceStatus.AVAILABLE:
-        advice = "withdraw or complete it first"
-        raise IllegalTransition.of_resource(resource_id, "unregister", before.status, advice)
+        raise IllegalTransition.of_resource(
+            resource_id, "unregister", before.status, _how_to_free(before, then="withdraw it first")
+        )
 
 
 def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resource:
@@ -75,7 +95,7 @@ def offered(before: Resource, now: float, stamp: Callable[[], float]) -> Resourc
             before.resource_id, "offer", before.status, "it keeps its position"
         )
     if before.status is ResourceStatus.MATCHED and not before.expired(now):
-        advice = "complete or release it first, or wait until its lease expires"
+        advice = _how_to_free(before, then="")
         raise IllegalTransition.of_resource(before.resource_id, "offer", before.status, advice)
     return queued(before, stamp)
 
@@ -92,7 +112,7 @@ def withdrawn(resource_id: str, before: Resource | None) -> Resource:
         return before
     if before.status is ResourceStatus.MATCHED:
         raise IllegalTransition.of_resource(
-            resource_id, "withdraw", before.status, "complete or release it first"
+            resource_id, "withdraw", before.status, _how_to_free(before, then="")
         )
     return available(before)
 
@@ -104,7 +124,11 @@ def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
 
 
 def matched(
-    before: Resource, since: float | None, lease_until: float | None, caller_id: str | None = None
+    before: Resource,
+    since: float | None,
+    lease_until: float | None,
+    token: str,
+    caller_id: str | None = None,
 ) -> Resource:
     """Return the MATCHED version of a resource.
 
@@ -112,12 +136,13 @@ def matched(
         before: The version that is stored.
         since: When it started to wait, or would have, in seconds since the epoch.
         lease_until: When the match expires; None: never.
+        token: The token of the match; see `Changes.token`.
         caller_id: Id of the caller in line that it is held for; None for a caller who did not wait.
     """
     return replace(
         before,
         status=ResourceStatus.MATCHED,
-        token=new_token(),
+        token=token,
         since=since,
         lease_until=lease_until,
         caller_id=caller_id,
@@ -156,23 +181,35 @@ class Changes:
         lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
     """
 
-    def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float | None) -> None:
+    def __init__(
+        self,
+        store: MatchStore,
+        clock: Callable[[], float],
+        lease_seconds: float | None,
+        worker_name: str | None = None,
+    ) -> None:
         """Use a store.
 
         Args:
             store: Where the resources are.
             clock: Returns the time in seconds since the epoch.
             lease_seconds: How long a match holds its resource unless extended; None: until it is settled.
+            worker_name: Prefix of the tokens of its matches; None for no prefix.
         """
         self._store = store
         self.clock = clock
         self.lease_seconds = lease_seconds
+        self._prefix = "" if worker_name is None else worker_name + WORKER_SEPARATOR
         self._next_recovery = 0.0
         self.stamp = Stamps(clock).next
 
     def stored(self, resource_id: str) -> Resource | None:
         """Return the stored version of a resource; None if the id is unknown."""
         return self._store.get(resource_id)
+
+    def token(self) -> str:
+        """Return the token of a new match."""
+        return self._prefix + new_token()
 
     def may_recover(self) -> bool:
         """Return whether a lease may have expired, and the last recovery is long enough ago."""

@@ -146,7 +146,9 @@ class CallerLine:
             preference = caller.preference(resource.attributes)
             if preference is None:
                 continue
-            after = lifecycle.matched(resource, since, self._changes.lease_end(), caller.caller_id)
+            after = lifecycle.matched(
+                resource, since, self._changes.lease_end(), self._changes.token(), caller.caller_id
+            )
             change = Change(
                 resource, after, caller_before=caller, caller_after=caller.served(after, *preference)
             )
@@ -200,7 +202,9 @@ class CallerLine:
             resource = self._walk.whole(entry)
             if resource is None:
                 return None
-            after = lifecycle.matched(resource, resource.since, self._changes.lease_end(), caller.caller_id)
+            after = lifecycle.matched(
+                resource, resource.since, self._changes.lease_end(), self._changes.token(), caller.caller_id
+            )
             served = caller.served(after, ask, rank)
             try:
                 self._changes.write(Change(resource, after, caller_after=served))

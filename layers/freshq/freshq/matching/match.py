@@ -269,7 +269,7 @@ class Matches:
         resource = self._walk.whole(entry)
         if resource is None:
             return None
-        after = matched(resource, resource.since, self._changes.lease_end())
+        after = matched(resource, resource.since, self._changes.lease_end(), self._changes.token())
         if not self._changes.committed(resource, after):
             return None
         return replace(held_match(after), criteria=ask, rank=rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MAX_MATCHES: Final = 100
+WORKER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # A verb reads the options again after this time: seldom, since a match costs little more than a read.
 CHECK_SECONDS: Final = 60.0
 MAX_TRIES: Final = 10
@@ -253,6 +255,7 @@ class MatchQueueOptions(TypedDict, total=False):
     order: Order | str
     lease_seconds: float | None
     override: bool
+    worker_name: str | None
     clock: Callable[[], float] | None
 
 
@@ -292,19 +295,24 @@ class MatchAdmin:
         """Return the queue's time, in seconds since the epoch."""
         return self._changes.clock()
 
-    def held(self, resource_id: str, token: str) -> Match:
-        """Return the match that holds a resource under a token, for another process to settle it.
+    def held(self, resource_id: str, token: str | None = None) -> Match:
+        """Return the match that holds a resource, for another process to settle it.
 
         The caller's criteria are not stored: `criteria` is empty and `rank` 0.
 
+        Args:
+            resource_id: The resource.
+            token: The token of the match; None for the match of any holder, so that a supervisor can free a
+                resource whose holder is gone. A holder that lives gets LeaseLost at its next verb.
+
         Raises:
             NotFound: If it is not registered.
-            LeaseLost: If no match holds it under this token.
+            LeaseLost: If no match holds it, or none under this token.
         """
         resource = self._store.get(checked_resource_id(resource_id))
         if resource is None:
             raise NotFound.of_resource(resource_id)
-        if resource.status is not ResourceStatus.MATCHED or resource.token != token:
+        if resource.status is not ResourceStatus.MATCHED or token not in (None, resource.token):
             raise match_lost(resource_id, resource)
         return held_match(resource)
 
@@ -351,6 +359,7 @@ class MatchQueue:
         clock: Callable[[], float] | None = None,
         *,
         override: bool = False,
+        worker_name: str | None = None,
     ) -> None:
         """Use a store; `memory`, `sql` and `dynamodb` open one.
 
@@ -364,6 +373,8 @@ class MatchQueue:
                 given clock is used without correction.
             override: Use the order and the lease that are named here instead of the stored ones, and store
                 none. Without it, naming another value is an error at the first verb.
+            worker_name: The name of this process or desk, so that listings show who holds a resource: at most
+                64 of A-Z a-z 0-9 _ . -. None for no name.
 
         Raises:
             ValueError: If an option is wrong.
@@ -372,12 +383,16 @@ class MatchQueue:
         if not isinstance(given, bool):
             msg = f"override: must be True or False, got {quoted(given)}"
             raise ValueError(msg)
+        if worker_name is not None and not WORKER_NAME.fullmatch(worker_name):
+            msg = f"worker_name: must have 1 to 64 of A-Z a-z 0-9 _ . -, got {quoted(worker_name)}"
+            raise ValueError(msg)
         named: dict[str, Any] = {} if order is None else {"order": order}
         named |= {} if lease_seconds is ... else {"lease_seconds": lease_seconds}
         self._store = store
         self._options = SharedMatchOptions(store, named, self._follow, override=override)
         config = self._options.config
-        self._changes = Changes(store, store.clock if clock is None else clock, config.lease_seconds)
+        used_clock = store.clock if clock is None else clock
+        self._changes = Changes(store, used_clock, config.lease_seconds, worker_name)
         self._walk = Walk(store, newest_first=config.order is Order.LIFO)
         self._line = CallerLine(store, self._walk, self._changes)
         self.admin = MatchAdmin(store, self._changes, self._line, self._options)

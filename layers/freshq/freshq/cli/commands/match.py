@@ -31,6 +31,7 @@ from freshq.matching.match import held_match
 from freshq.matching.queue import MatchQueue
 from freshq.matching.resource import ResourceStatus
 from freshq.model.checks import without_password
+from freshq.model.codec import holder
 from freshq.model.storable_options import NONE, as_text, seconds_or_none
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ OPTIONS: Final[Converters] = {
     "order": str,
     "lease_seconds": seconds_or_none,
     "override": switch,
+    "worker_name": str,
 }
 ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
 DEFAULT_TABLE: Final = "resources"
@@ -56,6 +58,13 @@ StoredOrder = Annotated[
     str | None, typer.Option("--order", metavar="ORDER", help="The order of the resources: fifo or lifo.")
 ]
 Token = Annotated[str, typer.Option(help="The token that match printed.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Without a token, whoever holds the resource: for a supervisor, when its holder is gone.",
+    ),
+]
 OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The resource.")]
 CallerId = Annotated[str, typer.Argument(metavar="CALLER", help="The id of the caller.")]
@@ -279,7 +288,8 @@ def resource_fields(resource: Resource) -> dict[str, Any]:
     """Return a resource as values for JSON, without the token, which is a secret of the holder."""
     known = asdict(resource)
     del known["token"], known["data_json"]
-    return known | {"data": resource.data}
+    held = resource.token if resource.status is ResourceStatus.MATCHED else None
+    return known | {"data": resource.data} | holder(held)
 
 
 def match_fields(match: Match) -> dict[str, Any]:
@@ -305,11 +315,24 @@ def print_resources(session: MatchSession, resources: Sequence[Resource], *, mor
             resource.status.value,
             "-" if resource.since is None else span(max(0.0, now - resource.since)),
             attributes_text(resource.attributes),
+            _held_by(resource, now),
         )
         for resource in resources
     )
     fields = {"resources": [resource_fields(resource) for resource in resources], "more": more}
-    session.listing(("resource", "state", "waiting", "attributes"), rows, fields, "no resources")
+    session.listing(("resource", "state", "waiting", "attributes", "held by"), rows, fields, "no resources")
+
+
+def _held_by(resource: Resource, now: float) -> str:
+    """Return the caller of a matched resource, the worker that named itself, and the rest of its lease."""
+    if resource.status is not ResourceStatus.MATCHED:
+        return "-"
+    worker = holder(resource.token).get("worker")
+    who = " at ".join(printable(name) for name in (resource.caller_id, worker) if name is not None) or "?"
+    if resource.lease_until is None:
+        return f"{who}, no lease"
+    left = resource.lease_until - now
+    return f"{who}, {span(left)} left" if left > 0 else f"{who}, expired"
 
 
 def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
@@ -398,19 +421,38 @@ def abandon(context: MatchContext, caller_id: CallerId) -> None:
     session.output.answer({"abandoned": caller_id}, f"caller {printable(caller_id)}: no longer waits")
 
 
-def release(context: MatchContext, resource_id: ResourceId, token: Token) -> None:
+def held(session: MatchSession, resource_id: str, token: str | None, *, force: bool) -> Match:
+    """Return the match of a token, or with `force` of whoever holds the resource.
+
+    Raises:
+        ValueError: If there is neither a token nor `force`, or both.
+    """
+    if (token is None) is not force:
+        raise ValueError(
+            "token: missing; give ID --token TOKEN as match printed them, or ID --force to free it from "
+            "whoever holds it"
+            if token is None
+            else "force: not with --token, which says whose match it is"
+        )
+    return session.queue.admin.held(resource_id, token)
+
+
+def release(
+    context: MatchContext, resource_id: ResourceId, token: OptionalToken = None, force: Force = False
+) -> None:
     """Give a resource back unused.
 
     It waits in its old position.
     """
     session = context.session
-    print_changed(session, session.queue.release(session.queue.admin.held(resource_id, token)))
+    print_changed(session, session.queue.release(held(session, resource_id, token, force=force)))
 
 
 def complete(
     context: MatchContext,
     resource_id: OptionalId = None,
     token: OptionalToken = None,
+    force: Force = False,
     every: AllMatched = False,
     yes: Yes = False,
 ) -> None:
@@ -420,16 +462,16 @@ def complete(
     """
     session = context.session
     if every:
-        if resource_id is not None or token is not None:
+        if resource_id is not None or token is not None or force:
             raise ValueError("id: give either a resource with --token, or --all")
         confirm("Complete every match, including those in use?", yes=yes, can_ask=is_interactive())
         matched = session.queue.resources(ResourceStatus.MATCHED)
         completed = _changed(lambda resource: session.queue.complete(held_match(resource)), matched)
         session.output.answer({"released": completed}, f"{counted(completed, 'resource')} completed")
         return
-    if resource_id is None or token is None:
-        raise ValueError("token: missing; give ID --token TOKEN as match printed them, or --all")
-    print_changed(session, session.queue.complete(session.queue.admin.held(resource_id, token)))
+    if resource_id is None:
+        raise ValueError("token: missing; give ID --token TOKEN as match printed them, ID --force, or --all")
+    print_changed(session, session.queue.complete(held(session, resource_id, token, force=force)))
 
 
 def _changed(change: Callable[[Resource], object], resources: Iterable[Resource]) -> int:

@@ -20,6 +20,7 @@ from freshq.errors import StoreError, Throttled
 from freshq.matching.places import places_of
 from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import Changed, MatchStore, StoredValues
+from freshq.model.codec import WORKER_SEPARATOR
 from freshq.model.lifecycle import new_token
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.calls import (
@@ -623,7 +624,9 @@ class DynamoDBMatchStore(MatchStore):
                 self._write_one(actions[0])
             else:
                 next_version = change.after or change.caller_after
-                self._transactions.write(actions, next_version.token if next_version else new_token())
+                token = next_version.token if next_version else new_token()
+                # A request token has at most 36 characters.
+                self._transactions.write(actions, token.rpartition(WORKER_SEPARATOR)[2])
         except ConditionFailed as failed:
             if not _made(failed.item, change):
                 raise Changed from None
