@@ -330,6 +330,27 @@ class MatchAdmin:
         return self._changes.recover(self._line.served)
 
 
+def _named_options(
+    order: Order | str | None,
+    lease_seconds: float | EllipsisType | None,
+    override: object,
+    worker_name: str | None,
+) -> dict[str, Any]:
+    """Return the options to store that a process named.
+
+    Raises:
+        ValueError: If `override` or `worker_name` is wrong.
+    """
+    if not isinstance(override, bool):
+        msg = f"override: must be True or False, got {quoted(override)}"
+        raise ValueError(msg)
+    if worker_name is not None and not WORKER_NAME.fullmatch(worker_name):
+        msg = f"worker_name: must have 1 to 64 of A-Z a-z 0-9 _ . -, got {quoted(worker_name)}"
+        raise ValueError(msg)
+    named: dict[str, Any] = {} if order is None else {"order": order}
+    return named | ({} if lease_seconds is ... else {"lease_seconds": lease_seconds})
+
+
 class MatchQueue:
     """Waiting resources, and callers who each take the first resource that fits.
 
@@ -379,15 +400,7 @@ class MatchQueue:
         Raises:
             ValueError: If an option is wrong.
         """
-        given: object = override
-        if not isinstance(given, bool):
-            msg = f"override: must be True or False, got {quoted(given)}"
-            raise ValueError(msg)
-        if worker_name is not None and not WORKER_NAME.fullmatch(worker_name):
-            msg = f"worker_name: must have 1 to 64 of A-Z a-z 0-9 _ . -, got {quoted(worker_name)}"
-            raise ValueError(msg)
-        named: dict[str, Any] = {} if order is None else {"order": order}
-        named |= {} if lease_seconds is ... else {"lease_seconds": lease_seconds}
+        named = _named_options(order, lease_seconds, override, worker_name)
         self._store = store
         self._options = SharedMatchOptions(store, named, self._follow, override=override)
         config = self._options.config
