@@ -1,5 +1,6 @@
 """Tasks are copied as they are, from every store, and to every store."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,7 @@ def test_a_task_that_goes_on_in_the_destination_is_not_touched(store: StoreUnder
     destination.cancel("a")
     report = TaskCopy(source, destination, over=[TaskStatus.CANCELLED]).run()
     assert report.skipped == {"is SUCCESS in the destination": 1}
+    assert report.skipped_ids == {"is SUCCESS in the destination": ["c"]}
     assert (report.present, report.copied) == (1, {TaskStatus.PENDING: 1})
     assert known(destination, "a").status is TaskStatus.PENDING
     assert known(destination, "c").result == "new"
@@ -161,7 +163,7 @@ class TestCommand:
                 1,
                 [
                     "1 task copied: 1 PENDING",
-                    "1 skipped: is PENDING in the destination",
+                    "1 skipped: is PENDING in the destination: c",
                     "1 left in the source, not asked for: 1 CANCELLED",
                 ],
             )
@@ -179,6 +181,19 @@ class TestCommand:
             0,
             ['{"copied": {"PENDING": 1}, "present": 0, "skipped": {}, "left": {}}'],
         )
+
+    def test_it_names_what_it_skips(self, addresses: tuple[str, str]) -> None:
+        names = [f"t{number:02}" for number in range(12)]
+        for address in addresses:
+            with Queue.sql(address) as queue:
+                queue.put_many([{"payload": address, "task_id": name} for name in names])
+        status, lines = self.copy(addresses)
+        assert status == 1
+        shown = f"{', '.join(names[:10])} and 2 more, all in --json"
+        assert lines[1] == f"12 skipped: is PENDING in the destination: {shown}"
+        status, (line,) = self.copy(addresses, "--json")
+        assert json.loads(line)["skipped_ids"] == {"is PENDING in the destination": names}
+        assert json.loads(line)["skipped"] == {"is PENDING in the destination": 12}
 
     def test_an_unknown_state_is_refused(self, addresses: tuple[str, str]) -> None:
         status, lines = self.copy(addresses, "--only", "waiting")

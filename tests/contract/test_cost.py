@@ -185,3 +185,27 @@ def test_the_figures_are_written(
     assert [each["write_units"] for each in matches] == [6, 10, 14]  # of an agent with 1 to 3 languages
     behind = [(each["stale"], each["found"]) for each in written["behind_stale"]]
     assert behind == [(30, 10), (60, 10)]
+
+
+@pytest.mark.parametrize("ended", ["complete", "release"])
+def test_a_listing_of_held_tasks_costs_little_where_lease_records_name_ended_ones(
+    dynamodb_local: DynamoDBClient, ended: str
+) -> None:
+    with new_bench(dynamodb_local) as bench:
+        queue = bench.queue()
+        queue.put_many([{"payload": number} for number in range(100)])
+        claims = queue.claim(100)
+        held = claims[50]
+        for claim in claims[:50] + claims[51:]:
+            getattr(queue, ended)(claim)
+        listed, cursor, pages = [], None, 0
+        while True:
+            with metered(dynamodb_local) as meter:
+                page = queue.list("TAKEN", limit=10, cursor=cursor)
+            assert meter.read_units <= 10
+            listed += [task.task_id for task in page]
+            cursor, pages = page.cursor, pages + 1
+            if cursor is None:
+                break
+        assert listed == [held.task.task_id]
+        assert pages > 1

@@ -394,3 +394,20 @@ class TestWhen:
         store.clock.advance(5)
         queue.admin.recover()
         assert [claim.redelivered for claim in queue.claim(limit=2)] == [True, False]
+
+
+def test_a_table_whose_key_is_a_key_and_a_kind_is_imported_whole(store: StoreUnderTest) -> None:
+    """The primary key of a delayed queue is (pKey, pKind): with both in the id, no pair meets another."""
+    queue = store.queue()
+    pairs = [(key, kind) for key in ("7", "8", "7/mail") for kind in ("mail", "quote", "sms")]
+    rows = [
+        {"payload": [key, kind], "task_id": f"{kind}/{key}", "kind": kind, "delay_seconds": 5}
+        for key, kind in pairs
+    ]
+    for _ in range(2):  # a repeated import changes nothing
+        queue.put_many(rows, on_conflict="update")
+    assert queue.stats().delayed == len(pairs)
+    queue.put("new", task_id="mail/7", kind="mail", on_conflict="update")
+    other = queue.get("quote/7")
+    assert other is not None
+    assert (other.payload, other.kind) == (["7", "quote"], "quote")

@@ -56,7 +56,7 @@ MAX_ALONE: Final = 10
 TRANSIENT: Final = (Overloaded, Throttled, Unreachable)
 SAME_IDS: Final = (
     "destination: it is the source, or a queue of the source's table, where the ids of its tasks are taken; "
-    "relay to another table, or in a SQL database to a queue of another name"
+    "relay to another table, or to a queue of another name"
 )
 # Tasks that are copied at a time.
 COPIED_AT_ONCE: Final = 100
@@ -407,13 +407,20 @@ class CopyReport:
         copied: By status in the source. A TAKEN task waits again in the destination, where no worker runs.
         present: Tasks that the destination already has in the same state as the source.
         skipped: By reason: tasks that were asked for and are not in the destination in the same state.
+        skipped_ids: Their ids, by reason.
         left: By status: tasks that were not asked for.
     """
 
     copied: Counter[TaskStatus] = field(default_factory=Counter)
     present: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    skipped_ids: dict[str, list[str]] = field(default_factory=dict)
     left: Counter[TaskStatus] = field(default_factory=Counter)
+
+    def skip(self, task_id: str, reason: str) -> None:
+        """Count a task that is skipped for a reason, and keep its id."""
+        self.skipped[reason] += 1
+        self.skipped_ids.setdefault(reason, []).append(task_id)
 
 
 class TaskCopy:
@@ -493,7 +500,7 @@ class TaskCopy:
             if isinstance(answer, OF_STORE):
                 raise answer
             if isinstance(answer, FreshqError):
-                self.report.skipped[str(answer).removeprefix(f"task {task.task_id!r}: ")] += 1
+                self.report.skip(task.task_id, str(answer).removeprefix(f"task {task.task_id!r}: "))
             elif answer is True or self._replaced(task):
                 self.report.copied[status] += 1
 
@@ -502,14 +509,14 @@ class TaskCopy:
         try:
             current = self._destination.stored(task.task_id)
         except NotFound:
-            self.report.skipped["its id is taken in another queue of the table"] += 1
+            self.report.skip(task.task_id, "its id is taken in another queue of the table")
             return False
         if changed(current, request_token=task.request_token) == task:
             self.report.present += 1
             return False
         status = self._destination.with_current_status(current).status
         if status not in self._over or not self._freed(current):
-            self.report.skipped[f"is {status} in the destination"] += 1
+            self.report.skip(task.task_id, f"is {status} in the destination")
             return False
         return self._destination.insert([task])[0] is True
 

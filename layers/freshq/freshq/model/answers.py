@@ -167,7 +167,8 @@ class Page:
 
     Attributes:
         tasks: The tasks of this page.
-        cursor: Where the next page starts; None on the last page.
+        cursor: Where the next page starts; None on the last page. A page may be short, or empty, and have
+            one.
 
     Examples:
         >>> page = queue.list(limit=100)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from freshq.queue.upkeep import Portion
     from freshq.stores.base import Stats
 
+# Tasks that a page of TAKEN tasks may read in vain, each at a read unit; half of its limit if that is more.
+MOST_IN_VAIN: Final = 5
 # Tasks to redrive in one batch.
 BATCH_TASKS: Final = 100
 
@@ -368,6 +370,9 @@ class Reading(Verbs):
         list PENDING and TAKEN tasks through an index. All other listings read tasks of every status until
         the page is full.
 
+        On DynamoDB a page of TAKEN tasks ends early if most tasks that it reads have ended: it may be short
+        or empty, and still have a cursor.
+
         Args:
             status: Return only tasks with this status.
             limit: Maximum number of tasks to return.
@@ -387,18 +392,32 @@ class Reading(Verbs):
             start_after = None if cursor is None else checked_id(cursor, "cursor")
             scanned = self._core.store.scan(self.name, start_after=start_after)
             listed = ((task, task.task_id) for task in scanned)
+        return self._page(listed, wanted, limit)
+
+    def _page(self, listed: Iterable[tuple[Task | None, str]], wanted: TaskStatus | None, limit: int) -> Page:
+        """Return a page of the tasks with a status; it ends early after many reads in vain."""
         cursors: dict[str, str] = {}
+        left = max(MOST_IN_VAIN, limit // 2)
+        ended_at: str | None = None
 
         def found() -> Iterator[Task]:
+            nonlocal left, ended_at
             for stored, place in listed:
+                if stored is None:
+                    left -= 1
+                    if left == 0:
+                        ended_at = place
+                        return
+                    continue
                 task = self._core.with_current_status(stored)
                 if wanted in (None, task.status):
                     cursors[task.task_id] = place
                     yield task
 
-        return Page.of(found(), limit, lambda task: cursors[task.task_id])
+        page = Page.of(found(), limit, lambda task: cursors[task.task_id])
+        return page if page.cursor is not None else replace(page, cursor=ended_at)
 
-    def _indexed(self, wanted: TaskStatus, cursor: str | None) -> Iterator[tuple[Task, str]] | None:
+    def _indexed(self, wanted: TaskStatus, cursor: str | None) -> Iterator[tuple[Task | None, str]] | None:
         core = self._core
         now = core.now()
         return core.store.listed(self.name, wanted, now, now - core.stale_after_seconds, cursor)

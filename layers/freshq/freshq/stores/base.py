@@ -561,7 +561,7 @@ class Tasks(Protocol):
         now: float,
         created_after: float,
         start_after: str | None,
-    ) -> Iterator[tuple[Task, str]] | None:
+    ) -> Iterator[tuple[Task | None, str]] | None:
         """Return the PENDING or the TAKEN tasks, found by an index; None if `scan` is as good.
 
         Args:
@@ -572,7 +572,7 @@ class Tasks(Protocol):
             start_after: The cursor of the task that the first one follows; None to begin.
 
         Returns:
-            The tasks with their cursors.
+            The tasks with their cursors. None instead of a task for each task that was read in vain.
 
         Raises:
             ValueError: If no listing returned this cursor.

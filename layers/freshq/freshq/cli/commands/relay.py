@@ -11,7 +11,7 @@ import typer
 
 from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
 from freshq.cli.command import Group, PlainCommand
-from freshq.cli.errors import ExitStatus, print_error
+from freshq.cli.errors import ExitStatus, print_error, printable
 from freshq.cli.flags import SECONDS_OR_NONE
 from freshq.cli.output import Output, counted
 from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
@@ -122,7 +122,8 @@ def copy(
 
     Keeps ids, places in the line, attempts, times, results and errors; running tasks wait again in the copy.
     Tasks that are in the destination stay as they are there, except for --over. Can be repeated after an
-    interruption. Exits with status 1 if a task was skipped.
+    interruption. Names the tasks that were skipped, ten for each reason and with --json all, and exits with
+    status 1 if there are any.
     """
     _check("--from", source, {})
     _check("--to", destination, {})
@@ -157,12 +158,17 @@ def _show_progress(report: CopyReport) -> None:
     typer.echo(f"\r{report.copied.total():,} copied", nl=False, err=True)
 
 
+# Ids of skipped tasks that are printed for each reason.
+MOST_IDS: Final = 10
+
+
 def _values(report: CopyReport) -> dict[str, object]:
     return {
         "copied": {**report.copied},
         "present": report.present,
         "skipped": {**report.skipped},
         "left": {**report.left},
+        **({"skipped_ids": report.skipped_ids} if report.skipped else {}),
     }
 
 
@@ -171,7 +177,9 @@ def _copied_lines(report: CopyReport) -> Iterator[str]:
     if report.present:
         yield f"{report.present:,} there already"
     for reason, number in report.skipped.most_common():
-        yield f"{number:,} skipped: {reason}"
+        ids = report.skipped_ids[reason]
+        more = f" and {number - MOST_IDS:,} more, all in --json" if number > MOST_IDS else ""
+        yield f"{number:,} skipped: {reason}: {', '.join(map(printable, ids[:MOST_IDS]))}{more}"
     if report.left:
         yield f"{report.left.total():,} left in the source, not asked for{_by_state(report.left)}"
 

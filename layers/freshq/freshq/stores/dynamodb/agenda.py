@@ -7,7 +7,6 @@ import json
 import logging
 from itertools import chain, islice
 from math import ceil
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -38,6 +37,9 @@ logger = logging.getLogger(__name__)
 # stale tasks may be passed over.
 FIRST_KEYS: Final = 100
 MORE_KEYS: Final = 1000
+
+# Tasks that a listing of TAKEN tasks reads first: many that lease records name may have ended.
+FIRST_HELD: Final = 6
 
 
 class DynamoAgenda(DynamoPart):
@@ -88,7 +90,7 @@ class DynamoAgenda(DynamoPart):
     @override
     def listed(
         self, queue: str, status: TaskStatus, now: float, created_after: float, start_after: str | None
-    ) -> Iterator[tuple[Task, str]]:
+    ) -> Iterator[tuple[Task | None, str]]:
         if status is TaskStatus.TAKEN:
             return self._held(queue, "" if start_after is None else checked_id(start_after, "cursor"))
         after = None if start_after is None else _parsed_cursor(start_after)
@@ -135,15 +137,18 @@ class DynamoAgenda(DynamoPart):
                     yield task, _cursor(key)
             size = BATCH_GET_KEYS
 
-    def _held(self, queue: str, start_after: str) -> Iterator[tuple[Task, str]]:
-        """Yield the TAKEN tasks in the order of their ids; lease records name each of them."""
+    def _held(self, queue: str, start_after: str) -> Iterator[tuple[Task | None, str]]:
+        """Yield the TAKEN tasks in the order of their ids; lease records name each of them.
+
+        They also name tasks that have ended since: None is yielded for each of these.
+        """
         named = {task_id for record in self._lease_records(queue) for task_id in task_ids_of(record)}
         ids = (task_id for task_id in sorted(named) if task_id > start_after)
-        size = DUE_PAGE_KEYS
+        size = FIRST_HELD
         while some := list(islice(ids, size)):
-            held = [task for task in self._tasks(some) if task.status is TaskStatus.TAKEN]
-            yield from ((task, task.task_id) for task in sorted(held, key=attrgetter("task_id")))
-            size = BATCH_GET_KEYS
+            held = {task.task_id: task for task in self._tasks(some) if task.status is TaskStatus.TAKEN}
+            yield from ((held.get(task_id), task_id) for task_id in some)
+            size = min(2 * size, BATCH_GET_KEYS) if len(held) == len(some) else FIRST_HELD
 
     def _lease_records(self, queue: str) -> Iterator[Item]:
         due = map(queries.due_query, self.keyspace.due_partitions(queue))
