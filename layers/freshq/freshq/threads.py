@@ -114,12 +114,14 @@ def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:
 
 
 class Lent(LentConnection):
-    """A connection for asyncio that its coroutine lends to the thread of its call, for one piece of work."""
+    """A connection for asyncio that its coroutine lends to the thread of its call, for pieces of work."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._loop = asyncio.get_running_loop()
         self._asked: asyncio.Future[tuple[Callable[[Any], Any], Future[Any]]] = self._loop.create_future()
+        self._answer: Future[Any] = Future()
+        self._is_over = False
 
     @override
     def run(self, work: Callable[[Any], T]) -> T:
@@ -128,7 +130,7 @@ class Lent(LentConnection):
         return answer.result()
 
     def _ask(self, work: Callable[[Any], Any], answer: Future[Any]) -> None:
-        if self._asked.cancelled():
+        if self._is_over:
             answer.cancel()
         else:
             self._asked.set_result((work, answer))
@@ -140,13 +142,18 @@ class Lent(LentConnection):
         """
         job = asyncio.ensure_future(call)
         try:
-            await asyncio.wait((job, self._asked), return_when=asyncio.FIRST_COMPLETED)
-            if self._asked.done():
-                await self._do(*self._asked.result())
+            while not job.done():
+                await asyncio.wait((job, self._asked), return_when=asyncio.FIRST_COMPLETED)
+                if self._asked.done():
+                    work, self._answer = self._asked.result()
+                    self._asked = self._loop.create_future()
+                    await self._do(work, self._answer)
             return await job
         finally:
+            self._is_over = True
             job.cancel()
-            if not self._asked.cancel() and not self._asked.cancelled():
+            self._answer.cancel()
+            if self._asked.done():
                 self._asked.result()[1].cancel()
 
     async def _do(self, work: Callable[[Any], Any], answer: Future[Any]) -> None:

@@ -565,7 +565,7 @@ class Claiming(Verbs):
         try:
             with ExitStack() as stack:
                 observer, span = self._core.observer, ClaimSpan(self.name)
-                with nullcontext() if observer is None else observer.claim(span):
+                with nullcontext() if observer is None else observer.claim(span), core.later.beside():
                     work = stack.enter_context(block)
                     span.claims = [] if work is None else [work.as_claim()]
                 yield work
@@ -573,7 +573,8 @@ class Claiming(Verbs):
             if work is not None:
                 self._core.store.wakes.changed(self.name, [work.settled, work.failed])
         if work is not None:
-            _count_end(self._core, work)
+            with core.later.beside():  # another run's transaction may hold SQLite's only write lock
+                _count_end(core, work)
         else:
             self._note_skipped(request(), short=True)
 

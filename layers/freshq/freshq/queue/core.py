@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -19,6 +20,7 @@ from freshq.model.task import TaskStatus
 from freshq.model.telemetry import SettleSpan, Telemetry, guarded
 from freshq.policy.retry import QUEUES, is_last_attempt, until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel
+from freshq.queue.shared.later import Later
 from freshq.queue.shared.limits import SharedRunning
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.shared.options import SharedOptions
@@ -27,7 +29,7 @@ from freshq.stores.base import Conflict, Guard, OnConflict
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
     from freshq.model.lifecycle import Settlement
@@ -90,6 +92,7 @@ class Core:
         stamps: Gives out creation times.
         upkeep: Brings in due tasks, and tidies up.
         has_put_beside: Whether it put a task in a caller's transaction, where options cannot be stored.
+        later: Does later what verbs must not do beside a transaction of their caller.
         warned_of_slow_claim_at: When a claim last warned that it was too slow for its leases.
     """
 
@@ -119,6 +122,7 @@ class Core:
         takes_any = self.encode is None and config.kinds is None
         self.parse: Callable[..., NewTask] = parse_new_task if takes_any else self._parsed
         self.turns = LineTurns()
+        self.later = Later(self.name, self.catch_up)
         self.running = None if store.counts_groups else SharedRunning(store, self.name)
         self.has_put_beside = False
         self.warned_of_slow_claim_at = -inf
@@ -146,7 +150,7 @@ class Core:
         rules, lifecycle, parts = config.rules(), Lifecycle(config), vars(self)
         if "config" in parts:
             self.flush()
-        meter = FlowMeter(self.store, self.name, rules)
+        meter = FlowMeter(self.store, self.name, rules, self.later)
         admission = backlog = None
         if rules.door is not None:
             admission = AdmissionControl(meter, rules.door, rules.deadline_seconds, self.uniform)
@@ -183,12 +187,18 @@ class Core:
             StoreError: At the first verb: if the store did not answer.
         """
         if time.monotonic() >= self.options.check_at:
+            self._follow_options()
+
+    def _follow_options(self) -> None:
+        if self.later.is_beside and "config" in vars(self):
+            self.later.leave()
+        else:
             self.options.follow()
 
     def begin_now(self) -> float:
         """Do the same, and return the time as `now` does."""
         if time.monotonic() >= self.options.check_at:
-            self.options.follow()
+            self._follow_options()
         return round(self._clock() * 1e6) / 1e6
 
     def begin_write(self) -> float:
@@ -203,6 +213,30 @@ class Core:
         if not self.options.is_settled:
             self.options.settle()
         return round(self._clock() * 1e6) / 1e6
+
+    @contextmanager
+    def inside(self, connection: CallersConnection) -> Iterator[None]:
+        """In this block, let this thread touch only memory and the transaction of this connection.
+
+        What else must be written is left for later.
+
+        Raises:
+            ValueError: If the store cannot use the connection.
+        """
+        with self.later.beside(), transactions_of(self.store, "connection").inside(connection):
+            yield
+
+    def catch_up(self) -> None:
+        """Do what verbs left beside transactions.
+
+        Raises:
+            StoreError: If the store did not answer, or a transaction holds a lock. Nothing is lost.
+        """
+        with self.store.aside():
+            self.meter.write(self.now())
+            if self.has_put_beside and not self.options.is_settled:
+                self.options.settle()
+        self.begin()
 
     @property
     def time_order(self) -> Order | None:
@@ -233,6 +267,7 @@ class Core:
         The options of a new queue are stored, if puts in callers' transactions could not.
         """
         try:
+            self.later.stop()
             if self.has_put_beside and not self.options.is_settled:
                 self.options.settle()
             self.flush()
@@ -308,7 +343,7 @@ class Core:
         Args:
             on_conflict: What to do with a live task of the same id; None: a put with a known id is a
                 duplicate.
-            connection: The caller's transaction; None: commit each call.
+            connection: The caller's transaction, in which this thread is; None: commit each call.
 
         Raises:
             ValueError: If an argument is wrong, or not supported by the store.
@@ -317,7 +352,7 @@ class Core:
             msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
             raise ValueError(msg)
         if connection is not None:
-            return transactions_of(self.store, "connection").put_into(connection, on_conflict)
+            return transactions_of(self.store, "connection").put(on_conflict)
         return self.insert if on_conflict is None else partial(self._put_over, on_conflict=on_conflict)
 
     def insert(self, tasks: Sequence[Task]) -> Sequence[bool | PutResult]:

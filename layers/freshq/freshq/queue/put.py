@@ -117,6 +117,17 @@ class Putting(Verbs):
         connection: CallersConnection | None,
     ) -> list[Receipt]:
         """Put tasks, each given with a prefix for field names in errors."""
+        if connection is None:
+            return self._put_into(places, on_conflict, None)
+        with self._core.inside(connection):
+            return self._put_into(places, on_conflict, connection)
+
+    def _put_into(
+        self,
+        places: Sequence[tuple[str, Mapping[str, Any] | NewTask]],
+        on_conflict: OnConflict | None,
+        connection: CallersConnection | None,
+    ) -> list[Receipt]:
         core = self._core
         write: Write = core.insert
         if on_conflict is not None or connection is not None:
@@ -124,8 +135,8 @@ class Putting(Verbs):
         new = [core.parse(task, where) for where, task in places]
         if connection is None:
             now = core.begin_write()
-        else:  # the caller's transaction may hold the only connection, or a lock
-            now, core.has_put_beside = core.now(), True
+        else:  # what the queue stores of its own must wait for the end of the caller's transaction
+            now, core.has_put_beside = core.begin_now(), True
         stamps = core.stamps.take(now, len(new))
         tasks: list[Task] = []
         late: list[Overloaded | None] = []
@@ -194,8 +205,10 @@ class Putting(Verbs):
             return
         created = sum(isinstance(each, Receipt) and each.outcome is PutOutcome.CREATED for each in answers)
         try:
-            backlog.make_room(created, now)
+            backlog.make_room(created, now, alone=self._core.later.is_beside)
         except StoreError:
+            if self._core.later.is_beside:  # the transaction of the caller cannot be committed any more
+                raise
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict, deque
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
@@ -277,14 +278,15 @@ class LentConnection:
 class Transactions(Protocol):
     """Verbs that share a transaction with the caller's own statements."""
 
-    def put_into(
-        self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
-    ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
-        """Return a function that puts tasks in the caller's transaction and returns each put's outcome.
+    def inside(self, connection: CallersConnection | LentConnection) -> AbstractContextManager[None]:
+        """In this block, let this thread use the store only in the caller's transaction.
 
         Raises:
             ValueError: If the store cannot use the connection; names what it can use.
         """
+
+    def put(self, on_conflict: OnConflict | None) -> Callable[[Sequence[Task]], list[PutOutcome]]:
+        """Return a function that puts tasks in that transaction and returns each put's outcome."""
 
     def hold(
         self,
@@ -784,6 +786,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
     def of_queue(self, queue: str) -> Store:
         """Return a store for another queue in the same tables, on the same connections."""
         return self
+
+    def aside(self) -> AbstractContextManager[None]:
+        """In this block, let this thread wait for no lock that a transaction of another thread may hold.
+
+        A call then raises Throttled instead. The locks of a server keep only their own rows waiting, so there
+        nothing changes.
+        """
+        return nullcontext()
 
     def queue_names(self) -> list[str]:
         """Return the names of the queues in the tables, sorted; empty if the store cannot tell."""

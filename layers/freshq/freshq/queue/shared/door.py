@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ from freshq.model.task import TaskStatus
 from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
 from freshq.policy.pressure import LONGEST_SPREAD_SECONDS, DoorControl
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import Conflict, Guard, OldestRequest
+from freshq.stores.base import Guard, OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
     from freshq.stores.lines import Line
 
-logger = logging.getLogger(__name__)
 # How long a count of the waiting tasks is used, while other processes also put and claim.
 COUNT_SECONDS: Final = 1.0
 # A task that found the backlog full may be put again so often before it would be stale.
@@ -156,10 +154,15 @@ class BacklogBound:
             task.task_id, eviction.reason, min(life_seconds, LONGEST_SPREAD_SECONDS) / RETRIES_PER_LIFE
         )
 
-    def make_room(self, count: int, now: float) -> None:
+    def make_room(self, count: int, now: float, *, alone: bool = False) -> None:
         """Evict old tasks for `count` new tasks, if the rule drops the oldest.
 
         One thread at a time counts and evicts, so that only the excess is evicted.
+
+        Args:
+            count: Number of new tasks.
+            now: Current time in seconds.
+            alone: Whether no other thread can see the new tasks, because their transaction is open.
 
         Raises:
             StoreError: If the store did not answer.
@@ -171,7 +174,7 @@ class BacklogBound:
             if self._take_room(count, now):
                 return
             self._admitted += count
-            if self._making_room:
+            if self._making_room and not alone:
                 return  # the other thread sees `_admitted` and counts again
             self._making_room = True
         excess = count
@@ -213,22 +216,18 @@ class BacklogBound:
             groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
             created_after = now - self._deadline_seconds
             request = OldestRequest(self._queue, now, created_after, count, groups)
-            for task in self._store.oldest_tasks(request):
-                if task.status_at(now) is TaskStatus.PENDING:
-                    shed += self._shed(task, eviction, now)
+            waiting = [
+                task
+                for task in self._store.oldest_tasks(request)
+                if task.status_at(now) is TaskStatus.PENDING
+            ]
+            changes = [
+                (self._lifecycle.shed(task, now, eviction.reason), Guard.unchanged(task)) for task in waiting
+            ]
+            # A task whose row is locked is being claimed or evicted: nothing waits for it.
+            shed += sum(task is not None for task in self._store.replace_many(changes))
         if shed:
             self._meter.shed_early(now, shed)
-
-    def _shed(self, task: Task, eviction: Eviction, now: float) -> bool:
-        try:
-            self._store.replace(
-                self._lifecycle.shed(task, now, eviction.reason),
-                Guard.unchanged(task),
-            )
-        except Conflict:
-            logger.debug("task %s changed before it could be evicted", task.task_id)
-            return False
-        return True
 
 
 class LineCodel:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import Flow, Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.policy.shedding import ShedReason
+    from freshq.queue.shared.later import Later
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
@@ -103,14 +104,16 @@ class FlowMeter:
     come from the tasks themselves.
     """
 
-    def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
+    def __init__(self, store: Store, queue: str, rules: OverloadRules, later: Later | None = None) -> None:
         """Start with nothing counted.
 
         Args:
             store: Where the counts are kept.
             queue: Name of the queue.
             rules: Its overload control. Only a door needs the counts of groups.
+            later: Writes the counts that are due beside a transaction; None if there are no transactions.
         """
+        self._later = later
         self._store = store
         self._queue = queue
         self._lock = new_lock()
@@ -180,34 +183,49 @@ class FlowMeter:
         """Write the counts; after the first count, only schedule the write."""
         if self._flush_at == -math.inf:
             self._flush_at = now + self._flush_seconds
+        elif self._later is not None and self._later.is_beside:
+            self._later.leave()
         else:
             self.flush(now)
+
+    @property
+    def _is_beside(self) -> bool:
+        return self._later is not None and self._later.is_beside
 
     def flush(self, now: float) -> None:
         """Add the counts to the queue's; keep counts that cannot be written for the next time."""
         if is_inside():
             return  # the transaction may hold the lock, or the connection, that this needs
+        try:
+            self.write(now)
+        except StoreError:
+            logger.warning("queue %r: could not write the flow counts", self._queue, exc_info=True)
+
+    def write(self, now: float) -> None:
+        """Add the counts to the queue's.
+
+        Raises:
+            StoreError: If counts could not be written. They are kept for the next time.
+        """
         with self._lock:
             self._counter.expired(now, self._store.expired.take(self._queue))
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()
             self._flush_at = now + self._flush_seconds
-        if turned_away and not self._written(REFUSED, turned_away, None):
+        try:
+            if turned_away:
+                self._store.add_counts(self._queue, REFUSED, turned_away, None)
+                turned_away = Counter()
+            while windows:
+                number = next(iter(windows))
+                expires = math.ceil((number + 2) * self._counter.window_seconds) + KEPT_SECONDS
+                self._store.add_counts(self._queue, _record(number), windows[number], expires)
+                del windows[number]
+        finally:
             with self._lock:
                 self._turned_away.update(turned_away)
-        for number, counts in windows.items():
-            expires = math.ceil((number + 2) * self._counter.window_seconds) + KEPT_SECONDS
-            if not self._written(_record(number), counts, expires):
-                with self._lock:
+                for number, counts in windows.items():
                     self._counter.counts(number).update(counts)
-
-    def _written(self, name: str, counts: Mapping[str, int], expires: int | None) -> bool:
-        try:
-            self._store.add_counts(self._queue, name, counts, expires)
-        except StoreError:
-            logger.warning("queue %r: could not write the flow counts", self._queue, exc_info=True)
-            return False
-        return True
 
     def flow(self, now: float) -> Flow:
         """Return the recent flow through the queue.
@@ -219,12 +237,17 @@ class FlowMeter:
 
     def _counts(self, now: float) -> tuple[dict[str, int], dict[str, int]]:
         """Return the counts of all processes in this window and the one before."""
-        self.flush(now)
+        if not self._is_beside:
+            self.flush(now)
         number = self._counter.window(now)
         current, before = (
-            self._store.read_counts(self._queue, _record(window)) for window in (number, number - 1)
+            Counter(self._store.read_counts(self._queue, _record(window))) for window in (number, number - 1)
         )
-        return current, before
+        if self._is_beside:  # its own counts are not written yet
+            with self._lock:
+                current.update(self._counter.counts(number))
+                before.update(self._counter.counts(number - 1))
+        return dict(current), dict(before)
 
     def flow_with_stale(self, now: float) -> Flow:
         """Return the flow, including expired tasks that nobody has taken out of their lines yet.

@@ -8,10 +8,11 @@ import random
 import time
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
     from freshq.stores.sql.url import ConnectionLimits
 
+    # Calls a function with a connection.
+    Runner: TypeAlias = Callable[[Callable[[sa.Connection], Any]], Any]
+
 # Clocks drift by up to 50 ppm, so by 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
 # The reading with the shortest round trip is the most accurate, so only it counts.
@@ -58,6 +62,8 @@ logger = logging.getLogger(__name__)
 CALL_RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 # The server's timeout is shorter than the driver's: its error says why, and keeps the connection usable.
 GRACE_SECONDS: Final = 1.0
+# SQLite counts whole milliseconds.
+NO_WAIT_SECONDS: Final = 0.001
 # With this execution option, every statement commits on its own.
 AUTOCOMMIT: Final = "freshq_autocommit"
 # Begins a transaction; the drivers do not, because all connections are in autocommit mode.
@@ -362,6 +368,7 @@ class DatabaseClock:
         read: Callable[[], float],
         monotonic: Callable[[], float] = steady_seconds,
         measure_every_seconds: float = MEASURE_EVERY_SECONDS,
+        may_read: Callable[[], bool] = lambda: True,
     ) -> None:
         """Measure the offset at the first call, not here.
 
@@ -369,8 +376,11 @@ class DatabaseClock:
             read: Returns the database's time in seconds since the epoch.
             monotonic: Returns a time in seconds that never goes backwards.
             measure_every_seconds: Time between measurements.
+            may_read: Returns whether a read would wait for no connection. All connections may be held by
+                transactions that need the time to end, so an offset is not measured again until then.
         """
         self._read = read
+        self._may_read = may_read
         self._monotonic = monotonic
         self._measure_every_seconds = measure_every_seconds
         self._lock = new_lock()
@@ -384,12 +394,19 @@ class DatabaseClock:
             StoreError: If the database does not answer and no offset has been measured.
         """
         offset = self._offset
-        if offset is None or self._monotonic() >= self._measure_at:
+        if offset is None:
             with self._lock:
-                if self._offset is None or self._monotonic() >= self._measure_at:
+                if self._offset is None:
                     self._measure()
-                offset = self._offset
-        return self._monotonic() + (offset or 0.0)
+        elif self._is_due() and self._lock.acquire(blocking=False):
+            try:
+                self._measure()
+            finally:
+                self._lock.release()
+        return self._monotonic() + (self._offset or 0.0)
+
+    def _is_due(self) -> bool:
+        return self._monotonic() >= self._measure_at and self._may_read()
 
     def _measure(self) -> None:
         try:
@@ -409,17 +426,22 @@ class DatabaseClock:
         return after - before, there - (before + after) / 2
 
 
-def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) -> DatabaseClock | MachineClock:
+def database_clock(
+    dialect: str,
+    read_scalar: Callable[[sa.Executable], Any],
+    may_read: Callable[[], bool] = lambda: True,
+) -> DatabaseClock | MachineClock:
     """Return the clock of a database.
 
     Args:
         dialect: Name of its dialect.
         read_scalar: Returns the only value of a SELECT.
+        may_read: As in `DatabaseClock`.
     """
     if dialect == "sqlite":  # all processes share this machine's clock
         return MachineClock()
     statement = sa.text(NOW[dialect])
-    return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6)
+    return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6, may_read=may_read)
 
 
 class StatementResult(NamedTuple):
@@ -432,6 +454,19 @@ class StatementResult(NamedTuple):
 
     rows: Sequence[Any]
     changed: int
+
+
+@dataclass
+class _CallersTransaction:
+    """The transaction of a caller, for one verb.
+
+    Attributes:
+        run: Calls a function with its connection.
+        failure: Its first error.
+    """
+
+    run: Runner
+    failure: StoreError | None = None
 
 
 class Database:
@@ -466,7 +501,10 @@ class Database:
         self.engine = engine
         self.dialect = engine.dialect.name
         self._table = table
+        self._limits = limits
         self._call_seconds = limits.answer_timeout_seconds
+        # What this thread uses instead of the pool: the connection of its caller, or one aside.
+        self._here = threading.local()
         if not isinstance(engine.pool, StatementPool):
             msg = "url: an engine must be one that freshq.stores.sql.database.open_engine made"
             raise TypeError(msg)
@@ -499,9 +537,52 @@ class Database:
     @cached_property
     def clock(self) -> DatabaseClock | MachineClock:
         """The database's time."""
+        pool: Any = self.engine.pool
         return database_clock(
-            self.dialect, lambda statement: self.read(lambda connection: connection.scalar(statement))
+            self.dialect,
+            lambda statement: self.read(lambda connection: connection.scalar(statement)),
+            lambda: pool.has_free,
         )
+
+    @contextmanager
+    def through(self, run: Runner) -> Iterator[None]:
+        """In this block, let this thread use the connection of a caller's transaction, and no other.
+
+        Args:
+            run: Calls a function with that connection.
+        """
+        before, self._here.callers = self._callers, _CallersTransaction(run)
+        try:
+            yield
+        finally:
+            self._here.callers = before
+
+    @property
+    def _callers(self) -> _CallersTransaction | None:
+        return getattr(self._here, "callers", None)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """In this block, let this thread wait for no lock of SQLite.
+
+        Otherwise it would hold the lock of this object while it waits for a caller's transaction, and that
+        caller may need the lock before it can end the transaction.
+        """
+        if self.dialect != "sqlite":
+            yield
+            return
+        limits = replace(self._limits, lock_timeout_seconds=NO_WAIT_SECONDS, max_connections=1)
+        own = self._here.own = Database(self.engine.url, self._table, limits)
+        try:
+            yield
+        finally:
+            self._here.own = None
+            own.close()
+
+    @property
+    def _aside(self) -> Database | None:
+        """The object that this thread uses instead of this one."""
+        return getattr(self._here, "own", None)
 
     def close(self) -> None:
         """Close the connections if this object opened the engine; later calls reconnect."""
@@ -528,11 +609,32 @@ class Database:
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run statements that each commit on their own."""
+        if (callers := self._callers) is not None:
+            return self._run_through(callers, work)
+        if (own := self._aside) is not None:
+            return own.read(work)
 
         def run() -> T:
             return self._run(self._autocommit, work)
 
         return self._retried(run, run)
+
+    def _run_through(self, callers: _CallersTransaction, work: Callable[[sa.Connection], T]) -> T:
+        """Run statements in the transaction of a caller; after an error nothing can be repeated there.
+
+        PostgreSQL only rolls back after an error, even if the caller commits. So the first error is raised
+        again, whoever handled it.
+        """
+        self.check_requirement()
+        if callers.failure is not None:
+            raise callers.failure
+        try:
+            with self.translating(OSError):  # some drivers for asyncio raise it when they connect
+                answer: T = callers.run(work)
+        except StoreError as error:
+            callers.failure = error
+            raise
+        return answer
 
     def read_slowly(
         self, statement: sa.Executable, parameters: Mapping[str, Any], answer_seconds: float
@@ -564,6 +666,10 @@ class Database:
             found = committed_earlier(connection) if committed_earlier else None
             return found or work(connection)
 
+        if (callers := self._callers) is not None:
+            return self._run_through(callers, work)
+        if (own := self._aside) is not None:
+            return own.transaction(work, committed_earlier)
         return self._retried(lambda: self._run_alone(work), lambda: self._run_alone(repeat))
 
     def execute(
@@ -581,6 +687,8 @@ class Database:
         """
         if self._must_exist is not None or self.requirement is not None:
             self._check()
+        if (own := self._aside) is not None:
+            return own.execute(statement, parameters, committed_earlier)
         started = time.monotonic()
         try:
             return self._execute(statement, parameters)

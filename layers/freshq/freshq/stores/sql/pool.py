@@ -137,6 +137,11 @@ class StatementPool(Pool):
 
     give_back = _do_return_conn
 
+    @property
+    def has_free(self) -> bool:
+        """Whether a connection could be lent now without a wait."""
+        return not self._permits.empty()
+
     def close_for_fork(self, until: float) -> None:
         """See `forks.Holder`. Servers' connections stay open: a child can open others beside them."""
         if not self._is_sqlite:

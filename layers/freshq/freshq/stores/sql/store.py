@@ -25,6 +25,7 @@ from freshq.stores.sql.url import DEFAULT, ConnectionLimits, connection_limits_f
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from freshq.stores.base import Stats
 
@@ -108,6 +109,10 @@ class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     @override
     def of_queue(self, queue: str) -> SqlStore:
         return SqlStore(self.database.engine, self.schema.tasks.name, queue=queue, limits=self._limits)
+
+    @override
+    def aside(self) -> AbstractContextManager[None]:
+        return self.database.aside()
 
     @override
     def create_table(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from typing_extensions import override
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from freshq.stores.base import DeadPlace, OnConflict
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
-
-    # Calls a function with a connection.
-    Runner: TypeAlias = Callable[[Callable[[sa.Connection], Any]], Any]
 
 # Rows per transaction: enough to amortize the commit, few enough not to block other writers.
 BATCH_ROWS: Final = 500
@@ -352,8 +349,8 @@ class SqlTasks(SqlPart):
                 self.database.refuse_held(task.queue, task.task_id)
         return self.database.transaction(lambda connection: self._put(connection, tasks, on_conflict))
 
-    def put_in(self, tasks: Sequence[Task], on_conflict: OnConflict | None, run: Runner) -> list[PutOutcome]:
-        """Put tasks in the caller's transaction, whose connection `run` passes; return each put's outcome."""
+    def put_in(self, tasks: Sequence[Task], on_conflict: OnConflict | None) -> list[PutOutcome]:
+        """Put tasks in the caller's transaction that this thread goes through; return each put's outcome."""
 
         def put(connection: sa.Connection) -> list[PutOutcome]:
             outcomes = self._put(connection, tasks, on_conflict)
@@ -361,10 +358,7 @@ class SqlTasks(SqlPart):
                 self.wakes.put_in(tasks[0].queue, connection)
             return outcomes
 
-        self.database.check_requirement()
-        with self.database.translating(OSError):  # some drivers for asyncio raise it when they connect
-            outcomes: list[PutOutcome] = run(put)
-        return outcomes
+        return self.database.transaction(put)
 
     def _put(
         self, connection: sa.Connection, tasks: Sequence[Task], on_conflict: OnConflict | None

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import CallersConnection, OnConflict, SettlingContext
     from freshq.stores.lines import ClaimRequest
+    from freshq.stores.sql.database import Runner
     from freshq.stores.sql.lines import SqlLines
-    from freshq.stores.sql.tasks import Runner, SqlTasks
+    from freshq.stores.sql.tasks import SqlTasks
 
 T = TypeVar("T")
 ACCEPTED: Final = (
@@ -78,14 +79,18 @@ class SqlTransactions(Transactions):
         self._lines = lines
 
     @override
-    def put_into(
-        self, connection: CallersConnection | LentConnection, on_conflict: OnConflict | None
-    ) -> Callable[[Sequence[Task]], list[PutOutcome]]:
-        dialect = self._tasks.database.dialect
-        run = runner_of(connection, dialect)
-        if dialect == "sqlite":
-            run = partial(_after_fork, run)
-        return partial(self._tasks.put_in, on_conflict=on_conflict, run=run)
+    def put(self, on_conflict: OnConflict | None) -> Callable[[Sequence[Task]], list[PutOutcome]]:
+        return partial(self._tasks.put_in, on_conflict=on_conflict)
+
+    @override
+    @contextmanager
+    def inside(self, connection: CallersConnection | LentConnection) -> Iterator[None]:
+        database = self._tasks.database
+        run = runner_of(connection, database.dialect)
+        if database.dialect == "sqlite":
+            run = _writing_first(partial(_after_fork, run), self._tasks.schema.tasks)
+        with database.through(run):
+            yield
 
     @override
     @contextmanager
@@ -274,6 +279,25 @@ def _after_fork(run: Runner, work: Callable[[sa.Connection], T]) -> T:
 
     answer: T = run(checked)
     return answer
+
+
+def _writing_first(run: Runner, tasks: sa.Table) -> Runner:
+    """Return a runner that makes SQLite's transaction a writer before its first read, as a put would.
+
+    One that begins by reading cannot write any more once another one has written.
+    """
+    writes_nothing = sa.delete(tasks).where(sa.false())
+    wrote = False
+
+    def call(work: Callable[[sa.Connection], T]) -> T:
+        nonlocal wrote
+        if not wrote:
+            run(lambda connection: connection.execute(writes_nothing))
+            wrote = True
+        answer: T = run(work)
+        return answer
+
+    return call
 
 
 class _Lent:
