@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
     from freshq.stores.lines import Line
 
+logger = logging.getLogger(__name__)
 # How long a count of the waiting tasks is used, while other processes also put and claim.
 COUNT_SECONDS: Final = 1.0
 # A task that found the backlog full may be put again so often before it would be stale.
@@ -225,7 +227,11 @@ class BacklogBound:
                 (self._lifecycle.shed(task, now, eviction.reason), Guard.unchanged(task)) for task in waiting
             ]
             # A task whose row is locked is being claimed or evicted: nothing waits for it.
-            shed += sum(task is not None for task in self._store.replace_many(changes))
+            for task, stored in zip(waiting, self._store.replace_many(changes), strict=True):
+                if stored is None:
+                    logger.debug("task %s changed before it could be evicted", task.task_id)
+                else:
+                    shed += 1
         if shed:
             self._meter.shed_early(now, shed)
 

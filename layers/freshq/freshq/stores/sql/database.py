@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 from contextlib import contextmanager
 from copy import copy
@@ -83,6 +84,22 @@ PLANNING: Final = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
+# Freshq's statements need these whatever the server, the database or the role sets. Statements of the caller
+# keep the settings of the role.
+RELIED_ON: Final = {
+    "row_security": "off",  # a policy that hides tasks becomes an error
+    "standard_conforming_strings": "on",
+}
+# MariaDB's and MySQL's. Other values end SELECTs early, refuse updates, begin a transaction after each
+# commit, or do not notice an id that is taken.
+SESSION_OF_MYSQL: Final = {
+    "sql_select_limit": "18446744073709551615",
+    "sql_safe_updates": "0",
+    "completion_type": "0",
+    "unique_checks": "1",
+}
+# Their limits of the time of a statement; the driver's answer timeout stays.
+TIME_LIMITS: Final = {"mariadb": "max_statement_time", "mysql": "max_execution_time"}
 # Pages (4 kB) of write-ahead log at which SQLite copies it into the file and waits for the disk. The default
 # of 1,000 is reached every 140 tasks, and the copying takes a third of the time.
 SQLITE_LOG_PAGES: Final = 10_000
@@ -169,11 +186,15 @@ def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> 
 def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
     connection.autocommit = True
     connection.answer_timeout_seconds = limits.answer_timeout_seconds
-    connection.settings = PLANNING | {
+    connection.settings = {
+        **PLANNING,
+        **RELIED_ON,
         "statement_timeout": str(milliseconds(limits.answer_timeout_seconds)),
         "lock_timeout": str(milliseconds(limits.lock_timeout_seconds)),
     }
-    connection.execute("; ".join(f"SET {name} = {value}" for name, value in connection.settings.items()))
+    # Single statements take their isolation from the session; transactions name their own.
+    settings = {**connection.settings, "default_transaction_isolation": "'read committed'"}
+    connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
     if connection.is_pooled():
         connection.prepare_threshold = None
 
@@ -182,8 +203,12 @@ def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> N
     with connection.cursor() as cursor:
         # Locks only rows, not the gaps between them.
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        seconds = ceil(limits.lock_timeout_seconds)
-        cursor.execute(f"SET SESSION innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}")
+        seconds = str(ceil(limits.lock_timeout_seconds))
+        cursor.execute("SELECT VERSION()")
+        kind = "mariadb" if "mariadb" in cursor.fetchone()[0].lower() else "mysql"
+        own = {"innodb_lock_wait_timeout": seconds, "lock_wait_timeout": seconds, TIME_LIMITS[kind]: "0"}
+        settings = {**SESSION_OF_MYSQL, **own}
+        cursor.execute("SET SESSION " + ", ".join(f"{name}={value}" for name, value in settings.items()))
 
 
 def milliseconds(seconds: float) -> int:
@@ -216,6 +241,7 @@ def _sqlite_arguments(limits: ConnectionLimits) -> dict[str, Any]:
 
 def _postgresql_arguments(limits: ConnectionLimits) -> dict[str, Any]:
     return KEEPALIVE | {
+        "client_encoding": "utf8",
         "connect_timeout": max(2, ceil(limits.connect_timeout_seconds)),
         "tcp_user_timeout": milliseconds(limits.answer_timeout_seconds),
     }

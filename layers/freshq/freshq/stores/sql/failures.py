@@ -9,27 +9,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
+from freshq.stores.sql import codes
+from freshq.stores.sql.codes import ENDED_BY, REFUSED_BY, code_of
 from freshq.stores.sql.schema import ADDED_COLUMNS
 
-# SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or still starting.
-GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
-# Serialization failure, deadlock, too many connections, lock timeout, statement timeout.
-BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03", "57014")
-MISSING_STATES: Final = ("42P01", "3F000")
-# Undefined column.
-OLDER_STATES: Final = ("42703",)
-# Insufficient privilege.
-DENIED_STATES: Final = ("42501",)
-# Read-only transaction: the server is a standby, or a primary that is about to be replaced.
-READ_ONLY_STATES: Final = ("25006",)
-# The corresponding error numbers of MariaDB and MySQL.
-GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
-# 1290 also reports other options, none of which concerns freshq's statements.
-READ_ONLY_NUMBERS: Final = frozenset({1290, 1792, 1836})
-BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
-MISSING_NUMBERS: Final = frozenset({1146})
-OLDER_NUMBERS: Final = frozenset({1054})
-DENIED_NUMBERS: Final = frozenset({1142, 1143})
 CREATE_COMMANDS: Final = "`freshq table create` for tasks, `freshq match create` for resources"
 FOREIGN_TABLE: Final = (
     "it is not freshq's; choose another name for freshq's own, #TABLE at the end of the address or table="
@@ -61,8 +44,11 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     cause = error.orig if isinstance(error, DBAPIError) else error
     reason = " ".join(str(cause or error).split())
     error_class = _error_class(error, cause, dialect)
-    if error_class is TableMissing:
-        reason = f"{_missing_table(reason, table)} does not exist; run {CREATE_COMMANDS}, or create_table()"
+    code = None if dialect == "sqlite" else code_of(cause)
+    if code in REFUSED_BY or code in ENDED_BY:
+        reason = _because_of_a_setting(code, reason)
+    elif error_class is TableMissing:
+        reason = _without_table(_missing_table(reason, table), dialect)
     elif advice := _file_advice(dialect, reason):
         reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
     elif error_class is Unreachable:
@@ -70,22 +56,39 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     elif _lacks_a_column(cause, dialect):
         reason = _whose_table(reason)
     elif error_class is RightsMissing:
-        reason = f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
+        reason = _without_right(reason)
     elif error_class is Throttled and not isinstance(error, PoolTimeout):
         reason = f"the database was too busy ({reason:.300})"
     return error_class(f"table {table!r}: {reason:.500}")
 
 
+def _because_of_a_setting(code: object, reason: str) -> str:
+    refusal = REFUSED_BY.get(code) or f"the server ended the call by its setting {ENDED_BY[code]}"
+    return f"{refusal} ({reason:.300})"
+
+
+def _without_table(missing: str, dialect: str) -> str:
+    where = " in any schema of the role's search_path" if dialect == "postgresql" else ""
+    return f"{missing} does not exist{where}; run {CREATE_COMMANDS}, or create_table()"
+
+
+def _without_right(reason: str) -> str:
+    if "row-level security" in reason:
+        return f"row-level security hides rows from the user of the url ({reason:.300}); drop its policies"
+    return f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
+
+
 def is_read_only(cause: BaseException | None) -> bool:
     """Return whether a server of PostgreSQL, MariaDB or MySQL refused a write because it takes none now."""
-    return getattr(cause, "sqlstate", None) in READ_ONLY_STATES or _number(cause) in READ_ONLY_NUMBERS
+    return code_of(cause) in (*codes.READ_ONLY_STATES, *codes.READ_ONLY_NUMBERS)
 
 
 def _no_answer(reason: str, cause: BaseException | None) -> str:
     if is_read_only(cause):
         return (
-            f"the server takes no writes ({reason:.300}), as a standby does; connect to the primary, "
-            "or name all servers in the url (docs/sql.md#failover)"
+            f"the server takes no writes ({reason:.200}), as a standby does; connect to the primary, or name "
+            "all servers in the url (docs/sql.md#failover); a primary takes none while read_only, or "
+            "default_transaction_read_only of the server, the database or the role, is on"
         )
     if _NO_DATABASE.search(reason):
         what = f"the server has no such database ({reason:.300})"
@@ -134,45 +137,39 @@ def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
     if dialect == "sqlite":
         return "no such column" in str(cause) or "has no column named" in str(cause)
     if dialect == "postgresql":
-        return getattr(cause, "sqlstate", None) in OLDER_STATES
-    return _number(cause) in OLDER_NUMBERS
+        return code_of(cause) in codes.OLDER_STATES
+    return code_of(cause) in codes.OLDER_NUMBERS
 
 
 def _sqlite_error_class(reason: str) -> type[StoreError]:
     if "no such table" in reason:
         return TableMissing
-    if "locked" in reason or "busy" in reason:
+    if any(said in reason for said in codes.BUSY_MESSAGES):
         return Throttled
     return Unreachable if "unable to open" in reason else StoreError
 
 
 def _postgresql_error_class(error: BaseException | None) -> type[StoreError]:
-    state = getattr(error, "sqlstate", None)
-    if state is None:  # raised by the driver: the server was not reached, or the connection broke
+    state = code_of(error)
+    if not isinstance(state, str):  # of the driver: the server was not reached, or the connection broke
         # A connect timeout is a subclass.
         names = {base.__name__ for base in type(error).__mro__}
         return Unreachable if "OperationalError" in names else StoreError
-    if state.startswith(GONE_STATES):
+    if state.startswith(codes.GONE_STATES):
         return Unreachable
-    if state.startswith(BUSY_STATES):
+    if state.startswith(codes.BUSY_STATES):
         return Throttled
-    if state in DENIED_STATES:
+    if state in codes.DENIED_STATES:
         return RightsMissing
-    return TableMissing if state in MISSING_STATES else StoreError
+    return TableMissing if state in codes.MISSING_STATES else StoreError
 
 
 def _mysql_error_class(error: BaseException | None) -> type[StoreError]:
-    number = _number(error)
-    if number in GONE_NUMBERS:
+    number = code_of(error)
+    if number in codes.GONE_NUMBERS:
         return Unreachable
-    if number in BUSY_NUMBERS:
+    if number in codes.BUSY_NUMBERS:
         return Throttled
-    if number in DENIED_NUMBERS:
+    if number in codes.DENIED_NUMBERS:
         return RightsMissing
-    return TableMissing if number in MISSING_NUMBERS else StoreError
-
-
-def _number(error: BaseException | None) -> object:
-    """Return the error number of MariaDB or MySQL; None if the error has none."""
-    arguments = getattr(error, "args", ())
-    return arguments[0] if arguments else None
+    return TableMissing if number in codes.MISSING_NUMBERS else StoreError

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
-from freshq.errors import LeaseLost, StoreError
+from freshq.errors import LeaseLost, StoreError, Unreachable
 from freshq.model.answers import Busy, Reject, Retry, ends_chain, error_text, raised_in_run, traceback_text
 from freshq.model.checks import checked_error
 from freshq.model.codec import encoded
@@ -46,6 +46,12 @@ ACCEPTED: Final = (
     "psycopg, PyMySQL or mysqlclient, or with AsyncQueue an AsyncConnection or AsyncSession"
 )
 logger = logging.getLogger(__name__)
+# The settings by which a server ends a session whose transaction waits for its run.
+ENDS_IDLE: Final = {
+    "sqlite": "limits",
+    "postgresql": "idle_in_transaction_session_timeout or transaction_timeout",
+    **dict.fromkeys(("mysql", "mariadb"), "wait_timeout, interactive_timeout or idle_transaction_timeout"),
+}
 
 
 @dataclass
@@ -123,17 +129,25 @@ class SqlTransactions(Transactions):
                 held.result, _text = result_and_text(result, row.task.payload)
             except Exception as error:  # any exception ends the attempt
                 block.close()
-                held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
+                ended = _ended_by_server(row) if row.connection.invalidated else None
+                held.failed = self._store_failed(row, savepoint, _after(error, row.task, context, ended))
                 if not isinstance(error, Retry | Reject | Busy):
                     raise
                 return
-            with self._kept(transaction):
-                block.close()
-                use_own_settings(row.connection)
-                if savepoint.is_active:
-                    savepoint.commit()
-                held.settled = self._store_completed(row, held.result, context)
-                transaction.close()
+            try:
+                with self._kept(transaction):
+                    block.close()
+                    use_own_settings(row.connection)
+                    if savepoint.is_active:
+                        savepoint.commit()
+                    held.settled = self._store_completed(row, held.result, context)
+                    transaction.close()
+            except Unreachable as lost:
+                # An outage is no attempt either way: then this cannot be stored. If the commit succeeded and
+                # only its reply was lost, the guard does not hold.
+                held.settled, problem = None, Unreachable(f"{_ended_by_server(row)} ({_cause_of(lost)})")
+                held.failed = self._stored_apart(row, _after(problem, row.task, context, str(problem)))
+                raise problem from lost
 
     def _lock_best(
         self,
@@ -228,8 +242,28 @@ class SqlTransactions(Transactions):
             raise
 
 
-def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
-    """Return the next version of a task whose block raised an exception."""
+def _ended_by_server(row: _LockedRow) -> str:
+    """Return why a transaction has ended before its run, and what to do."""
+    settings = ENDS_IDLE[row.connection.dialect.name]
+    why = f"the server ended the transaction of the run, perhaps by its {settings}"
+    return f"{why}; raise it, or run long work under a lease, without `transaction`"
+
+
+def _cause_of(error: StoreError) -> str:
+    """Return what the driver said, without the advice about addresses."""
+    cause = getattr(error.__cause__, "orig", None) or error.__cause__
+    return f"{' '.join(str(cause).split()):.200}"
+
+
+def _after(error: Exception, task: Task, context: SettlingContext, ended: str | None) -> Task:
+    """Return the next version of a task whose block raised an exception.
+
+    Args:
+        error: The exception.
+        task: The task.
+        context: The queue.
+        ended: Why the transaction ended before its block; None if it did not.
+    """
     lifecycle, now = context.lifecycle, context.now()
     reason = checked_error(error_text(error) or type(error).__name__)
     if isinstance(error, Busy):
@@ -240,7 +274,7 @@ def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
         return lifecycle.failed(task, now, reason)
     if isinstance(error, Retry):
         return lifecycle.retried(task, now, reason, error.delay_seconds, context.uniform())
-    reason = checked_error(f"{type(error).__name__}: {error_text(error)}")
+    reason = checked_error(ended or f"{type(error).__name__}: {error_text(error)}")
     told = traceback_text(raised_in_run(error))
     return lifecycle.retried(task, now, reason, None, context.uniform(), traceback=told)
 

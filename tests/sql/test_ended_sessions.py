@@ -1,0 +1,210 @@
+"""A server that ends sessions that are idle, also those that are idle in a transaction."""
+
+import random
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+import pymysql  # type: ignore[import-untyped]
+import pytest
+import sqlalchemy as sa
+
+from freshq import Backoff, Queue, Task, TaskStatus, Worker
+from freshq.errors import StoreError, Throttled, Unreachable
+from freshq.queue.core import core_of
+from freshq.stores.sql import SqlStore, codes
+from freshq.stores.sql.failures import translated
+from freshq.telemetry import Outcome
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.readings import known, within_seconds
+from tests.support.working import Quiet
+
+# For each server: how a session is told to end when it is idle in a transaction, and what the message names.
+ENDS: Final[dict[str, dict[str, str]]] = {
+    "postgres": {
+        "idle_in_transaction_session_timeout": "SET idle_in_transaction_session_timeout = '50ms'",
+    },
+    "mariadb": {
+        "wait_timeout": "SET SESSION wait_timeout = 1",
+        "idle_transaction_timeout": "SET SESSION idle_transaction_timeout = 1",
+    },
+}
+CASES: Final = [(server, setting) for server, settings in ENDS.items() for setting in settings]
+
+
+@contextmanager
+def queue_on(request: pytest.FixtureRequest, server: str, setting: str) -> Iterator[Queue]:
+    """Yield a queue whose sessions the server ends."""
+    engine: sa.Engine = request.getfixturevalue(f"{server}_engine")
+    store = SqlStore(engine.url, queue="default")
+    statement = ENDS[server][setting]
+
+    def shorten(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    sa.event.listen(store.database.engine, "connect", shorten)
+    queue = Queue(store, backoff=Backoff(3600.0, 3600.0), rng=random.Random(7))
+    yield queue
+    queue.close()
+
+
+def wait_for_end(connection: sa.Connection) -> None:
+    """Wait until the server has ended the session, without a statement on it."""
+    raw: Any = connection.connection.driver_connection
+    number = raw.info.backend_pid if hasattr(raw, "info") else raw.thread_id()
+    listed = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE pid = :number",
+        "mysql": "SELECT count(*) FROM information_schema.processlist WHERE id = :number",
+    }
+    apart = sa.create_engine(connection.engine.url, poolclass=sa.NullPool)
+    query = sa.text(listed[connection.dialect.name.replace("mariadb", "mysql")])
+
+    def is_gone() -> bool:
+        with apart.connect() as other:
+            return not other.scalar(query, {"number": number})
+
+    assert within_seconds(PATIENCE_SECONDS, is_gone)
+
+
+@pytest.mark.parametrize(("server", "setting"), CASES)
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_run_whose_transaction_the_server_ended_is_an_attempt(
+    request: pytest.FixtureRequest, server: str, setting: str, writes: bool
+) -> None:
+    with queue_on(request, server, setting) as queue:
+        queue.put("older", task_id="older")
+        queue.put("long", task_id="long")
+        runs: list[str] = []
+
+        def runner(task: Task, connection: sa.Connection) -> None:
+            runs.append(task.task_id)
+            if task.task_id == "long":
+                wait_for_end(connection)
+                if writes:
+                    connection.execute(sa.text("SELECT 1"))
+
+        observer = Quiet()
+        worker = Worker(queue, runner, transaction=True, concurrency=1, poll_seconds=0.01, observer=observer)
+        worker.run(until=lambda: len(observer.settlements) >= 2)
+        assert runs[:2] == ["long", "older"]
+        task = known(queue, "long")
+        assert (task.status, task.attempts) == (TaskStatus.PENDING, 1)
+        assert task.not_before is not None
+        assert setting in str(task.error)
+        assert "credentials" not in str(task.error)
+        assert known(queue, "older").status is TaskStatus.SUCCESS
+        assert {outcome for _claim, outcome, *_ in observer.settlements} >= {Outcome.RETRIED}
+
+
+@pytest.mark.parametrize(("server", "setting"), CASES)
+def test_the_block_of_a_library_user_raises(
+    request: pytest.FixtureRequest, server: str, setting: str
+) -> None:
+    with queue_on(request, server, setting) as queue:
+        queue.put("long", task_id="long")
+        with pytest.raises(Unreachable, match=setting), queue.transaction() as held:
+            assert held is not None
+            wait_for_end(held.connection)
+        assert known(queue, "long").attempts == 1
+
+
+IDLE: Final = {
+    "postgres": ["SET idle_session_timeout = '50ms'"],
+    "mariadb": ["SET SESSION wait_timeout = 1"],
+}
+
+
+@pytest.mark.parametrize(("server", "statement"), [(name, each) for name in IDLE for each in IDLE[name]])
+def test_idle_sessions_that_the_server_ended_are_replaced(
+    request: pytest.FixtureRequest, server: str, statement: str
+) -> None:
+    engine: sa.Engine = request.getfixturevalue(f"{server}_engine")
+    queue = Queue(SqlStore(engine.url, queue="default"))
+    pool: Any = core_of(queue).store.database.engine.pool  # type: ignore[attr-defined]
+    verbs: list[Callable[[], object]] = [
+        lambda: queue.put("work"),
+        queue.claim,
+        queue.stats,
+        lambda: queue.put_many([{"payload": 1}] * 2),
+    ]
+    queue.put("first")
+    for verb in verbs:
+        idle = [entry.dbapi_connection for entry in pool._idle]
+        for raw in idle:
+            try:
+                with raw.cursor() as cursor:
+                    cursor.execute(statement)
+            except (psycopg.Error, pymysql.Error):
+                continue
+        gone = time.monotonic() + PATIENCE_SECONDS
+        while any(_is_alive(raw) for raw in idle):
+            assert time.monotonic() < gone
+            time.sleep(0.02)
+        verb()
+    queue.close()
+
+
+def _is_alive(raw: Any) -> bool:
+    """Return whether the server has not closed a connection, without a statement on it."""
+    number = raw.fileno() if hasattr(raw, "fileno") else raw._sock.fileno()
+    if number < 0:
+        return False
+    readable, _, _ = select.select([number], [], [], 0)
+    return not readable
+
+
+def _postgresql(state: str) -> Exception:
+    error = psycopg.OperationalError("reason")
+    error.sqlstate = state
+    return error
+
+
+class OfPsycopg2(Exception):
+    def __init__(self, state: str) -> None:
+        super().__init__("reason")
+        self.pgcode = state
+
+
+class OfMariaDbsConnector(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__("reason")
+        self.errno, self.sqlstate = number, "HY000"
+
+
+def _whole(state: str) -> str:
+    return state if len(state) == 5 else f"{state}000"[:5]
+
+
+MAKES: Final[dict[str, Callable[[Any], Exception]]] = {
+    "psycopg": _postgresql,
+    "psycopg2": OfPsycopg2,
+    "pg8000": lambda state: Exception({"C": state, "M": "reason"}),
+    "pymysql": lambda number: pymysql.OperationalError(number, "reason"),
+    "mariadb": OfMariaDbsConnector,
+}
+
+
+@pytest.mark.parametrize("driver", MAKES)
+@pytest.mark.parametrize("kind", [Unreachable, Throttled])
+def test_every_code_of_the_lists_is_translated_for_every_driver(driver: str, kind: type[StoreError]) -> None:
+    is_postgresql = driver in ("psycopg", "psycopg2", "pg8000")
+    states = codes.GONE_STATES if kind is Unreachable else codes.BUSY_STATES
+    numbers = codes.GONE_NUMBERS if kind is Unreachable else codes.BUSY_NUMBERS
+    dialect = "postgresql" if is_postgresql else "mariadb"
+    for code in [*map(_whole, states)] if is_postgresql else [*numbers]:
+        error = translated(MAKES[driver](code), dialect, "tasks")
+        assert type(error) is kind, code
+        if code in codes.ENDED_BY:
+            assert codes.ENDED_BY[code] in str(error)
+
+
+@pytest.mark.parametrize(
+    "reason", ["database is locked", "database table is locked: tasks", "locking protocol", "interrupted"]
+)
+def test_sqlite_that_is_busy(reason: str) -> None:
+    assert type(translated(Exception(reason), "sqlite", "tasks")) is Throttled
+    assert type(translated(Exception("database or disk is full"), "sqlite", "tasks")) is Throttled
