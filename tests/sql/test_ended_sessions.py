@@ -179,11 +179,17 @@ def _whole(state: str) -> str:
     return state if len(state) == 5 else f"{state}000"[:5]
 
 
+def _pymysql(number: int) -> Exception:
+    error = pymysql.OperationalError(number, "reason")
+    error.sqlstate = "42S02"  # it passes on the SQLSTATE of the server, of which there are too few
+    return error  # type: ignore[no-any-return]
+
+
 MAKES: Final[dict[str, Callable[[Any], Exception]]] = {
     "psycopg": _postgresql,
     "psycopg2": OfPsycopg2,
     "pg8000": lambda state: Exception({"C": state, "M": "reason"}),
-    "pymysql": lambda number: pymysql.OperationalError(number, "reason"),
+    "pymysql": _pymysql,
     "mariadb": OfMariaDbsConnector,
 }
 

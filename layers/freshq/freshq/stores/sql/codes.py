@@ -131,18 +131,29 @@ REFUSED_BY: Final[Mapping[object, str]] = {
 }
 
 
-def code_of(cause: BaseException | None) -> object:
-    """Return the SQLSTATE of an error of PostgreSQL, or the number of MariaDB's or MySQL's; None without one.
+def state_of(cause: BaseException | None) -> str | None:
+    """Return the SQLSTATE of an error of PostgreSQL; None if its driver gives none.
 
-    psycopg and asyncpg call it sqlstate, psycopg2 pgcode, pg8000 passes the fields of the server's message.
-    The drivers of MariaDB pass the number first; its own connector has errno.
+    psycopg and asyncpg call it sqlstate, psycopg2 pgcode; pg8000 passes the fields of the server's message.
     """
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    number = getattr(cause, "errno", None)
-    if isinstance(state, str) and number is None:
-        return state
     arguments = getattr(cause, "args", ())
-    first = arguments[0] if arguments else None
-    if isinstance(first, dict):
-        return first.get("C")
-    return first if isinstance(first, int) else number
+    fields = arguments[0] if arguments and isinstance(arguments[0], dict) else {}
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or fields.get("C")
+    return state if isinstance(state, str) else None
+
+
+def number_of(cause: BaseException | None) -> int | None:
+    """Return the number of an error of MariaDB or MySQL; None if its driver gives none.
+
+    Most drivers pass it first; MariaDB's connector calls it errno.
+    """
+    arguments = getattr(cause, "args", ())
+    number = arguments[0] if arguments and isinstance(arguments[0], int) else getattr(cause, "errno", None)
+    return number if isinstance(number, int) else None
+
+
+def code_of(cause: BaseException | None, dialect: str) -> object:
+    """Return the code of an error in a dialect; None for SQLite."""
+    if dialect == "sqlite":
+        return None
+    return state_of(cause) if dialect == "postgresql" else number_of(cause)

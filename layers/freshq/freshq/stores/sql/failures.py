@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql import codes
-from freshq.stores.sql.codes import ENDED_BY, REFUSED_BY, code_of
+from freshq.stores.sql.codes import ENDED_BY, REFUSED_BY, code_of, number_of, state_of
 from freshq.stores.sql.schema import ADDED_COLUMNS
 
 CREATE_COMMANDS: Final = "`freshq table create` for tasks, `freshq match create` for resources"
@@ -44,7 +44,7 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     cause = error.orig if isinstance(error, DBAPIError) else error
     reason = " ".join(str(cause or error).split())
     error_class = _error_class(error, cause, dialect)
-    code = None if dialect == "sqlite" else code_of(cause)
+    code = code_of(cause, dialect)
     if code in REFUSED_BY or code in ENDED_BY:
         reason = _because_of_a_setting(code, reason)
     elif error_class is TableMissing:
@@ -80,7 +80,7 @@ def _without_right(reason: str) -> str:
 
 def is_read_only(cause: BaseException | None) -> bool:
     """Return whether a server of PostgreSQL, MariaDB or MySQL refused a write because it takes none now."""
-    return code_of(cause) in (*codes.READ_ONLY_STATES, *codes.READ_ONLY_NUMBERS)
+    return state_of(cause) in codes.READ_ONLY_STATES or number_of(cause) in codes.READ_ONLY_NUMBERS
 
 
 def _no_answer(reason: str, cause: BaseException | None) -> str:
@@ -137,8 +137,8 @@ def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
     if dialect == "sqlite":
         return "no such column" in str(cause) or "has no column named" in str(cause)
     if dialect == "postgresql":
-        return code_of(cause) in codes.OLDER_STATES
-    return code_of(cause) in codes.OLDER_NUMBERS
+        return state_of(cause) in codes.OLDER_STATES
+    return number_of(cause) in codes.OLDER_NUMBERS
 
 
 def _sqlite_error_class(reason: str) -> type[StoreError]:
@@ -150,8 +150,8 @@ def _sqlite_error_class(reason: str) -> type[StoreError]:
 
 
 def _postgresql_error_class(error: BaseException | None) -> type[StoreError]:
-    state = code_of(error)
-    if not isinstance(state, str):  # of the driver: the server was not reached, or the connection broke
+    state = state_of(error)
+    if state is None:  # of the driver: the server was not reached, or the connection broke
         # A connect timeout is a subclass.
         names = {base.__name__ for base in type(error).__mro__}
         return Unreachable if "OperationalError" in names else StoreError
@@ -165,7 +165,7 @@ def _postgresql_error_class(error: BaseException | None) -> type[StoreError]:
 
 
 def _mysql_error_class(error: BaseException | None) -> type[StoreError]:
-    number = code_of(error)
+    number = number_of(error)
     if number in codes.GONE_NUMBERS:
         return Unreachable
     if number in codes.BUSY_NUMBERS:

@@ -143,6 +143,8 @@ class SqlTransactions(Transactions):
                     held.settled = self._store_completed(row, held.result, context)
                     transaction.close()
             except Unreachable as lost:
+                if not getattr(lost.__cause__, "connection_invalidated", False):
+                    raise
                 # An outage is no attempt either way: then this cannot be stored. If the commit succeeded and
                 # only its reply was lost, the guard does not hold.
                 held.settled, problem = None, Unreachable(f"{_ended_by_server(row)} ({_cause_of(lost)})")
